@@ -25,6 +25,7 @@ class Proposal:
     model_seconds: time spent in those passes; the rest of a drafter's time is host time.
     translation_seconds: the host's time between those passes and the ids.
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
+    parked: nothing has been worth proposing for long, so nothing is stored for later drafts.
     """
 
     tree: TokenTree[TargetId] = EMPTY_TREE
@@ -33,6 +34,7 @@ class Proposal:
     model_seconds: float = 0.0
     translation_seconds: float = 0.0
     run_ahead: bool = False
+    parked: bool = False
 
 
 class Rows(Sequence[Array]):

@@ -260,9 +260,11 @@ class Hybrid(Drafter):
         ids: Sequence[TargetId],
         limit: int,
         costs: Costs,
+        *,
+        quick: bool = False,
     ) -> tuple[TokenTree[TargetId], Plan]:
-        """The best tree after `ids`, and its rate."""
-        return self._grown(ids, limit, costs)
+        """The best tree after `ids`, and its rate. quick: without the noise of the choices."""
+        return self._grown(ids, limit, costs, quick=quick)
 
     def join(
         self,
@@ -300,11 +302,13 @@ class Hybrid(Drafter):
         *answers: AnswerSource,
         spent: float = 0.0,
         alone: bool = False,
+        quick: bool = False,
     ) -> tuple[TokenTree[TargetId], Plan]:
         if self._at != len(ids):
             self._at = len(ids)
             self._states = [source.follow(ids) for source in self.sources]
-            self._coming = () if self._noise is None else self._noise.rows(len(ids))
+            noise = None if quick else self._noise
+            self._coming = () if noise is None else noise.rows(len(ids))
             self._rule = None if self._constraint is None else self._constraint.after(ids)
         sources: Sequence[Source] = (*self.sources, *answers)
         mixer = Mixer(self._mixing, sources) if answers else self._mixer

@@ -24,6 +24,8 @@ PROMISE = 1.25
 
 _FIRST_REST, _LONGEST_WAIT = 2, 1024
 
+_PARKED_AFTER, _PROBED, _PROBE = 64, 256, 16
+
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
@@ -94,6 +96,28 @@ class DraftBudget:
         most = min(self._slack, max(0.0, self._lost_before) + self._slack_here)
         rest = min(REST, most / 2)
         self._rests = self._lost > (most - rest if self._rests else most)
+
+
+class Parking:
+    """When nothing is kept for drafts, because none has been worth it for long.
+
+    Storing what the target found likely takes a part of a small model's pass, and so does the noise
+    of coming positions. After `_PARKED_AFTER` rounds in which no draft was right, both stop, except
+    in the last `_PROBE` of every `_PROBED` rounds, and sources are looked up more seldom.
+    """
+
+    def __init__(self) -> None:
+        self._idle = 0
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether this round keeps nothing."""
+        beyond = self._idle - _PARKED_AFTER
+        return beyond >= 0 and beyond % _PROBED < _PROBED - _PROBE
+
+    def count(self, *, accepted: int) -> None:
+        """A round is over, in which so many drafted ids were accepted."""
+        self._idle = 0 if accepted else self._idle + 1
 
 
 class Trials:

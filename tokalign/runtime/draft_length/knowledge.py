@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tokalign.cost.expected_gain import Costs, Plan
 from tokalign.runtime.draft.acceptance import Acceptance
-from tokalign.runtime.draft_length.budget import DraftBudget, Trials
+from tokalign.runtime.draft_length.budget import DraftBudget, Parking, Trials
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 MAX_DRAFT = 16
@@ -23,8 +23,9 @@ _MEMORY = 32
 """Drafts and offers that their means look back on."""
 
 _ASKING_MEMORY = 8
-_ASKING_SHARE = 0.01
-"""While plain decoding runs ahead, asking sources may take this share of the time."""
+_ASKING_SHARE, _PARKED_SHARE = 0.01, 0.0025
+"""While plain decoding runs ahead, asking sources may take the first share of the time, and while
+sources are parked the second."""
 
 
 class ModelWorth:
@@ -106,10 +107,10 @@ class OfferWorth:
             worth = plan.tokens - plan.tokens / (plan.rate * plain)
         self._worth += (worth - self._worth) / _MEMORY
 
-    def rounds_between(self, seconds: float, *, plain: float) -> int:
+    def rounds_between(self, seconds: float, *, plain: float, parked: bool = False) -> int:
         """After how many plain rounds to ask again, now that asking has taken `seconds`."""
         self._asking += (seconds - self._asking) / _ASKING_MEMORY
-        return round(self._asking / (_ASKING_SHARE * plain))
+        return round(self._asking / ((_PARKED_SHARE if parked else _ASKING_SHARE) * plain))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,7 @@ class Knowledge:
     plain_timings: Trials = field(default_factory=lambda: Trials(32, 256))
     offers: OfferWorth = field(default_factory=OfferWorth)
     budget: DraftBudget = field(default_factory=DraftBudget)
+    parking: Parking = field(default_factory=Parking)
 
     @classmethod
     def given(cls, costs: Costs, model: ModelWorth | None = None) -> Knowledge:

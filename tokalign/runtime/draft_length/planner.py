@@ -35,6 +35,7 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 _NOTHING, _RUN_AHEAD = Proposal(), Proposal(run_ahead=True)
+_PARKED = Proposal(run_ahead=True, parked=True)
 
 _FIRST_PLAIN = 3
 """Consecutive plain rounds of the first timing: only those that begin and end ahead are timed."""
@@ -128,7 +129,7 @@ class Planner(Drafter):
         self._plain_due = max(0, self._plain_due - 1)
         if not self._is_timed or (may_draft_next and (pays or trial or self._free_pays)):
             return _NOTHING
-        return _RUN_AHEAD
+        return _PARKED if knowledge.parking.is_parked else _RUN_AHEAD
 
     def _model_plan(self, limit: int) -> tuple[Plan | None, bool]:
         """What a draft of the model is expected to give, and whether it is drafted all the same."""
@@ -155,11 +156,14 @@ class Planner(Drafter):
         began = self._clock()
         hopeful = self._is_timed and knowledge.long_drafts.is_due
         known = costs.verification(MAX_IDS, hopeful=hopeful)
-        tree, plan = self._free.offer(context.ids, limit, known)
+        parked = self._now.pass_under_way and knowledge.parking.is_parked
+        tree, plan = self._free.offer(context.ids, limit, known, quick=parked)
         if self._is_timed:
             knowledge.offers.learn(plan, plain=costs.plain, overlap=costs.overlap)
             took = self._clock() - began
-            self._until_asked = knowledge.offers.rounds_between(took, plain=costs.plain)
+            self._until_asked = knowledge.offers.rounds_between(
+                took, plain=costs.plain, parked=parked
+            )
         return tree, plan
 
     def _draft(self, context: Context, passes: int, limit: int, *, alone: bool) -> Proposal:
@@ -184,6 +188,7 @@ class Planner(Drafter):
     def observe(self, one: Round) -> None:
         """See `interfaces.Drafter`."""
         now = self._clock()
+        self._knowledge.parking.count(accepted=one.accepted)
         if self._is_timed and self._last is not None:
             self._time(one, now - self._last)
             if self._had_proposal:
