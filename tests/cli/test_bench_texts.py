@@ -89,7 +89,7 @@ def test_the_dictionary_of_a_language_is_played(
     text = tmp_path / "t.txt"
     text.write_text(TEXT + "\n")
     assert "pl.dictionary.tok" in play(text, "--language", "pl").stderr
-    refused = play(text, "--language", "uk").exception
+    refused = play(text, "--language", "lt").exception
     assert isinstance(refused, MissingAssetError)
     assert "language: pl" in str(refused)
 

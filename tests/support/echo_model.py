@@ -53,6 +53,8 @@ class Model(nn.Module):  # type: ignore[misc]
         if len(starts) < 2 or args.turn_end not in ids[starts[-2] :]:
             return args.turn_end
         user = ids[starts[-2] : starts[-1]]
+        if args.turn_end not in user:  # in a drafted row, which nothing leads to
+            return args.turn_end
         message = user[1 + args.user_header : user.index(args.turn_end)]
         said = len(ids) - (starts[-1] + 1 + args.assistant_header)
         return message[said] if 0 <= said < len(message) else args.turn_end

@@ -98,10 +98,12 @@ class LogitRows:
 
 
 def _check_keys(bundle: Bundle, keys: NDArray[np.uint64], vocabulary_size: int) -> None:
-    """Raises: BundleError for a key that `keys_of` does not make of ids of the vocabulary."""
+    """Raises: BundleError for keys that `keys_of` does not make, or one twice."""
     lengths, tails = keys & np.uint64(3), keys >> np.uint64(2)
     if not lengths.all() or (tails >> lengths * np.uint64(ID_BITS)).any():
         raise bundle.wrong(f"the section {KIND}.keys has a key of no ids, or of too many")
+    if len(np.unique(keys)) != len(keys):
+        raise bundle.wrong(f"the section {KIND}.keys has a key twice")
     for place in range(LONGEST_KEY):
         ids = tails >> np.uint64(place * ID_BITS) & np.uint64((1 << ID_BITS) - 1)
         bundle.check_ids(ids, vocabulary_size, f"{KIND}.keys")
