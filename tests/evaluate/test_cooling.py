@@ -98,9 +98,7 @@ def test_the_control_is_timed_throughout_a_measurement(monkeypatch: pytest.Monke
 
     bench: Any = Bench()
     control = Control(lambda: bench.verify(CONTROL_ROWS), allowance=0)
-    times = _repeat(
-        [bench], (1, 2, 4), budget=1e9, limit=1e9, control=control, clock=lambda: 0.0
-    )
+    times = _repeat([bench], (1, 2, 4), budget=1e9, limit=1e9, control=control, clock=lambda: 0.0)
     assert bench.seen.count(CONTROL_ROWS) == 15, "not in the warm-up"
     assert control.drift > 0.1
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
