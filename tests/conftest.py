@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fixtures import (  # noqa: F401
     bielik,
+    echo,
     llama,
     no_cache_of_the_user,
     no_tables_of_the_user,

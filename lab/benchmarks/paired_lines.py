@@ -7,7 +7,7 @@ It is compared with the latest plain line of the same prompt before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
@@ -43,22 +43,34 @@ def compare(lines: Sequence[Line]) -> dict[str, list[Compared]]:
 def cells(name: str, compared: Sequence[Compared]) -> list[str]:
     """A row of the table."""
     of = [one.line for one in compared]
-    tokens = np.array([sum(line["tokens"]) for line in of], dtype=float)
-    passes = np.array([len(line["tokens"]) for line in of], dtype=float)
+    tokens = tokens_of(of)
     seconds = np.array([line["seconds"] for line in of])
     plain = [one.plain["seconds"] / sum(one.plain["tokens"]) for one in compared]
     host = np.concatenate([line["host_ms"] for line in of])
     pairs = [pair for one in compared for pair in zip_longest(one.line["ids"], one.plain["ids"])]
-    rows, drafted = (sum(sum(line[what]) for line in of) for what in ("rows", "draft_passes"))
     return [
         name,
-        str(len(of)),
-        interval(tokens, passes),
-        f"{rows / passes.sum():.2f}",
-        f"{drafted / passes.sum():.2f}",
+        *counts(of),
         "{:.2f} / {:.2f}".format(*np.quantile(host, [0.5, 0.99])),
         interval(tokens * plain, seconds),
         f"{sum(a != b for a, b in pairs)} of {len(pairs):,}",
+    ]
+
+
+def tokens_of(lines: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """How many tokens the rounds of each line gave."""
+    return np.array([sum(line["tokens"]) for line in lines], dtype=float)
+
+
+def counts(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Cells: prompts, tokens per pass, rows and draft passes per pass."""
+    passes = np.array([len(line["tokens"]) for line in lines], dtype=float)
+    rows, drafted = (sum(sum(line[what]) for line in lines) for what in ("rows", "draft_passes"))
+    return [
+        str(len(lines)),
+        interval(tokens_of(lines), passes),
+        f"{rows / passes.sum():.2f}",
+        f"{drafted / passes.sum():.2f}",
     ]
 
 

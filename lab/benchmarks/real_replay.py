@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from lab.benchmarks.paired_lines import PLAIN, interval, table
+from lab.benchmarks.paired_lines import PLAIN, counts, table, tokens_of
 from lab.benchmarks.real_models import (
     KINDS,
     Asked,
@@ -222,11 +221,9 @@ def show(lines: Sequence[dict[str, Any]], own: Costs, *, by_kind: bool) -> None:
 
 
 def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs]) -> list[str]:
-    tokens = np.array([sum(line["tokens"]) for line in lines], dtype=float)
-    passes = np.array([len(line["tokens"]) for line in lines], dtype=float)
-    rows, drafted = (sum(sum(line[what]) for line in lines) for what in ("rows", "draft_passes"))
+    tokens = tokens_of(lines).sum()
     speeds = [
-        f"{tokens.sum() / sum(seconds_of(line, costs) for line in lines):.2f}"
+        f"{tokens / sum(seconds_of(line, costs) for line in lines):.2f}"
         if "K = " in name or not at
         else ""
         for at, costs in enumerate(curves.values())
@@ -236,10 +233,7 @@ def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs])
     computed = lines[0]["computes"] == "rows"
     return [
         name,
-        str(len(lines)),
-        interval(tokens, passes),
-        f"{rows / passes.sum():.2f}",
-        f"{drafted / passes.sum():.2f}",
+        *counts(lines),
         *speeds,
         f"{differing} of {emitted:,}" if computed else "replayed",
     ]

@@ -29,14 +29,6 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose model answers with the user's message."""
-    folder = echo_folder(tmp_path_factory.mktemp("models") / "echo")
-    with serving(Settings(model=str(folder), trust_remote_code=True)) as running:
-        yield running
-
-
 def client(server: Server) -> Any:
     from openai import OpenAI
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from jsonschema import validate
 from places import DEMO
-from served import demo_settings, echo_folder, metric, serving
+from served import demo_settings, metric, serving
 
 from tokalign.runtime.grammar import Grammar, constrain
-from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.server import Server
 from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar
@@ -55,14 +54,6 @@ TOOLS = [
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(demo_settings()) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose model answers with the user's message, and whose template calls tools."""
-    folder = echo_folder(tmp_path_factory.mktemp("models") / "echo")
-    with serving(Settings(model=str(folder), trust_remote_code=True)) as running:
         yield running
 
 

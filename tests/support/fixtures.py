@@ -97,3 +97,15 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer[Any]:
     """Each official tokenizer in turn."""
     found: Tokenizer[Any] = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server whose model answers with the user's message, and whose template calls tools."""
+    from served import echo_folder, serving
+
+    from tokalign.serve import Settings
+
+    folder = echo_folder(tmp_path_factory.mktemp("models") / "echo")
+    with serving(Settings(model=str(folder), trust_remote_code=True)) as running:
+        yield running

@@ -174,7 +174,7 @@ def _user_language() -> str:
     return next((name for name in names if name), "").partition(".")[0].partition("_")[0]
 
 
-def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Any) -> _Encoded:
+def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:
     """Every word as it is encoded after other text, or at the beginning of a line."""
     space = IdSpace(len(target.vocabulary))
     texts = [target.prepared(word[1:]) if word[0] == "\n" else word for word in words]

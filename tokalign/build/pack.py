@@ -19,7 +19,7 @@ from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.word_list import WordList, find_words
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.dictionary.ngram_tree import Floats, Level, grow_tree, smooth
-from tokalign.build.dictionary.pruning import Mask
+from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import Bundle, encode_bundle
 from tokalign.tables.pack import KIND, MAX_NGRAMS, MAX_ORDER, Pack, WordNgrams, levels_of
@@ -33,7 +33,6 @@ token may be frequent in words and pairs that are rare."""
 
 _BITS = 25.0, 15.0, 9.0  # about what an n-gram of 1, of 2, of more words takes
 _BITS_INSIDE = 8.0  # what knowing a word saves inside it
-_RARELY_SEEN = 0.5  # as in `pruning.py`
 _TRIALS = 5
 _FULL = 0.97  # of the bytes allowed; a pack that takes so many is full
 
@@ -128,7 +127,7 @@ def fit_pack(
 def _worth(levels: Sequence[Level]) -> list[Floats]:
     """What each n-gram of each order saves for each bit that it takes."""
     probabilities, _ = smooth(levels)
-    often = [np.maximum(level.counts - _RARELY_SEEN, 0) for level in levels]
+    often = [np.maximum(level.counts - RARELY_SEEN, 0) for level in levels]
     worth = [often[0] * np.float32(_BITS_INSIDE / _BITS[0])]
     for n, level in enumerate(levels[1:], start=1):
         surer = np.log2(probabilities[n] / probabilities[n - 1][level.suffix])
@@ -138,10 +137,6 @@ def _worth(levels: Sequence[Level]) -> list[Floats]:
 
 def _most_valuable(levels: Sequence[Level], worth: Sequence[Floats], room: float) -> list[Mask]:
     """Those that are worth most, with their prefixes and suffixes, in about so many bits."""
-
-    def bits(kept: Sequence[Mask]) -> float:
-        return sum(float(mask.sum()) * _BITS[min(n, len(_BITS) - 1)] for n, mask in enumerate(kept))
-
     low, high = 0.0, 1e9
     if _bits(kept := _keep(levels, worth, low)) <= room:
         return kept

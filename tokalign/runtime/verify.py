@@ -53,7 +53,7 @@ class TargetVerifier:
     ) -> None:
         self._session = session
         self._sampler = sampler
-        self._store, self._stores = store, store is not None
+        self._store, self._parked = store, False
         self._constraint = constraint
         self._ahead: tuple[int, Choices | Array] | None = None
         self._untold: _Rows | None = None  # what the store of rows does not know yet
@@ -66,7 +66,7 @@ class TargetVerifier:
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """See `interfaces.Verifier`."""
         began = perf_counter()
-        self._stores = self._store is not None and not proposal.parked
+        self._parked = proposal.parked
         chosen, logprobs, fed, likely = self._choose(context, proposal)
         self._tell_store()
         self._untold = (list(context.ids), proposal.tree, likely) if likely else None
@@ -141,7 +141,7 @@ class TargetVerifier:
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
         """What the store of rows is to be told; nothing without one. logprobs: of the logits."""
-        if self._store is None or not self._stores:
+        if self._store is None or self._parked:
             return ()
         if logprobs is None:
             return self._session.top_k(logits, self._store.width, normalized=False)

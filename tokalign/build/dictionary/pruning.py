@@ -30,7 +30,7 @@ from tokalign.build.dictionary.ngram_tree import MISSING, Floats, Level
 ROW_COST = 0.05
 """What a verified row costs, in passes of the target."""
 
-_RARELY_SEEN = 0.5
+RARELY_SEEN = 0.5
 """A context is met in new text as often as it was counted, less this."""
 
 _FIRST = 0.4
@@ -124,7 +124,7 @@ def gains(
             at = levels[length].find(np.arange(len(level)), shorter.ids[level.suffix])
             here = np.where(at == MISSING, weights[length - 1] * claimed, probabilities[length][at])
             value -= _value(claimed, here, p_min)
-        value *= np.maximum(level.counts - _RARELY_SEEN, 0)
+        value *= np.maximum(level.counts - RARELY_SEEN, 0)
         value[own.probabilities == 0] = -np.inf
         found.append(value.astype(np.float32))
     return found
