@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.logit_store import LogitStore
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
-    from tokalign.runtime.interfaces import Sampler
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+    from tokalign.runtime.mlx.sampling import Sampler
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from lab.baselines.recycling import (
 from lab.baselines.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.drafting import ASSUMED_COSTS
-from tokalign.runtime.interfaces import Drafter, RowStore
+from tokalign.runtime.rounds import Drafter, RowStore
 
 PUBLISHED_METHODS = ("prompt-lookup", "recycling", "sam", "unispec")
 

@@ -48,7 +48,7 @@ class Adjacency:
 
     @property
     def width(self) -> int:
-        """See `interfaces.RowStore`."""
+        """See `rounds.RowStore`."""
         return self._width
 
     def learn(
@@ -58,7 +58,7 @@ class Adjacency:
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """See `interfaces.RowStore`. Where an id occurs in several rows, the last one is kept."""
+        """See `rounds.RowStore`. Where an id occurs in several rows, the last one is kept."""
         likely, logprobs = ranked(likely, logprobs)
         sure = np.exp(logprobs)
         rows = [Successors(*row) for row in zip(likely.tolist(), sure.tolist(), strict=True)]

@@ -7,10 +7,10 @@ from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_IDS
-from tokalign.runtime.interfaces import Drafter, DraftSession, Verifier
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.rounds import Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.verify import TargetVerifier
 
@@ -49,7 +49,7 @@ class BaselineDecoder(Decoder):
         return baseline(name, store, most=most, costs=costs, branches=branches), verifier
 
     def translated(
-        self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True
+        self, prompt: Prompt, session: DraftModelSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
         """See `Decoder`."""
         drafting, draft = self.drafting, self.draft

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -30,7 +28,7 @@ class PromptLookupDrafter(Drafter):
         self._indexed = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         ids = context.ids
         self._index(ids)
         for size in self._sizes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import takewhile
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Prompt
 from tokalign.runtime.decoder import make_translation as product_translation
-from tokalign.runtime.interfaces import DraftSampler, DraftSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import (
     Learned,
     Pair,
@@ -40,7 +41,7 @@ class RawIds:
     def draft(
         self,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         *,
         alternatives: int,
@@ -66,7 +67,7 @@ class Naive:
     def draft(
         self,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         *,
         alternatives: int,
@@ -84,7 +85,7 @@ def make_translation(
     pair: Pair,
     prompt: Prompt,
     alignment: Callable[[], Alignment],
-    sampler: DraftSampler | None = None,
+    sampler: Sampling | None = None,
 ) -> Translation:
     """The translation `name` for one request, `raw` and `naive` included."""
     if name == "raw":

@@ -22,9 +22,7 @@ import numpy as np
 
 from lab.baselines.adjacency import Adjacency, most_probable_chain
 from tokalign.cost.expected_gain import Costs
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -91,7 +89,7 @@ class UniSpecDrafter(Drafter):
         self._branches = branches
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         limit = min(limit, self._size)
         if not limit:
             return Proposal()

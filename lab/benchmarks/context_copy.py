@@ -43,14 +43,13 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.evaluate.replay import ReplayVerifier, replay
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
 from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.rounds import Context, Drafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary

@@ -50,16 +50,14 @@ from tokalign.assemble import keep_loaded
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, ComingNoise
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Finished, Started
+from tokalign.runtime.rounds import Context, Drafter, Finished, RowStore, Started, Verifier
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import open_dictionary, open_logit_rows
 from tokalign.tokenizer.vocabulary import TargetId

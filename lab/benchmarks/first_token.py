@@ -18,8 +18,8 @@ from rich.progress import track
 from lab.benchmarks.alignment import bootstrap
 from lab.benchmarks.reference_texts import ReferenceTexts, reference_texts
 from lab.study.oracle import Oracle
-from tokalign.runtime.context import Context
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.exact import ExactTranslation
 
 

@@ -32,7 +32,6 @@ from lab.benchmarks.draft_models import DraftModels
 from lab.benchmarks.drafter import World
 from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import Text
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft import recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import FREE_ROWS, AnswerSource, ComingNoise, Hybrid
@@ -40,9 +39,7 @@ from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing, Source, Weights, weights_of
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.interfaces import Drafter, RowStore
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore
 from tokalign.runtime.translation.base import SOURCE
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary
@@ -88,7 +85,7 @@ class WatchedHybrid(Drafter):
         self._text = text
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         number, text = self._text
         proposal = self._hybrid.propose(context, limit)
         sources = self._sources
@@ -109,7 +106,7 @@ class WatchedHybrid(Drafter):
         return proposal
 
     def observe(self, one: Round) -> None:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         self._hybrid.observe(one)
 
     def _watch(

@@ -32,7 +32,6 @@ from tokalign.assemble import keep_loaded
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
@@ -40,12 +39,11 @@ from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.runtime.translation.base import Translated
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree

@@ -33,12 +33,12 @@ from mlx_lm.generate import generate_step
 from mlx_lm.generate import speculative_generate_step as speculate_in_mlx_lm
 
 from tokalign.api.call import speculative_generate_step
-from tokalign.runtime.context import Context
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.cache import kinds_without_rewinding
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 

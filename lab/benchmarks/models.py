@@ -31,7 +31,6 @@ from mlx_lm.models.cache import ArraysCache, KVCache, make_prompt_cache
 
 from tokalign.api.call import speculative_generate_step
 from tokalign.api.text import stream_generate
-from tokalign.runtime.context import Context
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.cache import CacheOptions, kinds_without_rewinding
 from tokalign.runtime.mlx.layers import Layers, leaves_of
@@ -39,7 +38,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.mlx.window_cache import SLACK, WindowCache
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -48,20 +48,17 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.measurements import model_fingerprint
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import make_drafter
-from tokalign.runtime.interfaces import Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Proposal, Round, Verifier
 from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -88,7 +85,7 @@ class TimedModel(ModelDrafter):
         return proposal
 
     def observe(self, one: Round) -> None:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         self._model.observe(one)
 
 
@@ -167,7 +164,7 @@ class Player:
         drafting, clock = decoder.drafting.with_stores(), SimulatedClock()
         verifier: Verifier = ReplayVerifier(text.ids)
         if drafting.uses_logits:
-            noise = decoder.sampler.noise_ahead(vocabulary_size(decoder.target.model))  # type: ignore[attr-defined]
+            noise = decoder.sampler.noise_ahead(vocabulary_size(decoder.target.model))  # type: ignore[union-attr]
             drafting = replace(drafting, noise=noise)
             self._read_answer(text)
             verifier = RememberingVerifier(self._target, text, drafting.row_store)

@@ -20,7 +20,7 @@ from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Event
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment
@@ -58,7 +58,7 @@ class ReferenceTexts:
     def play(
         self,
         ids: Sequence[TargetId],
-        session: DraftSession,
+        session: DraftModelSession,
         translation: Translation,
         *,
         alternatives: int,

@@ -19,15 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.baselines.unispec import UNISPEC_WIDTH
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import ComingNoise
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.interfaces import RowStore, Sampler
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.rounds import Context, Proposal, RowStore, Verdict
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -105,7 +103,7 @@ class TextSampler:
         self._ids = list(ids)
 
     def draft_sampler(self, vocabulary: int) -> None:
-        """See `interfaces.Sampler`."""
+        """See `Sampling`."""
         return None
 
     def choose(
@@ -118,7 +116,7 @@ class TextSampler:
         depths: Sequence[int] | None = None,
         mask: Any = None,
     ) -> tuple[Any, Any]:
-        """See `interfaces.Sampler`."""
+        """See `Sampling`."""
         rows = range(len(logits)) if depths is None else depths
         chosen = mx.array([self._ids[position + depth] for depth in rows])
         return chosen, logits - mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -139,7 +137,7 @@ def sampled_text(
 def given_text(ids: Sequence[TargetId], given: int) -> Text:
     """A text that plays the target's output after its first `given` ids."""
     padded = [*ids, *[ids[-1]] * MOST_DEPTH]
-    return Text(padded, given, TextSampler(padded))
+    return Text(padded, given, TextSampler(padded))  # type: ignore[arg-type]
 
 
 class LastPass:
@@ -154,7 +152,7 @@ class LastPass:
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """See `interfaces.RowStore`."""
+        """See `rounds.RowStore`."""
         order = np.argsort(-logprobs, axis=-1, kind="stable")
         self.likely = np.take_along_axis(likely, order, axis=-1)
         self.logprobs = np.take_along_axis(logprobs, order, axis=-1)
@@ -172,7 +170,7 @@ class RememberingVerifier:
         self._store, self._text, self._rows = store, text.ids, text.rows
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `interfaces.Verifier`. The time of the store does not count as the model's."""
+        """See `rounds.Verifier`. The time of the store does not count as the model's."""
         began = perf_counter()
         tree = proposal.tree
         paths: list[tuple[TargetId, ...]] = [()]

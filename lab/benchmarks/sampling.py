@@ -53,7 +53,7 @@ class GreedyDrafts(Sampling):
     __slots__ = ()
 
     def draft_sampler(self, vocabulary: int) -> None:
-        """See `interfaces.Sampler`."""
+        """See `Sampling`."""
         return None
 
 

@@ -33,8 +33,8 @@ from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.grammar import Constraint, Grammar
-from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.rounds import Drafter, Verifier
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = ROOT / "lab" / "prompts" / "structured.jsonl"

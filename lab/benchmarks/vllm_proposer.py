@@ -24,10 +24,9 @@ import numpy as np
 from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.rounds import Context, Drafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.opening import open_dictionary

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.baselines.prompt_lookup import PromptLookupDrafter
-from tokalign.runtime.context import Context
+from tokalign.runtime.rounds import Context
 from tokalign.tokenizer.vocabulary import TargetId
 
 

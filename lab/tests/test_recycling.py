@@ -16,7 +16,7 @@ from lab.baselines.recycling import (
     TokenRecyclingDrafter,
     recycled_tree,
 )
-from tokalign.runtime.context import Context
+from tokalign.runtime.rounds import Context
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -21,8 +21,8 @@ from lab.baselines.unispec import (
     grow,
 )
 from tokalign.cost.expected_gain import Costs
-from tokalign.runtime.context import Context
 from tokalign.runtime.drafting import ASSUMED_COSTS
+from tokalign.runtime.rounds import Context
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -10,15 +10,13 @@ from mlx_lm.models.llama import Model
 from random_models import random_model
 
 from tokalign.evaluate.exact_rows import COUNTS, exact_rows
-from tokalign.runtime.context import UNBOUNDED, Context
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 

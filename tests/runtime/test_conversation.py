@@ -16,9 +16,8 @@ from tokalign.assemble import assemble
 from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.interfaces import Sampler
 from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.tokenizer.vocabulary import TargetId
 
 TURNS, MOST_TOKENS = 5, 12

@@ -16,7 +16,6 @@ from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import taught_drafter
 from random_models import VOCABULARY, generate, random_model
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
@@ -25,13 +24,12 @@ from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

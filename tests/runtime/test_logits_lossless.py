@@ -8,7 +8,6 @@ import mlx.core as mx
 import pytest
 from random_models import generate, random_model
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
@@ -17,7 +16,7 @@ from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 

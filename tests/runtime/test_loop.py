@@ -12,15 +12,21 @@ from mlx_lm.generate import generate_step
 from random_models import RandomDrafter, generate, random_model
 
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.runtime.rounds import Event, Finished, Round, Started
+from tokalign.runtime.rounds import (
+    Context,
+    Drafter,
+    Event,
+    Finished,
+    Proposal,
+    Round,
+    Started,
+    Verdict,
+)
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

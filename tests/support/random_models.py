@@ -14,12 +14,10 @@ from mlx.utils import tree_map
 from mlx_lm.models.llama import Model, ModelArgs
 from small_tokenizers import write_tokenizer
 
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Drafter, RowStore
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import log
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

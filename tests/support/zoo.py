@@ -18,14 +18,11 @@ import mlx_lm.models
 from mlx.utils import tree_map_with_path
 from small_tables import table_of
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.session_store import OutputStore
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -421,7 +418,7 @@ class WildDrafter(Drafter):
         self._random = Random(seed)
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         random = self._random
         if random.random() < 0.15:
             return Proposal(run_ahead=random.random() < 0.5)

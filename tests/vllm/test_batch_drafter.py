@@ -10,11 +10,11 @@ import pytest
 from batches import Batch, make_batch, two_tables
 
 from tokalign.errors import UsageError
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
 from tokalign.runtime.draft.dictionary_fit import DictionaryFit
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.rounds import Context
 from tokalign.tables.backoff import BackoffTable
 from tokalign.vllm import LONGEST_MATCH, P_MIN, BatchDrafter, BatchFit
 from tokalign.vllm.batch_lookup import BatchLookup

@@ -21,10 +21,9 @@ from tokalign.errors import TokalignError, UsageError
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
-from tokalign.runtime.interfaces import Sampler
-from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampling
+from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampler, Sampling
 from tokalign.runtime.mlx.weights import read_config
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

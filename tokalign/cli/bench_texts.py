@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokalign.evaluate.replay import MakeDrafter
     from tokalign.runtime.decoder import LanguageModel
     from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.interfaces import Drafter
+    from tokalign.runtime.rounds import Drafter
     from tokalign.runtime.statistics import Statistics
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId

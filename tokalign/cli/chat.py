@@ -263,7 +263,7 @@ class Chat:
             variables=model.chat_template_config,
         )
         if decoder.seed is not None:
-            again = replace(decoder.sampler, seed=decoder.seed + self._retries)  # type: ignore[type-var]
+            again = replace(decoder.sampler, seed=decoder.seed + self._retries)  # type: ignore[arg-type]
             decoder = replace(decoder, sampler=again)
         return Generation(
             decoder,

@@ -85,7 +85,7 @@ def _sampling(given: dict[str, Any], target: LanguageModel[TargetId]) -> Samplin
 
 
 def _about_max_kv_size(decoder: Decoder) -> str:
-    from tokalign.runtime.context import UNBOUNDED
+    from tokalign.runtime.rounds import UNBOUNDED
 
     rewindable = decoder.open_target().rewindable
     if rewindable == UNBOUNDED:

@@ -35,12 +35,10 @@ from tokalign.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.evaluate.cooling import CONTROL_ROWS, Control
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.evaluate.replay import record
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.hidden_state import StatesOfText
@@ -49,7 +47,7 @@ from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree

@@ -19,7 +19,7 @@ from typing import Any
 
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -14,16 +14,14 @@ from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
-from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Verdict, Verifier
 from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -139,7 +137,7 @@ class FirstOf(Drafter):
         self._drafters = tuple(drafters)
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         for drafter in self._drafters:
             proposal = drafter.propose(context, limit)
             if proposal.tree:
@@ -249,7 +247,7 @@ class TimedVerifier:
         self._runs_ahead = False
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `interfaces.Verifier`."""
+        """See `rounds.Verifier`."""
         verdict = self._verifier.verify(context, proposal)
         costs, uses_pass = self._costs, self._runs_ahead and not proposal.tree
         if self._runs_ahead and not uses_pass:

@@ -18,12 +18,9 @@ from typing import TypeAlias
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
-from tokalign.runtime.context import Context
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.runtime.rounds import Event, Round
+from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionary
@@ -44,7 +41,7 @@ class ReplayVerifier:
         self._reference = list(reference)
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `interfaces.Verifier`. Raises: IndexError at the end of the reference.
+        """See `rounds.Verifier`. Raises: IndexError at the end of the reference.
 
         Limit `max_tokens` by its length.
         """

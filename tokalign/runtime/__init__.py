@@ -3,10 +3,8 @@
 A round, to be read in this order:
 
     loop.py                 propose, verify, commit: the whole round on one screen
-    interfaces.py           what drafter, verifier and session ask of each other
-    proposal.py, verify.py  a guess, and the target's verdict on it
-    context.py              the committed ids
-    events.py, rounds.py    what goes out of the loop, and what one round did
+    rounds.py               the context, a proposal, a verdict; who gives them; what goes out
+    verify.py               the target's verdict on a proposal
 
 What drafts:
 

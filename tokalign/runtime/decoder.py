@@ -21,12 +21,10 @@ from tokalign.runtime.chat import (
     plain_text,
     with_bos,
 )
-from tokalign.runtime.context import UNBOUNDED, Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
-from tokalign.runtime.interfaces import Drafter, DraftSampler, DraftSession, Sampler, Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.cache import CacheOptions
@@ -34,11 +32,11 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.remembered import RememberedStore
-from tokalign.runtime.rounds import Event
+from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import same_tokenizer, token_intersection
@@ -298,7 +296,7 @@ class Decoder:
         )
 
     def translated(
-        self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True
+        self, prompt: Prompt, session: DraftModelSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
         """The draft model as a drafter for one request; None if it is not used.
 
@@ -311,7 +309,7 @@ class Decoder:
         return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
 
     @property
-    def _draft_sampler(self) -> DraftSampler | None:
+    def _draft_sampler(self) -> Sampling | None:
         return self.sampler.draft_sampler(vocabulary_size(self.target.model))
 
 
@@ -319,8 +317,8 @@ def make_model_drafter(
     drafting: Drafting,
     pair: Pair,
     prompt: Prompt,
-    session: DraftSession,
-    sampler: DraftSampler | None = None,
+    session: DraftModelSession,
+    sampler: Sampling | None = None,
     *,
     trees: bool = True,
 ) -> NeuralDrafter:
@@ -373,7 +371,7 @@ def make_translation(
     pair: Pair,
     prompt: Prompt,
     alignment: Callable[[], Alignment],
-    sampler: DraftSampler | None = None,
+    sampler: Sampling | None = None,
 ) -> Translation:
     """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
 

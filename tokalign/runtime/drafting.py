@@ -20,8 +20,8 @@ from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWorth
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.interfaces import Drafter, RowStore
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, DRAFTER_METHODS, MODEL_METHODS
+from tokalign.runtime.rounds import Drafter, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
 

@@ -13,8 +13,7 @@ from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
-from tokalign.runtime.proposal import Array
-from tokalign.runtime.rounds import FinishReason, Outcome, Round
+from tokalign.runtime.rounds import Array, FinishReason, Outcome, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.vocabulary import TargetId

@@ -10,10 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from tokalign.runtime.context import UNBOUNDED, Context
-from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Event, Finished, FinishReason, Round, Started
+from tokalign.runtime.rounds import (
+    UNBOUNDED,
+    Context,
+    Drafter,
+    Event,
+    Finished,
+    FinishReason,
+    Proposal,
+    Round,
+    Started,
+    Verifier,
+)
 from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.vocabulary import TargetId
 

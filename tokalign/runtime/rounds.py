@@ -1,15 +1,125 @@
-"""A round of the decode loop: what was proposed and what became of it."""
+"""What a round of the decode loop is made of, and who makes it.
+
+A `Drafter` makes a `Proposal` for a `Context`, a `Verifier` answers with a `Verdict`, and the
+`Round` goes out as an event. Ids are typed by their tokenizer, so the type checker refuses a draft
+id where one of the target is wanted. Nothing here imports mlx; the models are in `runtime/mlx/`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from tokalign.runtime.proposal import TARGET, Array
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+UNBOUNDED = 1 << 30
+"""A number of ids that no context holds."""
+
+
+class Context:
+    """Prompt and committed output as target ids. It only grows; committed ids never change.
+
+    Caches and the draft's view of the text follow it: their owners compare the context with what
+    they hold and trim or extend that.
+    """
+
+    def __init__(self, prompt: Iterable[TargetId]) -> None:
+        self._ids = list(prompt)
+        self._prompt_length = len(self._ids)
+
+    @property
+    def ids(self) -> Sequence[TargetId]:
+        """Prompt and output. This is no copy: it grows with the context."""
+        return self._ids
+
+    @property
+    def prompt(self) -> Sequence[TargetId]:
+        """The ids that were given."""
+        return self._ids[: self._prompt_length]
+
+    @property
+    def emitted(self) -> Sequence[TargetId]:
+        """The output so far."""
+        return self._ids[self._prompt_length :]
+
+    @property
+    def emitted_count(self) -> int:
+        """How many ids the output has so far; no copy is made."""
+        return len(self._ids) - self._prompt_length
+
+    def extend(self, ids: Iterable[TargetId]) -> None:
+        """Commit `ids`."""
+        self._ids.extend(ids)
+
+
+Array: TypeAlias = Any
+"""An mlx array. Its type is not named here, so that this package can be read without mlx."""
+
+TARGET = "target"
+"""The source of a token that no drafter proposed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A guess at how the target goes on, and what drafting it cost.
+
+    tree: the ids to verify in one pass, one row each; empty where a drafter has no guess.
+    draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
+    model_seconds: time spent in those passes; the rest of a drafter's time is host time.
+    translation_seconds: the host's time between those passes and the ids.
+    run_ahead: nothing will be proposed in the next round either, so its pass may start now.
+    parked: nothing has been worth proposing for long, so nothing is stored for later drafts.
+    """
+
+    tree: TokenTree[TargetId] = EMPTY_TREE
+    draft_passes: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    model_seconds: float = 0.0
+    translation_seconds: float = 0.0
+    run_ahead: bool = False
+    parked: bool = False
+
+
+class Rows(Sequence[Array]):
+    """Some rows of an array f[rows, ...], or by row, each taken only when it is asked for."""
+
+    __slots__ = ("_array", "_chosen")
+
+    def __init__(
+        self, array: Sequence[Array] | Mapping[int, Array] | Array, chosen: Sequence[int]
+    ) -> None:
+        self._array, self._chosen = array, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return Rows(self._array, self._chosen[at])
+        return self._array[self._chosen[at]]
+
+
+class Verdict(NamedTuple):
+    """The target's answer: the accepted path through the proposal, then one id of its own.
+
+    path: indices of the proposed ids that were accepted; the first of `ids` are these.
+    rows: how many rows the target computed for it, steps that fill in a long prompt excluded.
+    logprobs: for each id f[vocabulary], lazy; None when no model was asked.
+    """
+
+    ids: tuple[TargetId, ...]
+    path: tuple[int, ...]
+    rows: int
+    logprobs: Sequence[Array] | None = None
+    model_seconds: float = 0.0
+
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 
@@ -97,3 +207,45 @@ class Finished(NamedTuple):
 
 
 Event: TypeAlias = Started | Round | Finished
+
+
+class Drafter(ABC):
+    """Guesses how the target goes on. It speaks target ids, whatever it drafts with."""
+
+    @abstractmethod
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """Propose at most `limit` ids (0 or more)."""
+
+    def observe(self, one: Round) -> None:  # noqa: B027  # many drafters learn nothing
+        """Learn what became of the proposal. Called at the end of every round."""
+
+
+class Verifier(Protocol):
+    """Decides what is emitted."""
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        """Return the accepted path of the proposal and one more id."""
+        ...
+
+
+class RowStore(Protocol):
+    """Keeps what the target found likely after the rows that it verified, for later drafts."""
+
+    @property
+    def width(self) -> int:
+        """How many of the most probable ids of every row it is told."""
+        ...
+
+    def learn(
+        self,
+        ids: Sequence[TargetId],
+        tree: TokenTree[TargetId],
+        likely: NDArray[Any],
+        logprobs: NDArray[Any],
+    ) -> None:
+        """Keep the rows of one pass: that after `ids`, then that after each id of `tree`.
+
+        likely: i[1 + tree, width], the most probable next ids in any order. logprobs: of the same
+        shape, of the raw logits at temperature 1.
+        """
+        ...

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tokalign.runtime.proposal import TARGET
-from tokalign.runtime.rounds import Event, Finished, Round, Started
+from tokalign.runtime.rounds import TARGET, Event, Finished, Round, Started
 
 
 class Statistics:

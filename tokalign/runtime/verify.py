@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.interfaces import RowStore, Sampler, TargetSession
-from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
+from tokalign.runtime.rounds import Array, Context, Proposal, Rows, RowStore, Verdict
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.sampling import Sampler
+    from tokalign.runtime.mlx.target_session import TargetModelSession
 
 _Rows: TypeAlias = tuple[Sequence[TargetId], TokenTree[TargetId], tuple[Array, ...]]
 
@@ -46,7 +48,7 @@ class TargetVerifier:
 
     def __init__(
         self,
-        session: TargetSession,
+        session: TargetModelSession,
         sampler: Sampler,
         store: RowStore | None = None,
         constraint: Constraint | None = None,
@@ -64,7 +66,7 @@ class TargetVerifier:
         return self._session.can_branch
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `interfaces.Verifier`."""
+        """See `rounds.Verifier`."""
         began = perf_counter()
         self._parked = proposal.parked
         chosen, logprobs, fed, likely = self._choose(context, proposal)

@@ -24,7 +24,7 @@ from mlx_lm.server import (
 from tokalign.arguments import shown
 from tokalign.runtime.grammar import Constraint, Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -22,7 +22,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from tokalign.atomic_file import appearing
 from tokalign.errors import BundleError
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.train.labels import Batch, Batches
 from tokalign.train.options import Format
 

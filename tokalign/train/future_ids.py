@@ -21,12 +21,11 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.runtime.context import UNBOUNDED
 from tokalign.runtime.mlx.hidden_state import HiddenStates
 from tokalign.runtime.mlx.layers import Layers, leaves_of
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import Labels

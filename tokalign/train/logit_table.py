@@ -96,7 +96,7 @@ class GatheredRows:
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """See `interfaces.RowStore`; `tree` is a chain."""
+        """See `rounds.RowStore`; `tree` is a chain."""
         text = [*ids, *tree.ids]
         ends = range(len(ids), len(text) + 1)
         tails = [tail_of(text[max(0, end - LONGEST_KEY) : end]) for end in ends]

@@ -15,8 +15,8 @@ from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import SOURCE

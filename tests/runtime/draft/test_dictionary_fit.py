@@ -9,10 +9,10 @@ import pytest
 from small_tables import table_of
 
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionaries

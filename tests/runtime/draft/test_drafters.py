@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from small_tables import table_of
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.lookup import DictionaryDrafter
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tokenizer.vocabulary import TargetId
 
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.mixing import Mixer, Mixing
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Proposal
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

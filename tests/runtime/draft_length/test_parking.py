@@ -19,13 +19,12 @@ from tokalign.evaluate.project import (
 )
 from tokalign.evaluate.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft_length.budget import Parking
 from tokalign.runtime.draft_length.knowledge import MAX_IDS
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.rounds import Context, Proposal, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
 
 ASKING, STORING = 0.0003, 0.0002

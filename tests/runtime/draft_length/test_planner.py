@@ -19,16 +19,13 @@ from tokalign.evaluate.project import (
 )
 from tokalign.evaluate.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.acceptance import Acceptance
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.runtime.rounds import Event, Round
+from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -9,7 +9,6 @@ import pytest
 from random_models import RandomDrafter, generate, random_model
 from scripted_models import ScriptedModel, ScriptedSource
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
@@ -18,6 +17,7 @@ from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 

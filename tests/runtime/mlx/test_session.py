@@ -19,7 +19,6 @@ from tokalign.errors import (
     MissingAssetError,
     UsageError,
 )
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
@@ -31,7 +30,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tokenizer.vocabulary import TargetId

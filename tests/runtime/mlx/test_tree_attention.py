@@ -14,16 +14,13 @@ from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from random_models import random_model
 
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

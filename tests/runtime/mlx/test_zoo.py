@@ -24,7 +24,6 @@ from tokalign.api.text import stream_generate
 from tokalign.assemble import assemble
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CacheError, UsageError
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft_length.knowledge import Knowledge
@@ -36,7 +35,7 @@ from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.model_arguments import embedding_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.runtime.interfaces import Shortlist
+from tokalign.runtime.mlx.draft_session import Shortlist
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.cover_search import CandidateCovers, CoverTranslator

@@ -9,9 +9,9 @@ from first_token_oracle import FirstTokenOracle
 from places import DEMO
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.tokenizer.vocabulary import TargetId

@@ -21,8 +21,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.proposal import Array
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Array, Round
 from tokalign.runtime.translation.draft_text import map_specials
 from tokalign.tokenizer.tokenizer import Tokenizer
 

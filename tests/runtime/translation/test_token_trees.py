@@ -10,14 +10,13 @@ import pytest
 from mlx.utils import tree_map
 from random_models import VOCABULARY, random_model
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.by_token import same_tokenizer
 from tokalign.runtime.verify import TargetVerifier

@@ -13,12 +13,11 @@ from polish import SENTENCES
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.interfaces import GreedyDraft, Shortlist
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment

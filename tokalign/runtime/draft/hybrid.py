@@ -18,13 +18,10 @@ from math import log
 from typing import Any, Protocol
 
 from tokalign.cost.expected_gain import Costs, Plan
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.mixing import MOST, Candidate, Mixer, Mixing, Source
 from tokalign.runtime.draft.trust import LEAST
 from tokalign.runtime.grammar import Constraint, State
-from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -251,7 +248,7 @@ class Hybrid(Drafter):
         return bool(self.sources) or self._constraint is not None
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         tree, _ = self.offer(context.ids, limit, self._costs)
         return Proposal(tree=tree)
 

@@ -93,7 +93,7 @@ class LogitStore:
 
     @property
     def width(self) -> int:
-        """See `interfaces.RowStore`."""
+        """See `rounds.RowStore`."""
         return KEPT
 
     @property
@@ -123,7 +123,7 @@ class LogitStore:
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """See `interfaces.RowStore`. Cost: about 40 µs for 16 rows."""
+        """See `rounds.RowStore`. Cost: about 40 µs for 16 rows."""
         self.learned += 1
         likely, logprobs = ranked(likely, logprobs)
         tails = [tail_of(ids[-LONGEST_KEY:])]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import DictionaryFit
-from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionaries, Dictionary, Ids
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -34,7 +32,7 @@ class DictionaryDrafter(Drafter):
         self._fit = DictionaryFit(table.by_source) if isinstance(table, Dictionaries) else None
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         ids, most = context.ids, min(limit, self._max_tokens)
         table = self._table if self._fit is None else Dictionaries(self._fit.follow(ids))
         return Proposal(tree=table.follow(ids[-MAX_CONTEXT:], most, p_min=self._p_min))

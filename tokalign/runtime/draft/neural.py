@@ -5,17 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.acceptance import Acceptance
-from tokalign.runtime.interfaces import Drafter, DraftSession
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.translation.base import Translated, Translation
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
 
 _LEAST_REACHED = 0.07
 """Divided by the passes, the least probability of being reached for the ids of a tree that nobody
@@ -54,7 +54,7 @@ class ModelDrafter(Drafter):
         """All that at most `steps` (1 or more) passes find; every id has a probability."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         proposal = self.draft(context, steps=self.steps, limit=limit)
         return replace(proposal, tree=self.choose(proposal.tree, limit))
 
@@ -89,7 +89,7 @@ class ModelDrafter(Drafter):
         )
 
     def observe(self, one: Round) -> None:
-        """See `interfaces.Drafter`. Learn how far the drafted chain was right."""
+        """See `rounds.Drafter`. Learn how far the drafted chain was right."""
         chain, self._chain = self._chain, EMPTY_TREE
         if chain:
             right = len(chain.path_of(one.emitted))
@@ -101,7 +101,7 @@ class NeuralDrafter(ModelDrafter):
 
     def __init__(
         self,
-        session: DraftSession,
+        session: DraftModelSession,
         translation: Translation,
         *,
         num_draft_tokens: int = 3,

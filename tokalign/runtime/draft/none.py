@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal
 
 _NOTHING, _NOTHING_MORE = Proposal(run_ahead=True), Proposal()
 
@@ -13,5 +11,5 @@ class NoDrafter(Drafter):
     """Proposes nothing, and says so in advance, so that the target runs ahead."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         return _NOTHING if limit else _NOTHING_MORE  # after the last token no pass is to begin

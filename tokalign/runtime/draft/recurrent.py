@@ -9,14 +9,19 @@ With logits processors, which need the history of every row, a chain is drawn in
 
 from __future__ import annotations
 
-from tokalign.runtime.context import Context
+from typing import TYPE_CHECKING
+
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.interfaces import BeamSession, DraftSampler
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import Translated, chain_with_leaves
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.drafter_session import DrafterSession
+    from tokalign.runtime.mlx.sampling import Sampling
 
 SOURCE = "drafter"
 
@@ -42,9 +47,9 @@ class BeamDrafter(ModelDrafter):
 
     def __init__(
         self,
-        session: BeamSession,
+        session: DrafterSession,
         *,
-        sampler: DraftSampler | None = None,
+        sampler: Sampling | None = None,
         length: int = DEFAULT_SHAPE.length,
         width: int = DEFAULT_SHAPE.width,
         beam: BeamShape | None = None,

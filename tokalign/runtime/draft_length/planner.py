@@ -24,13 +24,10 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from tokalign.cost.expected_gain import Plan
-from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
-from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -88,7 +85,7 @@ class Planner(Drafter):
         """Whether the round before had one: it may have left rows to be read again."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         began, knowledge = self._clock(), self._knowledge
         self._now = _Drafting(pass_under_way=self._runs_ahead, is_last=not limit)
         if self._last is None and self._is_timed:
@@ -186,7 +183,7 @@ class Planner(Drafter):
     # -- what became of it -------------------------------------------------------------------------
 
     def observe(self, one: Round) -> None:
-        """See `interfaces.Drafter`."""
+        """See `rounds.Drafter`."""
         now = self._clock()
         self._knowledge.parking.count(accepted=one.accepted)
         if self._is_timed and self._last is not None:

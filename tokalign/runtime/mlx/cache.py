@@ -18,7 +18,6 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
-from tokalign.runtime.context import UNBOUNDED
 from tokalign.runtime.mlx.layers import (
     Layers,
     least_positions,
@@ -34,7 +33,7 @@ from tokalign.runtime.mlx.model_arguments import (
     vocabulary_size,
 )
 from tokalign.runtime.mlx.tree_attention import keep_rows
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id
 

@@ -1,6 +1,6 @@
 """The draft model's session: besides single passes it drafts chains and lists probable next ids.
 
-Everything is computed on the device without waiting for it; a result that is `Pending` is waited
+Everything is computed on the device without waiting for it; a result that is `UnderWay` is waited
 for when it is read.
 """
 
@@ -9,37 +9,57 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import cast
+from typing import NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.runtime.interfaces import (
-    DraftSampler,
-    GreedyDraft,
-    Pending,
-    PendingShortlists,
-    Session,
-    Shortlist,
-)
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay, timed, top_k
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
+class GreedyDraft(NamedTuple):
+    """The most probable ids, one per pass.
+
+    masked_out: how many of them took the place of a likelier id that the target lacks.
+    """
+
+    ids: list[DraftId]
+    masked_out: int = 0
+
+
+class Shortlist(NamedTuple):
+    """The most probable next ids at one position, unsorted, with their log-probabilities.
+
+    kept: log-probability of the id that follows this position in the text; 0 at the last position.
+    """
+
+    ids: list[DraftId]
+    logprobs: list[float]
+    kept: float
+
+
 class DraftModelSession(ModelSession[DraftId]):
-    """A session of the draft model. Parameters and errors are those of `ModelSession`."""
+    """A session of the draft model. Parameters and errors are those of `ModelSession`.
+
+    Everything that it is asked for begins with a pass that brings its cache up to date with `ids`.
+    shared: which target id each draft id stands for; only ids that stand for one may be taken. None
+    allows all of them.
+    Where the context would be full, nothing is drafted, drawn or listed.
+    """
 
     _projection: ToTargetIds | None = None  # of the tables asked for last
 
     @timed
     def draft(
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
-    ) -> Pending[GreedyDraft]:
-        """See `interfaces.DraftSession`."""
+    ) -> UnderWay[GreedyDraft]:
+        """Take the most probable next id `steps` (at least 1) times, with one pass each."""
         if not self._can_draft(ids, steps):
             return UnderWay(self.busy, lambda: GreedyDraft([]))
         mask = None if shared is None else self._project(shared).mask
@@ -61,11 +81,15 @@ class DraftModelSession(ModelSession[DraftId]):
         ids: Sequence[DraftId],
         steps: int,
         *,
-        sampler: DraftSampler,
+        sampler: Sampling,
         after: Sequence[TargetId],
         shared: Intersection | None = None,
-    ) -> Pending[list[TargetId]]:
-        """See `interfaces.DraftSession`."""
+    ) -> UnderWay[list[TargetId]]:
+        """Draw `steps` (at least 1) target ids, with one pass each.
+
+        after: the target ids that the drawn ones follow. shared: None if both models have the same
+        ids.
+        """
         if not self._can_draft(ids, steps):
             return UnderWay(self.busy, list[TargetId])
         onto = None if shared is None else self._project(shared)
@@ -73,14 +97,14 @@ class DraftModelSession(ModelSession[DraftId]):
         return UnderWay(self.busy, lambda: cast("list[TargetId]", drawn.tolist()))
 
     @timed
-    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
-        """See `interfaces.DraftSession`."""
+    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> Shortlists:
+        """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
         if not self._can_draft(ids, 1):
-            return _Shortlists(self.busy, None, ())
+            return Shortlists(self.busy, None, ())
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
-        return _Shortlists(self.busy, logprobs, ids[len(ids) - back :])
+        return Shortlists(self.busy, logprobs, ids[len(ids) - back :])
 
     @timed
     def branch(
@@ -91,8 +115,15 @@ class DraftModelSession(ModelSession[DraftId]):
         count: int,
         shared: Intersection | None = None,
         expect: Callable[[Array], Array] | None = None,
-    ) -> Pending[list[Shortlist]]:
-        """See `interfaces.DraftSession`."""
+    ) -> UnderWay[list[Shortlist]]:
+        """List the top `count` ids after each id of a tree of draft ids, with one pass.
+
+        computed: how many leading ids of the tree are cached after `ids` already; the others are
+        listed. None lists what may follow `ids` too, first of all. Probabilities are those among
+        the ids allowed.
+        expect: turns the rows' logits over target ids (`shared` says which) into log-probabilities;
+        the ids listed are then the draft's for the most probable target ids.
+        """
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return UnderWay(self.busy, lambda: [Shortlist([], [], 0.0)] * lists)
@@ -123,7 +154,7 @@ class DraftModelSession(ModelSession[DraftId]):
         return self._projection
 
 
-class _Shortlists:
+class Shortlists:
     """A pass under way whose rows will be searched for their most probable ids.
 
     logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back. None where the
@@ -135,8 +166,13 @@ class _Shortlists:
         self._busy, self._logprobs, self._tail = busy, logprobs, tail
         busy.begin()
 
-    def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
-        """See `interfaces.PendingShortlists`."""
+    def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> UnderWay[list[Shortlist]]:
+        """Have the top `count` ids of every position listed. Call it exactly once.
+
+        allowed: the ids that may follow with 1, 2, ... of the last ids taken back, one array for
+        each; with none taken back every id may follow.
+        Returns: the list for none, one, two, ... ids taken back; no list if the context is full.
+        """
         logprobs = self._logprobs
         if logprobs is None:
             self._busy.end()
@@ -279,11 +315,11 @@ def _layers(drafts: Ids, targets: Ids) -> Iterator[tuple[Ids, Ids]]:
 
 
 def draw(
-    session: Session[DraftId],
+    session: ModelSession[DraftId],
     ids: Sequence[DraftId],
     steps: int,
     *,
-    sampler: DraftSampler,
+    sampler: Sampling,
     after: Sequence[TargetId],
     onto: ToTargetIds | None = None,
 ) -> Array:

@@ -15,10 +15,10 @@ from typing import Protocol, TypeAlias, cast
 import mlx.core as mx
 
 from tokalign.runtime.draft.beams import Beams, BeamShape
-from tokalign.runtime.interfaces import DraftSampler, Pending
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import BusyTime, UnderWay, timed, top_k
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
 Step: TypeAlias = Callable[[DrafterState, Array], tuple[DrafterState, Array]]
@@ -74,7 +74,10 @@ class KeepsStates(Protocol):
 
 
 class DrafterSession:
-    """The drafter of one request (`interfaces.BeamSession`).
+    """The drafter of one request, beside the target's session, from whose latest pass it goes on.
+
+    It answers nothing (None) after ids whose last one no recent pass of the target has chosen, as
+    before the first pass of a generation.
 
     target: keeps the hidden states of its passes. The drafter's steps are compiled on a GPU.
     """
@@ -87,7 +90,7 @@ class DrafterSession:
 
     @property
     def seconds(self) -> float:
-        """See `interfaces.BeamSession`."""
+        """Time spent in steps, each search counted from its start until it is read."""
         return self.busy.seconds
 
     @timed
@@ -97,9 +100,14 @@ class DrafterSession:
         shape: BeamShape,
         *,
         count: int,
-        sampler: DraftSampler | None = None,
-    ) -> Pending[Beams | None]:
-        """See `interfaces.BeamSession`."""
+        sampler: Sampling | None = None,
+    ) -> UnderWay[Beams | None]:
+        """Search for what follows `ids`, with one step for each id of a beam.
+
+        count: ids listed after every beam, at least as many as there are beams.
+        sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
+        probabilities are the drafter's own.
+        """
         state = self._begin(ids)
         if state is None:
             return UnderWay(self.busy, lambda: None)
@@ -123,9 +131,9 @@ class DrafterSession:
 
     @timed
     def draw(
-        self, ids: Sequence[TargetId], steps: int, *, sampler: DraftSampler
-    ) -> Pending[list[TargetId] | None]:
-        """See `interfaces.BeamSession`."""
+        self, ids: Sequence[TargetId], steps: int, *, sampler: Sampling
+    ) -> UnderWay[list[TargetId] | None]:
+        """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
         state = self._begin(ids)
         if state is None:
             return UnderWay(self.busy, lambda: None)

@@ -22,7 +22,7 @@ import mlx.nn as nn
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.weights import once_per_model, twin_of
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
 

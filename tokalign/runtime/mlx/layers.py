@@ -27,9 +27,8 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from tokalign.runtime.context import UNBOUNDED
 from tokalign.runtime.mlx.window_cache import WindowCache
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import UNBOUNDED, Array
 
 Mark = tuple[int, list[list[Any]]]
 """A number of positions, and the recurrent states after them."""

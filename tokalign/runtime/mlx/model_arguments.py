@@ -7,7 +7,7 @@ from typing import Any
 import mlx.nn as nn
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 
-from tokalign.runtime.context import UNBOUNDED
+from tokalign.runtime.rounds import UNBOUNDED
 
 
 def vocabulary_size(model: Any) -> int:

@@ -13,7 +13,7 @@ from threading import local
 import mlx.core as mx
 import numpy as np
 
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 
 TARGET, VERDICT = 0, 2
 """Independent streams at every position: what the target chooses by, and what XTC decides by."""

@@ -21,7 +21,7 @@ from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.hidden_state import find_head
 from tokalign.runtime.mlx.model_arguments import embedding_of
 from tokalign.runtime.mlx.weights import weight_bytes
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 
 Head = Literal["tied", "factored"]
 

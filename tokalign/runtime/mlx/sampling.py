@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokalign.arguments import require_callables, require_integer, require_number
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx import noise as keyed
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -71,16 +71,23 @@ class Sampling:
 
     @property
     def needs_history(self) -> bool:
-        """Only logits processors look at earlier ids."""
+        """Whether a choice depends on earlier ids other than through the logits."""
         return bool(self.processors)
 
     @property
     def needs_order(self) -> bool:
-        """Only logits processors may keep a state; the noise is keyed by position."""
+        """Whether choices have to be made in the order of their positions, each position once.
+
+        Only logits processors may keep a state; the noise is keyed by position.
+        """
         return bool(self.processors)
 
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
-        """See `interfaces.Sampler`."""
+        """How a draft model predicts the choice; None if it can only take its argmax.
+
+        It chooses among target ids, with the target's own noise, filters and processors; these are
+        given rows of the width `vocabulary` of the target's logits.
+        """
         if self.processors:
             return replace(self, processors=at_width(self.processors, vocabulary))
         return self if self.temperature > 0 else None
@@ -94,7 +101,13 @@ class Sampling:
         depths: Sequence[int] | None = None,
         mask: Array | None = None,
     ) -> tuple[Array, Array]:
-        """See `interfaces.Sampler`."""
+        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
+
+        Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
+        be left out unless `needs_history`. depths: of rows that are no chain, where no history is
+        needed; row i then chooses the id at index `position + depths[i]`.
+        mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
+        """
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids, mask=mask)
         return self.pick(logprobs, position=position, depths=depths), logprobs
 
@@ -110,12 +123,12 @@ class Sampling:
         return mx.argmax(scores + noise, axis=-1)
 
     def draw(self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array) -> Array:
-        """See `interfaces.DraftSampler`."""
+        """Draw the id i[1] at index `position` from a draft's logits f[1, vocabulary]; lazy."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         return self.pick(logprobs, position=position)
 
     def noise_at(self, position: int, vocabulary: int) -> Array | None:
-        """See `interfaces.DraftSampler`."""
+        """The noise f[vocabulary] that `draw_among` adds at `position`, lazy; None for none."""
         if self.temperature == 0:
             return None
         return self._noise.rows([position], vocabulary)[0]
@@ -132,7 +145,12 @@ class Sampling:
         ids: Sequence[TargetId],
         noise: Array | None,
     ) -> list[TargetId]:
-        """See `interfaces.DraftSampler`."""
+        """Draw as `draw` does, among a few ids whose log-probabilities the host knows.
+
+        logprobs: up to a constant. noise: from `noise_at` for the same position.
+        Returns: the drawn id, then the id that would be drawn without it, and so on. Waits for the
+        device only if there are logits processors.
+        """
         among = np.array(list(logprobs))
         values = self._processed(logprobs, position, ids)
         if noise is None:
@@ -142,8 +160,9 @@ class Sampling:
         return _ranked(among, scores + np.array(noise)[among])
 
     def expect(self, logits: Array, *, positions: Sequence[int]) -> Array:
-        """See `interfaces.DraftSampler`.
+        """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
 
+        positions: of each row. Only without logits processors.
         The draft's log-probabilities take the place of the target's, and what they lack is taken to
         be Gumbel noise of its own, at the temperature 1. So the expectation is the softmax of
         log q + T g, and at T = 0 it is q itself.
@@ -160,7 +179,10 @@ class Sampling:
     def expect_among(
         self, logprobs: Mapping[TargetId, float], *, noise: Array | None
     ) -> dict[TargetId, float]:
-        """See `interfaces.DraftSampler`."""
+        """As `expect`, among a few ids whose log-probabilities the host knows.
+
+        logprobs, noise: as for `draw_among`. Ids that a filter rules out are missing.
+        """
         among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
         left = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among, scores = among[left], values[left]
@@ -222,7 +244,7 @@ class CallableSampler:
 
     @property
     def needs_history(self) -> bool:
-        """Only logits processors look at earlier ids."""
+        """See `Sampling`."""
         return bool(self.processors)
 
     @property
@@ -231,7 +253,7 @@ class CallableSampler:
         return True
 
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
-        """See `interfaces.Sampler`."""
+        """See `Sampling`."""
         return Sampling(processors=self.processors).draft_sampler(vocabulary)
 
     def choose(
@@ -243,9 +265,13 @@ class CallableSampler:
         depths: Sequence[int] | None = None,
         mask: Array | None = None,
     ) -> tuple[Array, Array]:
-        """See `interfaces.Sampler`. What is proposed never matters here."""
+        """See `Sampling`. What is proposed never matters here."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids, mask=mask)
         return self.sampler(logprobs), logprobs
+
+
+Sampler: TypeAlias = Sampling | CallableSampler
+"""The target's choice at every position."""
 
 
 def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:

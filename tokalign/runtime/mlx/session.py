@@ -18,7 +18,7 @@ import mlx.core as mx
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id
 
@@ -63,7 +63,7 @@ class UnderWay(Generic[T]):
         busy.begin()
 
     def read(self) -> T:
-        """See `interfaces.Pending`."""
+        """Wait for the result. Call it exactly once: time counts as the passes' until then."""
         try:
             return self._wait()
         finally:
@@ -103,6 +103,7 @@ class ModelSession(ModelCache[Id]):
     """A model that is given whole contexts and rewinds its cache by itself.
 
     cache: as `layers` of `ModelCache`; the rest is as there. Raises: as it does.
+    passes, rows: computed so far, steps that fill in a long prompt excluded.
     """
 
     def __init__(
@@ -120,12 +121,12 @@ class ModelSession(ModelCache[Id]):
 
     @property
     def seconds(self) -> float:
-        """See `interfaces.Session`."""
+        """Time spent in passes so far, each counted from its start until its result is read."""
         return self.busy.seconds
 
     @timed
     def logits(self, ids: Sequence[Id], last: int = 1) -> Array:
-        """See `interfaces.Session`.
+        """Logits f[last, vocabulary] of the last `last` positions of `ids`, lazy.
 
         What the cache already holds of `ids` is not computed again, except for those positions.
         """
@@ -140,7 +141,7 @@ class ModelSession(ModelCache[Id]):
 
     @timed
     def feed(self, token: Array) -> Array:
-        """See `interfaces.Session`."""
+        """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
         logits = self.forward(token, self._twin)
         self.holds_computed(token)
         self.passes += 1
@@ -183,12 +184,12 @@ class ModelSession(ModelCache[Id]):
 
     @timed
     def start(self, *arrays: Array) -> None:
-        """See `interfaces.Session`."""
+        """Begin computing `arrays` without waiting for them."""
         mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
     @timed
     def read(self, array: Array) -> list[Id]:
-        """See `interfaces.Session`."""
+        """Wait for an array of ids."""
         return cast("list[Id]", array.tolist())
 
     def watch_prefill(self, callback: Callable[[int], None]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.hidden_state import HiddenStates
 from tokalign.runtime.mlx.session import ModelSession, top_k
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -84,7 +84,7 @@ class TargetModelSession(ModelSession[TargetId]):
         return next((state for state in found if state is not None), None)
 
     def logits(self, ids: Sequence[TargetId], last: int = 1) -> Array:
-        """See `interfaces.Session`."""
+        """See `ModelSession`."""
         logits = super().logits(ids, last)
         if self._watched is not None:
             first = len(ids) - last + 1
@@ -92,7 +92,7 @@ class TargetModelSession(ModelSession[TargetId]):
         return logits
 
     def feed(self, token: Array) -> Array:
-        """See `interfaces.Session`."""
+        """See `ModelSession`."""
         logits = super().feed(token)
         if self._watched is not None and self._states:
             latest = self._states[0]
@@ -105,18 +105,21 @@ class TargetModelSession(ModelSession[TargetId]):
     def tree(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], computed: int | None = None
     ) -> Array:
-        """See `ModelSession.tree`."""
+        """See `ModelSession`."""
         logits = super().tree(ids, tree, computed)
         if self._watched is not None and computed is None:
             self._keep(self._watched, list(ids), tree)
         return logits
 
     def mask(self, allowed: NDArray[np.bool_]) -> Array:
-        """See `interfaces.TargetSession`."""
+        """A mask bool[rows, vocabulary] as an array of the device."""
         return mx.array(allowed)
 
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
-        """See `interfaces.TargetSession`."""
+        """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
+
+        normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
+        """
         ids, values = top_k(logprobs, count)
         return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from tokalign.runtime.mlx.layers import Layers, becomes_window, leaves_of
 from tokalign.runtime.mlx.weights import once_per_model, twin_of
 from tokalign.runtime.mlx.window_cache import WindowCache
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 
 BRANCHING = (KVCache, QuantizedKVCache, WindowCache)

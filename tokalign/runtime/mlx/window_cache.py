@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache, create_causal_mask
 
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 
 SLACK = 256
 """Positions kept besides the window: so many may be taken back at any time."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.text import token_bytes
 from tokalign.tables.alignment import Intersection, match_roles
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
 
 SOURCE = "draft"
 
@@ -38,7 +40,7 @@ class Translation(Protocol):
     def draft(
         self,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         *,
         alternatives: int,

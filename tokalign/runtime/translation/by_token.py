@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import DraftSampler, DraftSession
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import (
     Learned,
     Pair,
@@ -28,6 +27,10 @@ from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.mlx.sampling import Sampling
 
 OtherId = TypeVar("OtherId", bound=int)
 
@@ -72,7 +75,7 @@ class ByToken:
     """
 
     def __init__(
-        self, text: DraftIds, shared: Intersection, sampler: DraftSampler | None = None
+        self, text: DraftIds, shared: Intersection, sampler: Sampling | None = None
     ) -> None:
         self._text, self._shared, self._sampler = text, shared, sampler
         self._target_of = shared.target_of
@@ -80,7 +83,7 @@ class ByToken:
     def draft(
         self,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         *,
         alternatives: int,
@@ -101,7 +104,7 @@ class ByToken:
         return Translated(chain_with_leaves(chain, learned), counts)
 
     def _grow(
-        self, session: DraftSession, ids: Sequence[DraftId], steps: int, listing: Listing
+        self, session: DraftModelSession, ids: Sequence[DraftId], steps: int, listing: Listing
     ) -> Translated:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
         first = session.branch(ids, EMPTY_TREE, None, _ROOTS, listing.shared, listing.expect([0]))
@@ -121,7 +124,7 @@ class ByToken:
         return Extension(b"", found, goes_on=found is not None)
 
 
-def same_tokenizer(pair: Pair, sampler: DraftSampler | None = None) -> ByToken:
+def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
     """`none`: both models have the same ids, except that special tokens may differ in number.
 
     sampler: as for `ByToken`. Raises: IncompatibleError for two different tokenizers.
@@ -151,7 +154,7 @@ def same_tokenizer(pair: Pair, sampler: DraftSampler | None = None) -> ByToken:
 
 
 def token_intersection(
-    pair: Pair, text: DraftText, table: Intersection, sampler: DraftSampler | None = None
+    pair: Pair, text: DraftText, table: Intersection, sampler: Sampling | None = None
 ) -> ByToken:
     """`intersection`: the draft may choose only tokens that the target has, byte for byte.
 

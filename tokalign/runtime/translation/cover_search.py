@@ -14,14 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from operator import attrgetter, itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tokalign.runtime.interfaces import DraftSampler, Shortlist
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.growth import Extension, Node
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import Shortlist
+    from tokalign.runtime.mlx.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,11 +219,11 @@ class CandidateCovers:
             for (logprob, back, token), data, ids in self.translated
         ]
 
-    def expected_nodes(self, sampler: DraftSampler, noise: Array | None) -> list[Node]:
+    def expected_nodes(self, sampler: Sampling, noise: Array | None) -> list[Node]:
         """The same by how probable it is that the target, drawing as `sampler` does, chooses them.
 
         The most probable come first; those that a filter rules out are left out.
-        noise: as for `DraftSampler.expect_among`.
+        noise: as for `Sampling.expect_among`.
         """
         logprobs = self.logprobs()
         expected = sampler.expect_among(logprobs, noise=noise)

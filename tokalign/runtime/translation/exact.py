@@ -24,10 +24,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import takewhile
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import DraftSampler, DraftSession
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array, Context
 from tokalign.runtime.translation.base import Learned, Pair, Translated, chain_with_leaves
 from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.cover_search import (
@@ -42,6 +41,10 @@ from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Listi
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.mlx.sampling import Sampling
 
 _LEAST_COVER = 0.002
 """For a tree less likely covers are translated than for a chain, while its first pass runs.
@@ -63,7 +66,7 @@ class ExactTranslation:
         text: DraftText,
         alignment: Alignment,
         search: CoverSearch | None = None,
-        sampler: DraftSampler | None = None,
+        sampler: Sampling | None = None,
     ) -> None:
         self._pair, self._text, self._alignment = pair, text, alignment
         self._search = search or (CoverSearch() if sampler is None else FOR_SAMPLING)
@@ -74,7 +77,7 @@ class ExactTranslation:
     def draft(
         self,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         *,
         alternatives: int,
@@ -119,7 +122,7 @@ class ExactTranslation:
         self,
         covers: CandidateCovers,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         noise: Array | None,
     ) -> tuple[TokenTree[TargetId], int]:
@@ -155,7 +158,7 @@ class ExactTranslation:
         self,
         covers: CandidateCovers,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         noise: Array | None,
         alternatives: int,
@@ -250,7 +253,7 @@ class ExactTranslation:
             pending.append(tail)
         return pending
 
-    def _start_noise(self, context: Context, session: DraftSession) -> Array | None:
+    def _start_noise(self, context: Context, session: DraftModelSession) -> Array | None:
         """Have the noise of the first choice computed together with the pass before it."""
         if self._sampler is None:
             return None

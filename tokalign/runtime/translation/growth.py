@@ -14,14 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 from math import exp, log
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tokalign.runtime.interfaces import DraftSampler, DraftSession, Pending, Shortlist
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import SOURCE
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession, Shortlist
+    from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.runtime.mlx.session import UnderWay
 
 WIDTH = 4
 """How many nodes a pass goes on after; with eight of them no more was accepted."""
@@ -73,24 +77,24 @@ class Listing:
     """How next ids are listed: by the draft's probability, or by that of the target's choice.
 
     sampler: how the target draws, from position `start` on; None if it takes its argmax.
-    shared: as for `DraftSession.branch`.
+    shared: as for `DraftModelSession.branch`.
     """
 
     def __init__(
         self,
-        sampler: DraftSampler | None = None,
+        sampler: Sampling | None = None,
         start: int = 0,
         shared: Intersection | None = None,
     ) -> None:
         self.sampler, self.start, self.shared = sampler, start, shared
 
     @staticmethod
-    def is_possible(sampler: DraftSampler | None) -> bool:
+    def is_possible(sampler: Sampling | None) -> bool:
         """Whether it is: logits processors would need each row's history."""
         return sampler is None or not sampler.needs_history
 
     def expect(self, depths: Sequence[int]) -> Callable[[Array], Array] | None:
-        """As for `DraftSession.branch`. depths: how many target ids come before each row."""
+        """As for `DraftModelSession.branch`. depths: how many target ids come before each row."""
         sampler, start = self.sampler, self.start
         if sampler is None:
             return None
@@ -109,7 +113,7 @@ class Growth:
 
     def __init__(
         self,
-        session: DraftSession,
+        session: DraftModelSession,
         ids: Sequence[DraftId],
         roots: Sequence[Node],
         steps: int,
@@ -177,7 +181,7 @@ class Growth:
 
     def _start(
         self, chosen: Sequence[int]
-    ) -> tuple[Sequence[int], Pending[list[Shortlist]]] | None:
+    ) -> tuple[Sequence[int], UnderWay[list[Shortlist]]] | None:
         """Begin the pass over the rows of these nodes, if one is left."""
         if not chosen or not self._steps:
             return None

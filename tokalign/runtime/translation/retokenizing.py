@@ -6,13 +6,16 @@ It does what its authors describe, except that the draft model's context always 
 from __future__ import annotations
 
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.text import token_bytes
 from tokalign.runtime.translation.base import Learned, Pair, Translated, chain_with_leaves
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
 
 
 class ContextWindow:
@@ -30,7 +33,7 @@ class ContextWindow:
     def draft(
         self,
         context: Context,
-        session: DraftSession,
+        session: DraftModelSession,
         steps: int,
         *,
         alternatives: int,
