@@ -126,7 +126,9 @@ RUNS_MODELS = {
     "train/future_ids.py",
     "train/labelled_corpus.py",
     "train/logit_table.py",
+    "train/own_texts.py",
     "train/training.py",
+    "train/writing.py",
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""
 

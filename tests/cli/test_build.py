@@ -307,7 +307,8 @@ def test_a_model_reads_a_corpus(tmp_path: Path) -> None:
     assert built["entries"] > 300
     for more, told in (
         (["--draft", target], "--draft does nothing with --from-model"),
-        (["--dictionary-bytes", "9"], "--dictionary-bytes does nothing with --from-model"),
-        (["--dictionary-only"], "--dictionary-only does nothing with --from-model"),
+        (["--dictionary-bytes", "9"], "--dictionary-bytes does nothing without --dictionary-only"),
+        (["--prompts"], "--prompts does nothing without --dictionary-only"),
+        (["--dictionary-only", "--engine", "datatrove"], "nothing with --engine datatrove"),
     ):
         assert_one_line_error(tokalign(*options, *more), 2, told)

@@ -19,6 +19,7 @@ from tokalign.cli.build_plan import (
     plan_pack,
     plan_reading,
     plan_tables,
+    plan_writing,
     read_weights,
 )
 from tokalign.cli.command import (
@@ -27,6 +28,7 @@ from tokalign.cli.command import (
     FOLDER,
     FROM_0,
     NAME,
+    POSITIVE,
     Command,
     FiniteRange,
     Option,
@@ -37,6 +39,7 @@ from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import POLISH, sample_text
 from tokalign.tables.dictionary import LANGUAGE
+from tokalign.train.options import MOST_SEED, Writing
 
 if TYPE_CHECKING:
     from tokalign.build.pipeline import BuildReport
@@ -45,7 +48,7 @@ _SHOWN_PROBLEMS = 10
 
 
 _OTHERS = ("--draft", "--dictionary-only", "--alignment-only", "--from-model")
-_NOT_COUNTED = ("--alignment-only", "--from-model")
+_COUNTS = ("--dictionary-only", "--draft", "--pack", "--from-pack")
 _DATATROVE = "--engine datatrove"
 _OPTIONS = (
     Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", type=NAME),
@@ -70,7 +73,7 @@ _OPTIONS = (
         "--dictionary-only",
         "Only the dictionary; needs no --draft.",
         is_flag=True,
-        excludes=("--alignment-only", "--from-model"),
+        excludes="--alignment-only",
     ),
     Option(
         "--alignment-only",
@@ -80,8 +83,33 @@ _OPTIONS = (
     ),
     Option(
         "--from-model",
-        "Have TARGET, a model, read a part of the FILEs, and keep what it finds probable.",
+        "Have TARGET, a model, read a part of the FILEs, and keep what it finds probable. With "
+        "--dictionary-only: have it write text, and count that.",
         is_flag=True,
+        excludes=_DATATROVE,
+    ),
+    Option(
+        "--prompts",
+        "The lines of the FILEs are prompts, which TARGET answers. Otherwise it goes on with "
+        "pieces of them.",
+        is_flag=True,
+        needs="--dictionary-only",
+    ),
+    Option(
+        "--temp",
+        "The temperature at which TARGET writes.",
+        type=POSITIVE,
+        default=0.7,
+        needs="--dictionary-only",
+        rare=True,
+    ),
+    Option(
+        "--seed",
+        "The seed of what TARGET writes.",
+        type=click.IntRange(0, MOST_SEED),
+        default=0,
+        needs="--dictionary-only",
+        rare=True,
     ),
     Option(
         "--pack",
@@ -97,7 +125,7 @@ _OPTIONS = (
     ),
     Option(
         "--positions",
-        "How many tokens the model reads.",
+        "How many tokens the model reads or writes.",
         type=AT_LEAST_1,
         default=100_000,
         needs="--from-model",
@@ -106,14 +134,16 @@ _OPTIONS = (
         "--dictionary-bytes",
         "The largest size of the dictionary, or of the pack. Default: 5000000 or 12000000.",
         type=AT_LEAST_1,
-        excludes=_NOT_COUNTED,
+        needs=_COUNTS,
+        excludes="--alignment-only",
     ),
     Option(
         "--memory",
         "The most memory for counting, all processes together, as 500M.",
         type=Size(),
         default="2G",
-        excludes=_NOT_COUNTED,
+        needs=_COUNTS,
+        excludes="--alignment-only",
     ),
     FIELD,
     Option(
@@ -121,14 +151,16 @@ _OPTIONS = (
         "Count the file NAME (suffixes may be left out) W times; repeatable.",
         metavar="NAME=W",
         multiple=True,
-        excludes=_NOT_COUNTED,
+        needs=_COUNTS,
+        excludes="--alignment-only",
         rare=True,
     ),
     Option(
         "--p-min",
         "The least probability of a proposal. Default: 0.05.",
         type=FiniteRange(0, 1, min_open=True),
-        excludes=_NOT_COUNTED,
+        needs=_COUNTS,
+        excludes="--alignment-only",
         rare=True,
     ),
     Option(
@@ -136,7 +168,8 @@ _OPTIONS = (
         "Keep finished counts here while building; a killed build resumes from them. "
         "Default: next to the table.",
         type=FOLDER,
-        excludes=_NOT_COUNTED,
+        needs=_COUNTS,
+        excludes="--alignment-only",
         rare=True,
     ),
     Option(
@@ -208,6 +241,9 @@ def command(
     pack: bool,
     from_pack: Path | None,
     positions: int,
+    prompts: bool,
+    temp: float,
+    seed: int,
     engine: str,
     tasks: int | None,
     workers: int | None,
@@ -230,6 +266,9 @@ def command(
         raise UsageError("tables are built for a tokenizer; give --target NAME (or --pack)")
     if draft is None and not (dictionary_only or from_model or pack or from_pack):
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
+    writing = Writing(tokens=positions, prompts=prompts, temperature=temp, seed=seed)
+    if not from_model and writing != Writing(tokens=positions):
+        raise UsageError("--prompts, --temp and --seed say what a model writes; give --from-model")
     on_datatrove = engine == "datatrove"
     if on_datatrove and not (dictionary_only or pack):
         raise UsageError(
@@ -290,6 +329,10 @@ def command(
         language = language or POLISH
         if target is None:
             builders = plan_pack(options, output=output, language=language)
+        elif from_model and dictionary_only:
+            builders = plan_writing(
+                target, writing, options, output=output, language=language, tell=tell
+            )
         elif from_model:
             builders = plan_reading(target, positions, output=output, language=language, tell=tell)
         else:

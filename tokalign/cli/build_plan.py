@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pipeline import Builder, BuildReport
     from tokalign.build.sources import Source
+    from tokalign.tables.bundle import Bundle
     from tokalign.tokenizer.vocabulary import TargetId
+    from tokalign.train.options import Writing
 
 
 def plan_tables(
@@ -132,6 +134,35 @@ def plan_reading(
             model, corpus, language=language, positions=positions, stage=stage
         )
     }
+
+
+def plan_writing(
+    target: str,
+    writing: Writing,
+    options: BackoffOptions,
+    *,
+    output: Path | None,
+    language: str,
+    tell: Callable[[str], None],
+) -> dict[Path, Builder]:
+    """Load the model, and map the dictionary of what it writes to what builds it."""
+    from tokalign.assemble import load_models
+    from tokalign.build.dictionary.dictionary_bundle import build_dictionary
+    from tokalign.names.registry import resolve_tokenizer
+    from tokalign.tables.finding import table_folder
+    from tokalign.train.own_texts import write_texts
+
+    [model] = load_models([target], note=tell)
+    folder = (output or table_folder()) / resolve_tokenizer(target).slug
+    texts = folder / f"{language}.written.jsonl"
+    options = replace(options, workspace=options.workspace or folder / f"{language}.counting")
+
+    def build(corpus: Corpus, stage: Stage) -> Bundle:
+        written = write_texts(model, corpus, texts, writing, stage=stage)
+        tell(f"what the target wrote -> {texts}")
+        return build_dictionary(model.tokenizer, written, options, language=language, stage=stage)
+
+    return {folder / f"{language}.dictionary.tok": build}
 
 
 def build_on_datatrove(

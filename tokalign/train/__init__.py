@@ -10,5 +10,6 @@ training.py                    labels -> drafter folder, and how many guesses ar
     fit.py                         steps of AdamW, and how a killed run goes on
 estimate.py                    what all this will take, before it starts
 
-`logit_table.py` makes the table that a logit store begins with (`tokalign build --from-model`).
+`tokalign build --from-model` has two modules: `own_texts.py` has the target write a corpus, and
+`logit_table.py` makes the table that a logit store begins with. `writing.py` serves labels, too.
 """

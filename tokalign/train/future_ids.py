@@ -30,10 +30,9 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import Labels
 from tokalign.train.options import OPENING, Labelling
+from tokalign.train.writing import before_stop, sample, write
 
 _SOURCE = "future"
-_STEPS_PER_LOOK = 32
-"""After how many ids of generated texts it is looked whether any still goes on."""
 
 
 def can_label_itself(model: Any) -> bool:
@@ -128,34 +127,30 @@ class Labeller:
         openings = np.array(window[: length // OPENING * OPENING]).reshape(-1, OPENING)
         if self._bos is not None:
             openings[:, 0] = self._bos
-        cache: list[Any] = make_prompt_cache(self._model)
-        unread, states, written = mx.array(openings, mx.uint32), [], []
-        for step, step_key in enumerate(mx.random.split(key, length), start=1):
-            logits = self._states.model(unread, cache=cache)[:, -1]
+        states, written = list[Array](), list[Array]()
+        for ids in write(
+            self._states.model,
+            openings.tolist(),
+            key,
+            length=length,
+            temperature=self._labelling.temperature,
+            stop_ids=self._stop_ids,
+            least=future,
+        ):
             states.append(self._states.take_batch()[:, -1])
-            written.append(self._choose(logits, step_key))
-            mx.async_eval(states[-1], written[-1])  # type: ignore[no-untyped-call]
-            unread = written[-1][:, None]
-            if step % _STEPS_PER_LOOK == 0 and step >= future and self._have_ended(written):
-                break
-        ids = np.array(mx.stack(written, axis=1), np.int32)
-        following = np.lib.stride_tricks.sliding_window_view(ids, future, axis=1)
+            written.append(ids)
+            mx.async_eval(states[-1])  # type: ignore[no-untyped-call]
+        found = np.array(mx.stack(written, axis=1), np.int32)
+        following = np.lib.stride_tricks.sliding_window_view(found, future, axis=1)
         hidden = _on_host(mx.stack(states[: following.shape[1]], axis=1))
-        goes_on = np.logical_and.accumulate(~np.isin(ids, self._stop_ids), axis=1)
-        kept = goes_on[:, future - 1 :]
+        kept = before_stop(found, self._stop_ids)[:, future - 1 :]
         return Labels(hidden[kept], following[kept])
-
-    def _have_ended(self, written: list[Array]) -> bool:
-        """Whether every text has ended; reading it waits for the device."""
-        ids = np.array(mx.stack(written, axis=1))
-        return bool(np.isin(ids, self._stop_ids).any(axis=1).all())
 
     def _choose(self, logits: Array, key: Array) -> Array:
         """The next id u32[rows] of each row of logits f[rows, vocabulary]."""
         if self._labelling.kind == "greedy":
             return mx.argmax(logits, axis=-1)
-        scaled = logits.astype(mx.float32) / self._labelling.temperature
-        return mx.random.categorical(scaled, key=key).astype(mx.uint32)
+        return sample(logits, self._labelling.temperature, key)
 
 
 def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:

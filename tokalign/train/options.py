@@ -1,4 +1,5 @@
-"""What a caller chooses: how a corpus is labelled, and how a drafter is trained on the labels."""
+"""What a caller chooses: how a corpus is labelled, how a drafter is trained on the labels, and what
+a target writes."""
 
 from __future__ import annotations
 
@@ -61,6 +62,19 @@ class Labelling:
         if self.kind == "generated":
             return window // OPENING * (window - self.future + 1)
         return window - self.future if self.kind == "text" else window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """tokens: to be written, about. prompts: whether the lines of the corpus are to be answered.
+
+    Otherwise its texts are gone on with, from everywhere in it. seed: has 32 bits.
+    """
+
+    tokens: int
+    prompts: bool = False
+    temperature: float = 0.7
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""Texts of a target are what it says by itself, and a killed run ends with the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from places import DEMO
+from random_models import random_model
+from zoo import zoo_model
+
+from tokalign.build.corpus import Corpus, Progress
+from tokalign.errors import CorpusError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train import own_texts
+from tokalign.train.options import Writing
+from tokalign.train.own_texts import write_texts
+from tokalign.train.writing import write
+
+PROMPTS = ["Wisła jest", "Co to jest chleb?", "Opisz", "Dlaczego zimą pada śnieg, a latem deszcz?"]
+
+
+@pytest.fixture(scope="module")
+def target() -> LanguageModel[TargetId]:
+    return LanguageModel.from_folder(DEMO / "target", dtype="float32")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.setattr(own_texts, "AT_ONCE", 3)
+    monkeypatch.setattr(own_texts, "LENGTH", 20)
+    monkeypatch.setattr(own_texts, "_FEWEST_TOKENS", 0)
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join(PROMPTS), encoding="utf-8")
+    return Corpus([path])
+
+
+@pytest.mark.parametrize("model", [random_model(), zoo_model("mamba2")])
+def test_texts_after_openings_of_different_lengths_are_those_of_each_alone(model: Any) -> None:
+    openings = [[5, 9, 17, 3, 44], [61], [8, 2, 33]]
+    options: dict[str, Any] = {"length": 6, "temperature": 1e-5, "stop_ids": ()}
+    columns = write(model, openings, mx.random.key(0), **options)
+    for opening, written in zip(openings, np.array(mx.stack(list(columns), axis=1)), strict=True):
+        ids = list(opening)
+        for found in written.tolist():
+            assert found == int(mx.argmax(model(mx.array([ids]))[0, -1]))
+            ids.append(found)
+
+
+class Killed(BaseException):
+    """Ends a run."""
+
+
+@contextmanager
+def killing(_total: int, label: str) -> Iterator[Progress]:
+    calls = 0
+
+    def advance(_amount: int) -> None:
+        nonlocal calls
+        calls += 1
+        if label == "the target writes" and calls == 4:  # the first says what is there already
+            raise Killed
+
+    yield advance
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_killed_run_ends_with_the_same_bytes(
+    target: LanguageModel[TargetId], prompts: Corpus, tmp_path: Path, answers: bool
+) -> None:
+    options = Writing(tokens=150, prompts=answers)
+    whole, again = tmp_path / "whole.jsonl", tmp_path / "again.jsonl"
+    write_texts(target, prompts, whole, options)
+    with pytest.raises(Killed):
+        write_texts(target, prompts, again, options, stage=killing)
+    part = again.with_name("again.jsonl.part")
+    part.write_bytes(part.read_bytes()[:-10])  # the last batch was not written whole
+    write_texts(target, prompts, again, options)
+    assert again.read_bytes() == whole.read_bytes()
+    before = again.stat().st_mtime_ns
+    write_texts(target, prompts, again, options)  # it is there
+    assert again.stat().st_mtime_ns == before
+    records = [json.loads(line) for line in whole.read_text("utf-8").splitlines()[1:]]
+    assert sum(record["tokens"] for record in records) >= 150
+    assert len({record["text"] for record in records}) > 5
+    other = write_texts(target, prompts, again, Writing(tokens=150, prompts=answers, seed=1))
+    assert list(other.lines()) != list(Corpus([whole]).lines())
+    assert again.with_name("again.jsonl.previous").read_bytes() == whole.read_bytes()
+
+
+def test_a_target_without_a_word_is_an_error(
+    target: LanguageModel[TargetId], prompts: Corpus, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(own_texts, "_FEWEST_TOKENS", 21)
+    with pytest.raises(CorpusError, match="has nothing to say"):
+        write_texts(target, prompts, tmp_path / "a.jsonl", Writing(tokens=9, prompts=True))
