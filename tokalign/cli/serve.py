@@ -193,6 +193,7 @@ def command(**given: Any) -> None:
         if as_json:
             print_json({"url": server.url, "model": settings.model})
         note(f"serving {settings.model or 'any model'} at {server.url}/v1", quiet=quiet)
+        note(f"a chat is at {server.url}/", quiet=quiet)
         if not server.is_local and not settings.api_keys:
             note("anyone who can reach this machine may use it: give --api-key", quiet=quiet)
 

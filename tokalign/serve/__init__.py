@@ -6,6 +6,7 @@ answers and event streams; its prompt cache keeps contexts. What is new here:
     admission.py     refusals; who may ask, and how much
     body.py          the fields of a request that mlx-lm does not check
     metrics.py       counts for `/metrics`
+    page.py          the chat page at `/`, which is page.html
     handler.py       one HTTP request: paths, statuses, usage
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue

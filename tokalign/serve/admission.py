@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from io import RawIOBase
 from ipaddress import ip_address
-from socket import socket
+from socket import gethostname, socket
 from time import monotonic
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -98,16 +98,47 @@ def authorized_key(headers: Mapping[str, str], keys: Collection[str]) -> str:
     return key
 
 
-def require_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
-    """Raises: Refusal for a web page of an origin that is not allowed; "*" allows all."""
+def require_origin(headers: Mapping[str, str], allowed: Collection[str], *, has_keys: bool) -> None:
+    """Raises: Refusal for a web page of an origin that is not allowed; "*" allows all.
+
+    has_keys: whether requests need an API key.
+    """
     origin = headers.get("Origin")
-    if origin is not None and "*" not in allowed and origin not in allowed:
+    if origin is None or "*" in allowed or origin in allowed:
+        return
+    if not _is_own(origin, str(headers.get("Host", "")), has_keys=has_keys):
         raise Refusal(
             403,
             f"pages of {origin[:100]} may not use this server; start it with "
             "--allowed-origins to let them",
             code="origin_not_allowed",
         )
+
+
+def _is_own(origin: str, host: str, *, has_keys: bool) -> bool:
+    """Whether a page of this origin came from this server.
+
+    Its origin is then the host that is asked. So is that of a page whose own name was made to point
+    here (DNS rebinding), and it has no key. Where none is needed, the host has to be one that
+    nobody else can point here: an address, or the name of this machine.
+    """
+    try:
+        page, own = urlsplit(origin), urlsplit(f"//{host}")
+        name = own.hostname or ""
+    except ValueError:
+        return False
+    if page.scheme not in ("http", "https") or page.netloc.lower() != own.netloc.lower():
+        return False
+    machine = gethostname().lower().removesuffix(".local")
+    return has_keys or _is_address(name) or name in ("localhost", machine, f"{machine}.local")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def require_local_host(headers: Mapping[str, str]) -> None:

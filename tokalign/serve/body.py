@@ -115,6 +115,15 @@ def tool_choice(body: Mapping[str, Any]) -> str | None:
     return ANY_TOOL if choice == "required" else None
 
 
+def tells_sources(body: Mapping[str, Any]) -> bool:
+    """Whether the answer has to say who proposed each of its tokens. Raises: Refusal."""
+    given = body.get("tokalign", {})
+    _require(isinstance(given, dict), "tokalign has to be an object, not {}", given)
+    wanted = given.get("sources", False)
+    _require(isinstance(wanted, bool), "tokalign.sources has to be true or false, not {}", wanted)
+    return bool(wanted)
+
+
 def _require(fits: bool, message: str, value: object = None) -> None:
     """Raises: Refusal with the message, in which {} stands for the value, unless that fits."""
     if not fits:

@@ -140,7 +140,7 @@ class Speculation:
         metrics: Metrics,
         keep: Callable[[Held, str], None],
     ) -> None:
-        self._job, self._metrics, self._keep = job, metrics, keep
+        self._job, self._decoder, self._metrics, self._keep = job, decoder, metrics, keep
         self._step = decoder.cache.prefill_step_size
         self._target = decoder.open_target()
         self._trims = can_trim_prompt_cache(self._target.layers)
@@ -170,8 +170,11 @@ class Speculation:
         if self._reads_on():
             return
         job = self._job
-        for piece in next(self._rounds):
-            if job.deliver(piece.token, piece.logprobs):
+        pieces = next(self._rounds)
+        job.answer.passes += 1
+        job.answer.plain_seconds = self._decoder.plain_seconds
+        for piece in pieces:
+            if job.deliver(piece.token, piece.logprobs, source=piece.source, outcome=piece.outcome):
                 break
         one = self._generation.rounds[-1]
         self._metrics.observe(one)
@@ -292,6 +295,7 @@ class Batch:
                 kept.append(Read(job, self._extract(response.uid), kind))
         for response in emitted:
             job = self._jobs[response.uid]
+            job.answer.passes += 1
             job.deliver(response.token, response.logprobs)
             if response.finish_reason is not None:
                 assert job.ended is not None

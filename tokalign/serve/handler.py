@@ -35,12 +35,14 @@ from tokalign.serve.admission import (
     require_local_host,
     require_origin,
 )
-from tokalign.serve.job import NO_TOKEN, Asked
+from tokalign.serve.job import NO_TOKEN, Asked, Emitted
+from tokalign.serve.page import read_page
 from tokalign.serve.scheduler import Scheduler
 from tokalign.serve.structured import grammar_of
 
 _CHATS = ("/v1/chat/completions", "/chat/completions")
 _COMPLETIONS = "/v1/completions"
+_HTML = "text/html; charset=utf-8"
 _OPTIONAL = ("num_draft_tokens",)
 _MOST = 1 << 62
 """Larger integers do not fit the arrays that they end up in."""
@@ -81,7 +83,11 @@ class Handler(APIHandler):  # type: ignore[misc]
     # -- routes ------------------------------------------------------------------------------------
 
     def do_GET(self) -> None:  # noqa: N802
-        """Models, health, metrics."""
+        """The page, models, health, metrics."""
+        self._answer(self._get)
+
+    def do_HEAD(self) -> None:  # noqa: N802
+        """The headers of a GET."""
         self._answer(self._get)
 
     def do_POST(self) -> None:  # noqa: N802
@@ -94,11 +100,13 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     def _get(self) -> None:
         path = unquote(self._plain_path)
-        if path == "/health":
+        if path in ("/", "/health"):  # the page holds nothing: it asks for the key itself
             self._require_allowed()
         else:
             self._authorize()
-        if path == "/health":
+        if path == "/":
+            self._write_page()
+        elif path == "/health":
             healthy = self.scheduler.is_healthy
             self._write_json(
                 {"status": "ok" if healthy else "unavailable"}, status=200 if healthy else 503
@@ -144,6 +152,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             grammar=grammar,
             tool_choice=tool_choice if path in _CHATS else None,
             several_calls=given.get("parallel_tool_calls") is True,
+            tells_sources=body.tells_sources(given),
             connection=self.connection,
             arrived=arrived,
         )
@@ -162,7 +171,9 @@ class Handler(APIHandler):  # type: ignore[misc]
         """Raises: Refusal for another host's name or a web page that may not ask."""
         if not self.settings.api_keys and is_loopback(self.connection.getsockname()[0]):
             require_local_host(self.headers)
-        require_origin(self.headers, self.settings.allowed_origins)
+        require_origin(
+            self.headers, self.settings.allowed_origins, has_keys=bool(self.settings.api_keys)
+        )
 
     @property
     def _plain_path(self) -> str:
@@ -226,8 +237,12 @@ class Handler(APIHandler):  # type: ignore[misc]
         for name in ("token_logprobs", "top_tokens", "tokens"):
             parts.pop(name, None)
         response: dict[str, Any] = super().generate_response(text, finish_reason, *counts, **parts)
+        assert self._asked is not None
+        shown, self._asked.shown = self._asked.shown, []
         if self.logprobs or self.top_logprobs > 0:
-            response["choices"][0]["logprobs"] = self._logprobs()
+            response["choices"][0]["logprobs"] = self._logprobs(shown)
+        if self._asked.tells_sources:
+            response["choices"][0]["tokalign"] = self._origins(shown)
         if "usage" in response:
             self._complete(response["usage"])
         return response
@@ -275,7 +290,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         except (ConnectionError, TimeoutError):
             self.close_connection = True  # nobody is there to read an answer
         path = self._plain_path
-        known = (*_CHATS, _COMPLETIONS, "/v1/models", "/health", "/metrics")
+        known = (*_CHATS, _COMPLETIONS, "/", "/v1/models", "/health", "/metrics")
         self.scheduler.metrics.requests.labels(
             path if path in known else "other", str(self._status)
         ).inc()
@@ -305,8 +320,16 @@ class Handler(APIHandler):  # type: ignore[misc]
             self.send_header(name, value)
         self._set_cors_headers()
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
         self.wfile.flush()
+
+    def _write_page(self) -> None:
+        page = read_page()
+        if page.tag in self.headers.get("If-None-Match", ""):
+            self._write(b"", _HTML, 304, page.headers)
+        else:
+            self._write(page.data, _HTML, 200, page.headers)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What `http.server` refuses by itself, such as an unknown method."""
@@ -340,12 +363,23 @@ class Handler(APIHandler):  # type: ignore[misc]
             "rejected_prediction_tokens": answer.rejected,
         }
 
-    def _logprobs(self) -> dict[str, Any]:
-        """Log-probabilities of the tokens since the last part of the answer."""
+    def _origins(self, shown: list[Emitted]) -> dict[str, Any]:
+        """Who proposed each token since the last part of the answer; see `docs/serve.md`."""
         assert self._asked is not None
-        new = [one for one in self._asked.shown if one.token != NO_TOKEN]
-        self._asked.shown.clear()
-        content = [self._token_logprobs(one) for one in new]
+        assert self._asked.answer is not None
+        plain = self._asked.answer.plain_seconds
+        return {
+            "tokens": [
+                {"text": one.text, "source": one.source, "outcome": one.outcome, "pass": one.number}
+                for one in shown
+                if one.token != NO_TOKEN
+            ],
+            "plain_tokens_per_second": None if plain is None else round(1 / plain, 3),
+        }
+
+    def _logprobs(self, shown: list[Emitted]) -> dict[str, Any]:
+        """Log-probabilities of the tokens since the last part of the answer."""
+        content = [self._token_logprobs(one) for one in shown if one.token != NO_TOKEN]
         if self.object_type != "text_completion":
             return {"content": content}
         lengths = [len(one["token"]) for one in content]

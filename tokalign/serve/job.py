@@ -6,7 +6,7 @@ import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from queue import Queue
 from time import monotonic
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from mlx_lm.server import (
 from tokalign.arguments import shown
 from tokalign.runtime.grammar import Constraint, Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
-from tokalign.runtime.rounds import Array
+from tokalign.runtime.rounds import TARGET, Array, Outcome
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -41,11 +41,29 @@ _NOTHING: tuple[dict[str, Any], ...] = ()
 
 @dataclass
 class Answer(GenerationContext):  # type: ignore[misc]
-    """What mlx-lm's handler is told about an answer, and what `usage` says besides."""
+    """What mlx-lm's handler is told about an answer, and what `usage` says besides.
+
+    passes: of the target, after the prompt. plain_seconds: per token of plain decoding, if that is
+    known.
+    """
 
     completion_tokens: int = 0
     accepted: int = 0
     rejected: int = 0
+    passes: int = 0
+    plain_seconds: float | None = None
+
+
+@dataclass
+class Emitted(Response):  # type: ignore[misc]
+    """One token as mlx-lm's handler takes it, and how it came about.
+
+    source: who proposed it, or "target". number: of the pass that it came from, the first being 1.
+    """
+
+    source: str = TARGET
+    outcome: Outcome = Outcome.UNDRAFTED
+    number: int = 0
 
 
 @dataclass
@@ -53,8 +71,9 @@ class Asked(CompletionRequest):  # type: ignore[misc]
     """A request as the handler hands it over.
 
     prompt: a text, or its ids. grammar: what the answer has to match. tool_choice: the tool that
-    has to be called, see `body.tool_choice`; several_calls: whether more than once. connection: the
-    client's socket. shown: responses that the handler has taken, for their log-probabilities.
+    has to be called, see `body.tool_choice`; several_calls: whether more than once. tells_sources:
+    whether the answer says who proposed its tokens. connection: the client's socket. shown:
+    responses that the handler has taken since it last wrote, for what it says of single tokens.
     """
 
     prompt: str | list[int]
@@ -63,12 +82,13 @@ class Asked(CompletionRequest):  # type: ignore[misc]
     grammar: Grammar | None = None
     tool_choice: str | None = None
     several_calls: bool = False
+    tells_sources: bool = False
     connection: socket.socket | None = None
     arrived: float = field(default_factory=monotonic)
     answer: Answer | None = None
-    shown: list[Response] = field(default_factory=list)
+    shown: list[Emitted] = field(default_factory=list)
 
-    def showing(self, responses: Iterator[Response]) -> Iterator[Response]:
+    def showing(self, responses: Iterator[Emitted]) -> Iterator[Emitted]:
         """The responses; each is noted in `shown` before it is passed on."""
         for response in responses:
             self.shown.append(response)
@@ -214,11 +234,19 @@ class Job:
         """Tell how much of the prompt has been read; a stream sends that to keep it open."""
         self.queue.put((read, total))
 
-    def deliver(self, token: TargetId, logprobs: Array | None) -> bool:
+    def deliver(
+        self,
+        token: TargetId,
+        logprobs: Array | None,
+        *,
+        source: str = TARGET,
+        outcome: Outcome = Outcome.UNDRAFTED,
+    ) -> bool:
         """Hand over one id of the answer, with its log-probabilities f[vocabulary].
 
-        Returns: whether the answer ends with it.
+        source, outcome: as in a `Piece`. Returns: whether the answer ends with it.
         """
+        put = partial(self._put, token, logprobs, source, outcome)
         assert self.ended is None
         self.ids.append(token)
         self.answer.completion_tokens += 1
@@ -233,22 +261,22 @@ class Job:
         end = self._stop_texts.end_in(text)
         if end is not None:
             # What precedes the stop text is shown; the handler takes the stop text away.
-            self._put(text[:end], token, logprobs, None)
+            put(text[:end], None)
             self.end("stop")
         elif reason == "stop":
             # The handler drops what it holds back, such as the first letters of a stop text, if an
             # answer stops, and shows it if its length ends it. Here it belongs to the answer.
-            self._put(text, token, logprobs, "length")
+            put(text, "length")
             self.end("stop")
         else:
-            self._put(text, token, logprobs, reason)
+            put(text, reason)
             self.ended = reason
         return self.ended is not None
 
     def end(self, reason: Reason) -> None:
         """End the answer without another id."""
         self.ended = reason
-        self.queue.put(Response("", NO_TOKEN, 0.0, reason, _NOTHING))
+        self.queue.put(Emitted("", NO_TOKEN, 0.0, reason, _NOTHING))
 
     def close(self) -> None:
         """Nothing more will be handed over."""
@@ -258,10 +286,19 @@ class Job:
         """Hand over an error in the place of the rest of the answer."""
         self.queue.put(error)
 
-    def _put(self, text: str, token: int, logprobs: Array | None, reason: Reason | None) -> None:
+    def _put(
+        self,
+        token: int,
+        logprobs: Array | None,
+        source: str,
+        outcome: Outcome,
+        text: str,
+        reason: Reason | None,
+    ) -> None:
         count, logprob, top = max(0, self.args.top_logprobs), 0.0, _NOTHING
         if logprobs is not None and (self.args.logprobs or count):
             row = logprobs.astype(mx.float32)
             logprob = float(row[token].item())
             top = _format_top_logprobs(row, count, self.tokenizer)
-        self.queue.put(Response(text, token, logprob, reason, top))
+        number = self.answer.passes
+        self.queue.put(Emitted(text, token, logprob, reason, top, source, outcome, number))

@@ -130,7 +130,8 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             raise Refusal(503, "the server is shutting down")
         answer, responses = super().generate(request, generation_args, progress_callback)
         request.answer = answer
-        if generation_args.logprobs or generation_args.top_logprobs > 0:
+        asks = generation_args.logprobs or generation_args.top_logprobs > 0
+        if asks or request.tells_sources:
             responses = request.showing(responses)
         return answer, responses
 

@@ -1,0 +1,56 @@
+"""The chat page at `/`: one file without a foreign host, and the headers that keep it so.
+
+What the page does is in `page.html`. It may run its own script and style alone, which are known by
+their hashes, and ask this server alone.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Page(NamedTuple):
+    """What is sent. tag: changes with the content (an entity tag)."""
+
+    data: bytes
+    tag: str
+    headers: dict[str, str]
+
+
+@cache
+def read_page() -> Page:
+    """The page and its headers."""
+    data = Path(__file__).with_name("page.html").read_bytes()
+    tag = f'"{sha256(data).hexdigest()[:32]}"'
+    rules = (
+        "default-src 'none'",
+        f"script-src {_hash_of(data, 'script')}",
+        f"style-src {_hash_of(data, 'style')}",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # Texts of models become text nodes, never markup.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+    headers = {
+        "Content-Security-Policy": "; ".join(rules),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",  # kept, but asked for by its tag every time
+        "ETag": tag,
+    }
+    return Page(data, tag, headers)
+
+
+def _hash_of(page: bytes, element: str) -> str:
+    """The only element of this name as a policy names it: by the hash of its content."""
+    (content,) = re.findall(rf"<{element}>(.*?)</{element}>".encode(), page, re.DOTALL)
+    return f"'sha256-{b64encode(sha256(content).digest()).decode()}'"
