@@ -19,7 +19,7 @@ from places import DEMO, ROOT
 from processes import wait_for
 from random_models import write_model
 
-from tokalign.cli.chat import Chat, command
+from tokalign.cli.chat import Chat, closing_line, command
 from tokalign.cli.decode import command as decode_command
 from tokalign.cost.store import cache_folder
 from tokalign.runtime.mlx.session import ModelSession
@@ -115,7 +115,7 @@ def test_a_turn_computes_only_what_is_new(
 
 
 def test_what_goes_to_stdout_and_what_to_stderr(models: dict[str, str]) -> None:
-    result = talk(models, "Dzień dobry", "/help", "/stats")
+    result = talk(models, "Dzień dobry", "/help", "/stats", "exit", "nothing more")
     assert result.exit_code == 0
     assert "/retry" in result.stderr
     assert "tokens of context are kept" in result.stderr
@@ -124,14 +124,14 @@ def test_what_goes_to_stdout_and_what_to_stderr(models: dict[str, str]) -> None:
     text = answers(models, "Dzień dobry")[0]["text"]
     assert result.stdout == text + "\n"
     assert result.stderr.count("[10 tokens, ") == 1
-    assert result.stderr.count("cut off by --max-tokens") == 1
+    assert result.stderr.count("cut off after --max-tokens 10") == 1
     assert talk(models, "Dzień dobry", "/help", options=["--quiet"]).stderr == ""
     refused = talk(models, "/nothing", options=["--quiet"]).stderr
     assert refused.startswith("tokalign: there is no command /nothing")
 
 
-def test_system_reset_and_retry(models: dict[str, str]) -> None:
-    said = ["Kto to?", "/system Mów krótko.", "/reset", "Kto to?", "/retry", "/system", "/reset"]
+def test_system_clear_and_retry(models: dict[str, str]) -> None:
+    said = ["Kto to?", "/system Mów krótko.", "/clear", "Kto to?", "/retry", "/system", "/clear"]
     found = answers(models, *said, "Kto to?")
     first, with_system, again, without = (answer["token_ids"] for answer in found)
     assert with_system == again != first
@@ -209,11 +209,80 @@ def test_the_beginning_of_an_answer_belongs_to_it(models: dict[str, str]) -> Non
     assert found[1]["token_ids"] == decoded(models, prompt)["token_ids"]
 
 
-def test_a_conversation_too_long_can_be_begun_anew(models: dict[str, str]) -> None:
-    result = talk(models, "Kto?", "żółw " * 300, "/reset", "Kto?")
-    assert result.stderr.count("/reset begins a new one") == 1
+def test_the_oldest_turns_leave_a_full_context_and_the_system_message_stays(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    """What is answered then is the conversation without them; /save has all of it."""
+    said, file = (
+        [f"{number}: " + "Zażółć gęślą jaźń. " * 9 for number in range(6)],
+        tmp_path / "a.json",
+    )
+    options = ["--system-prompt", "Mów krótko."]
+    result = talk(models, *said, f"/save {file}", options=options)
+    assert result.stderr.count("the context is full: the model no longer reads the oldest ") >= 1
+    assert "tokalign: " not in result.stderr
+    assert len(json.loads(file.read_text("utf-8"))) == 1 + 2 * len(said)
+    found = answers(models, *said, options=options)
+    turns = [
+        f"<user>{text}\n<assistant>{one['text']}\n" for text, one in zip(said, found, strict=True)
+    ]
+    for number, answer in enumerate(found):
+        asked = f"<user>{said[number]}\n<assistant>"
+        for first in range(number, -1, -1):  # the turns that were read, as their tokens tell
+            read = "<system>Mów krótko.\n" + "".join(turns[first:number]) + asked
+            if (plain := decoded(models, read))["prompt_tokens"] == answer["prompt_tokens"]:
+                break
+        assert answer["token_ids"] == plain["token_ids"]
+        assert answer["generation_tokens"] == 10
+    assert first > 0, "some have left in the end"
+
+
+def test_a_message_that_can_never_fit_is_one_error(models: dict[str, str]) -> None:
+    result = talk(models, "Kto?", "żółw " * 300, "/clear", "Kto?")
+    assert result.stderr.count("say it in fewer words") == 1
     first, second = result.stdout.splitlines()
     assert first == second
+
+
+def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(
+    models: dict[str, str],
+) -> None:
+    wrong = (
+        "temperature hot",
+        "top_p 2",
+        "max_tokens 0",
+        "seed -1",
+        "markdown maybe",
+        "colour red",
+    )
+    said = [
+        "/set temperature 1",
+        "/set seed=5",
+        "/set max_tokens 6",
+        *(f"/set {one}" for one in wrong),
+    ]
+    greedy, sampled = answers(models, "Kto to?", "/clear", *said, "Kto to?")
+    prompt, sampling = "<user>Kto to?\n<assistant>", ["--temp", "1", "--seed", "5"]
+    assert greedy["token_ids"] == decoded(models, prompt)["token_ids"]
+    assert sampled["token_ids"] == decoded(models, prompt, *sampling)["token_ids"][:6]
+    result = talk(models, *said, "/set", options=["--top-p", "0.9", "--temp", "0.5"])
+    assert result.stderr.count("tokalign: ") == len(wrong)
+    shown = dict(line.split(maxsplit=1) for line in result.stderr.splitlines()[-7:])
+    assert shown["temperature"] == "1.0"
+    assert (shown["seed"], shown["max_tokens"], shown["top_p"]) == ("5", "6", "0.9")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "speed", "line"),
+    [
+        (1, 0.0, "[1 token]"),
+        (7, 14389.0, "[7 tokens]"),
+        (8, 12.25, "[8 tokens, 12.2 tokens/s, 1.23 x plain decoding]"),
+    ],
+)
+def test_few_rounds_say_nothing_about_the_speed(rounds: int, speed: float, line: str) -> None:
+    figures = {"generation_tokens": rounds, "rounds": rounds, "tokens_per_second": speed}
+    assert closing_line({**figures, "finish_reason": "stop"}, 0.1) == line
 
 
 def test_a_machine_is_measured_once(models: dict[str, str]) -> None:
@@ -374,7 +443,7 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
 
     wait_for(lambda: shows(PROMPTS))
     os.write(person, "Zażółć\x1b\rgęślą\r".encode())
-    wait_for(lambda: told("tokens/s"))
+    wait_for(lambda: told("\n["))
     os.write(person, b"/nothing\r")
     wait_for(lambda: told("there is no command /nothing") and shown.count(PROMPTS) == 3)
     os.write(person, b"\x04")

@@ -179,7 +179,7 @@ def test_what_is_no_number_of_draft_tokens_is_refused(given: str) -> None:
 def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> None:
     result = run("--target", models["target"], "-p", "-", "-m", "5", "--color", stdin=PROMPT)
     assert result.exit_code == 0
-    assert "tokens/s" in result.stderr
+    assert "generation       5 tokens\n" in result.stderr, "too few to tell the speed"
     assert "(plain decoding: 1)" in result.stderr
     assert "of the output" in result.stderr
     assert "method auto -> hybrid of context copy; no dictionary is in use" in result.stderr
@@ -216,7 +216,7 @@ def test_colours_are_printed_on_request(
 
 
 def test_host_times_are_printed_on_request(models: dict[str, str]) -> None:
-    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "4", "--method", "plain"]
+    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "9", "--method", "plain"]
     assert "tokens/s" in (usual := run(*arguments).stderr)
     assert "host per round" not in usual
     assert "host per round" in run(*arguments, "--verbose").stderr

@@ -40,13 +40,20 @@ def test_commands_are_read() -> None:
     assert read_entry("/save  a b.json ") == Command("save", "a b.json")
     assert read_entry("/system") == Command("system", "")
     assert read_entry("//exit to nie komenda") == "/exit to nie komenda"
+    for typed in ("exit", "quit ", "/bye", "/quit", "/exit"):
+        assert read_entry(typed) == Command("exit", "")
+    assert [read_entry(typed) for typed in ("/?", "/reset", "exit now")] == [
+        Command("help", ""),
+        Command("clear", ""),
+        "exit now",
+    ]
     for name, (takes, _) in COMMANDS.items():
         typed = f"/{name} x" if takes == "FILE" else f"/{name}"
         assert read_entry(typed) == Command(name, "x" if takes == "FILE" else "")
         assert f"/{name}" in HELP
 
 
-@pytest.mark.parametrize("typed", ["/quit", "/", "/save", "/load ", "/reset now", "/System x"])
+@pytest.mark.parametrize("typed", ["/q", "/", "/save", "/load ", "/clear now", "/System x"])
 def test_what_is_no_command_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match=typed.split()[0]):
         read_entry(typed)
@@ -67,10 +74,23 @@ def test_a_dialogue_keeps_its_messages_in_order() -> None:
     assert dialogue.awaits_answer
     dialogue.retry()
     assert dialogue.awaits_answer
-    dialogue.reset()
+    dialogue.clear()
     assert dialogue.messages == [{"role": "system", "content": "Odpowiadaj krótko."}]
     with pytest.raises(UsageError, match="say something first"):
         dialogue.retry()
+
+
+def test_the_oldest_turns_are_left_out_and_the_last_one_stays() -> None:
+    dialogue = Dialogue(system="S")
+    for number in range(5):
+        (dialogue.answer if number % 2 else dialogue.ask)(str(number))
+    assert dialogue.read == dialogue.messages
+    assert (dialogue.leave_out(), dialogue.leave_out(), dialogue.leave_out()) == (True, True, False)
+    assert [message["content"] for message in dialogue.read] == ["S", "4"]
+    assert len(dialogue.messages) == 6
+    dialogue.clear()
+    dialogue.ask("5")
+    assert [message["content"] for message in dialogue.read] == ["S", "5"]
 
 
 @given(st.none() | texts, st.lists(texts, max_size=5))

@@ -8,6 +8,7 @@ with what their caches hold, so history may be edited, and only what is new is c
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -23,19 +24,28 @@ from tokalign.atomic_file import write_file
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.command import Option
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
-from tokalign.cli.entries import Entries, history_file, interrupts_noted, open_entries
-from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
+from tokalign.cli.entries import (
+    Entries,
+    history_file,
+    interrupts_noted,
+    open_entries,
+    typing_hidden,
+)
+from tokalign.cli.generation import PromptOptions, as_text, legend, load, rate, style_of, styled
+from tokalign.cli.markdown import Markdown
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
 from tokalign.cli.output import for_stdout, note, progress, safe_json, tell, visible, write
+from tokalign.cli.settings import Settings
+from tokalign.cli.wrapping import Wrapper
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
 
 if TYPE_CHECKING:
-    from tokalign.runtime.decoder import Decoder
+    from tokalign.runtime.decoder import Decoder, Prompt
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.rounds import Outcome
 
-
-_ENOUGH_ROUNDS = 8
+_ANSWER_SHARE = 4
+"""At least one in so many tokens of the context is kept for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,7 @@ class Options:
     calibrate: bool
     history: bool
     color: bool
+    markdown: bool
     verbose: bool
     as_json: bool
     quiet: bool
@@ -68,6 +79,12 @@ _OPTIONS = (
     ),
     Option("--history/--no-history", "Keep what is typed for the next time.", default=True),
     COLOR,
+    Option(
+        "--markdown/--no-markdown",
+        "On a terminal, show headings, emphasis, lists and code as such.",
+        default=True,
+        excludes="--json",
+    ),
     Option(
         "--verbose",
         "In /stats, also say how the host spent its time.",
@@ -132,7 +149,13 @@ class Chat:
         self._model, self._options = model, options
         self._dialogue = Dialogue(system=model.system_prompt)
         self._open_sessions()
+        self._settings = Settings(
+            sampling=decoder.sampler,  # type: ignore[arg-type]  # `load` makes no other
+            max_tokens=options.max_tokens,
+            markdown=options.markdown,
+        )
         self._color = options.color
+        self._view: Wrapper | Markdown | None = None
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
 
@@ -171,8 +194,8 @@ class Chat:
             case "system":
                 dialogue.system = entry.argument or None
                 self._tell("system message " + ("set" if entry.argument else "removed"))
-            case "reset":
-                dialogue.reset()
+            case "clear":
+                dialogue.clear()
                 self._tell("a new conversation")
             case "retry":
                 self._retry()
@@ -187,6 +210,12 @@ class Chat:
                 self._tell(f"{len(dialogue.messages)} messages from {entry.argument}")
                 if dialogue.awaits_answer:
                     self._tell("the last one has no answer yet; /retry asks for it")
+            case "set":
+                if entry.argument:
+                    self._settings = self._settings.changed(entry.argument)
+                    self._decoder = replace(self._decoder, sampler=self._settings.sampling)
+                else:
+                    self._tell(str(self._settings))
             case "who":
                 self._color = not self._color
                 if not self._options.quiet:
@@ -201,7 +230,9 @@ class Chat:
         before = list(self._dialogue.turns)
         self._dialogue.retry()
         if self._decoder.seed is None:
-            self._tell("greedy decoding gives the same answer again; --temp samples others")
+            self._tell(
+                "greedy decoding gives the same answer again; /set temperature 0.7 varies it"
+            )
         self._retries += 1
         try:
             self._answer()
@@ -223,19 +254,29 @@ class Chat:
 
     def _answer(self) -> None:
         """Have the last message answered; one that cannot be answered is withdrawn."""
+        from tokalign.runtime.mlx.cache import common_prefix
+
+        left_out = self._dialogue.left_out
         try:
-            generation = self._begin()
+            prompt = self._prompt()
+            known = common_prefix(list(prompt.target), list(self._target.held))
+            generation = self._begin(prompt)
         except TokalignError as error:
+            self._dialogue.left_out = left_out
             self._dialogue.withdraw()
             if isinstance(error, ContextLengthError):
                 raise UsageError(
-                    f"the conversation has {error.prompt_tokens} tokens, but the model's context "
-                    f"holds {error.limit}; /reset begins a new one"
+                    f"this message has {error.prompt_tokens} tokens with the system message, but "
+                    f"the model's context holds {error.limit}; say it in fewer words"
                 ) from error
             raise
+        if count := self._dialogue.left_out - left_out:
+            self._tell(
+                f"the context is full: the model no longer reads the oldest {count} messages"
+            )
         begun = self._model.prefill_response or ""
-        self._write(begun)
-        interrupted = self._say(generation)
+        with typing_hidden():
+            interrupted = self._say(generation, begun)
         self._decoder.remember()
         summary = generation.summary()
         summary["text"] = begun + summary["text"]
@@ -245,56 +286,91 @@ class Chat:
             self._dialogue.answer(summary["text"])
         else:
             self._dialogue.withdraw()
-        self._last = summary
+        self._last = summary | {"cached_tokens": known}
         if self._options.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
-            self._tell(closing_line(summary, self._decoder.plain_seconds))
+            most = self._settings.max_tokens
+            self._tell(closing_line(summary, self._decoder.plain_seconds, max_tokens=most))
 
-    def _begin(self) -> Generation:
-        from tokalign.runtime.generate import Generation
+    def _prompt(self) -> Prompt:
+        """The conversation as ids. The oldest turns leave once it has no room for an answer.
 
-        decoder, model, messages = self._decoder, self._model, self._dialogue.messages
+        So many leave that the rest takes half of the context: for some turns after this one the
+        caches can be gone on with.
+        """
+        room = self._target.context_length
+        answer = min(self._settings.max_tokens or room, room // _ANSWER_SHARE)
+        prompt = self._encoded()
+        if len(prompt.target) + answer > room:
+            while len(prompt.target) > room // 2 and self._dialogue.leave_out():
+                prompt = self._encoded()
+        return prompt
+
+    def _encoded(self) -> Prompt:
+        model, messages = self._model, self._dialogue.read
         if model.prefill_response is not None:
             messages = [*messages, {"role": "assistant", "content": model.prefill_response}]
-        prompt = decoder.prompt(
+        return self._decoder.prompt(
             messages,
             use_template=not model.ignore_chat_template,
             variables=model.chat_template_config,
         )
+
+    def _begin(self, prompt: Prompt) -> Generation:
+        from tokalign.runtime.generate import Generation
+
+        decoder = self._decoder
         if decoder.seed is not None:
             again = replace(decoder.sampler, seed=decoder.seed + self._retries)  # type: ignore[arg-type]
             decoder = replace(decoder, sampler=again)
         return Generation(
             decoder,
             prompt,
-            max_tokens=self._options.max_tokens,
-            stop=model.stop,
+            max_tokens=self._settings.max_tokens,
+            stop=self._model.stop,
             target_session=self._target,
             draft_session=self._draft,
         )
 
-    def _say(self, generation: Generation) -> bool:
+    def _say(self, generation: Generation, begun: str) -> bool:
         """Print an answer as it comes; returns whether it was interrupted.
 
+        begun: what it begins with already.
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
-        with interrupts_noted() as interrupts, closing(generation.by_round()) as rounds:
-            self._target.watch_prefill(interrupts.check)
-            try:
-                for pieces in rounds:
-                    for piece in pieces:
-                        self._write(piece.text, piece.outcome)
-                    if interrupts.asked:
-                        break
-            except KeyboardInterrupt:
-                interrupts.asked = True
-                if not interrupts.between_steps:
-                    self._open_sessions()
-        self._write(generation.rest())
-        self._write("\n")
+        self._view = self._new_view()
+        self._write(begun)
+        try:
+            with interrupts_noted() as interrupts, closing(generation.by_round()) as rounds:
+                self._target.watch_prefill(interrupts.check)
+                try:
+                    for pieces in rounds:
+                        for piece in pieces:
+                            self._write(piece.text, piece.outcome)
+                        if interrupts.asked:
+                            break
+                except KeyboardInterrupt:
+                    interrupts.asked = True
+                    if not interrupts.between_steps:
+                        self._open_sessions()
+            self._write(generation.rest())
+        finally:
+            if not self._options.as_json:
+                write(("" if self._view is None else self._view.finish()) + "\n")
         return interrupts.asked
+
+    def _new_view(self) -> Wrapper | Markdown | None:
+        """How an answer is laid out on a terminal; None for a file or a pipe.
+
+        The colours of `/who` show the text as it came, and replace those of Markdown.
+        """
+        if not sys.stdout.isatty():
+            return None
+        wrapper = Wrapper(_columns)
+        plain = self._color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return Markdown(wrapper) if self._settings.markdown and not plain else wrapper
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""
@@ -305,34 +381,51 @@ class Chat:
         self._draft = self._decoder.open_draft()
 
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
-        if text and not self._options.as_json:
-            coloured = self._color and outcome is not None
-            shown = for_stdout(text)
-            write(styled(shown, outcome) if coloured and outcome else shown)
+        if not text or self._options.as_json:
+            return
+        shown, coloured = for_stdout(text), outcome is not None and self._color
+        if self._view is not None:
+            shown = self._view.push(shown, style_of(outcome) if outcome and coloured else "")
+        elif outcome and coloured:
+            shown = styled(shown, outcome)
+        if shown:
+            write(shown)
 
     def _tell(self, text: str) -> None:
         if not self._options.quiet:
             tell(visible(text))
 
 
-def closing_line(summary: Mapping[str, Any], plain_seconds: float | None) -> str:
+def closing_line(
+    summary: Mapping[str, Any], plain_seconds: float | None, *, max_tokens: int | None = None
+) -> str:
     """One line about an answer: how long it is, how fast it came, and what cut it off.
 
     summary: as of `Generation.summary`. plain_seconds: per token of plain decoding; None if that is
-    not known. A few rounds are not compared with it, as they say too little.
+    not known. A few rounds say too little about the speed. max_tokens: what it was limited to.
     """
-    told = [f"{summary['generation_tokens']} tokens"]
-    rate = summary["tokens_per_second"]
-    if rate:
-        told.append(f"{rate:.1f} tokens/s")
-        if plain_seconds is not None and summary["rounds"] >= _ENOUGH_ROUNDS:
-            told.append(f"{rate * plain_seconds:.2f} x plain decoding")
+    count = summary["generation_tokens"]
+    told = [f"{count} token" + "s" * (count != 1)]
+    if (speed := rate(summary)) is not None:
+        told.append(f"{speed:.1f} tokens/s")
+        if plain_seconds is not None:
+            told.append(f"{speed * plain_seconds:.2f} x plain decoding")
     match summary["finish_reason"]:
         case "interrupted":
             told.append("interrupted")
+        case "length" if count == max_tokens:
+            told.append(f"cut off after --max-tokens {max_tokens}")
         case "length":
-            told.append("cut off by --max-tokens or the end of the context")
+            told.append("cut off by the end of the context")
     return f"[{', '.join(told)}]"
+
+
+def _columns() -> int:
+    """The width of the terminal, which may have changed."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except OSError:
+        return 80
 
 
 def _read_dialogue(path: Path) -> Dialogue:

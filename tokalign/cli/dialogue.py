@@ -16,21 +16,26 @@ from tokalign.json_text import parse_json
 
 COMMANDS = {
     "system": ("TEXT", "set the system message; without a text, remove it"),
-    "reset": ("", "forget the conversation, except for the system message"),
+    "clear": ("", "forget the conversation, except for the system message"),
     "retry": ("", "answer the last message again"),
     "save": ("FILE", "write the conversation as JSON"),
     "load": ("FILE", "go on with a conversation that was saved"),
+    "set": ("NAME VALUE", "change a setting, such as temperature 0.7; alone, show them all"),
     "who": ("", "colours on or off: who guessed which token"),
     "stats": ("", "figures of the last answer"),
     "help": ("", "this list"),
-    "exit": ("", "leave; so does Ctrl-D"),
+    "exit": ("", "leave; so do exit, quit, /bye and Ctrl-D"),
 }
 """name -> (what it takes, what it does)."""
 
+_ALIASES = {"?": "help", "bye": "exit", "quit": "exit", "reset": "clear"}
+_LEAVING = ("exit", "quit")
+"""Whole messages that nobody means for the model."""
+
 HELP = "\n".join(
     [
-        *(f"/{name} {takes}".ljust(16) + about for name, (takes, about) in COMMANDS.items()),
-        "//TEXT".ljust(16) + "a message that begins with a slash",
+        *(f"/{name} {takes}".ljust(18) + about for name, (takes, about) in COMMANDS.items()),
+        "//TEXT".ljust(18) + "a message that begins with a slash",
         'Several lines: Esc Enter, a \\ at the end of a line, or lines between """ and """.',
         "Ctrl-C stops an answer and keeps what was said.",
     ]
@@ -58,9 +63,12 @@ def read_entry(text: str) -> Command | str:
         raise UsageError("what was typed is not UTF-8; give it in UTF-8")
     if text.startswith("//"):
         return text[1:]
+    if text.strip() in _LEAVING:
+        return Command("exit", "")
     if not text.startswith("/"):
         return text
     name, _, argument = text[1:].partition(" ")
+    name = _ALIASES.get(name, name)
     if name not in COMMANDS:
         raise UsageError(f"there is no command /{name}; /help lists them, and //TEXT sends /TEXT")
     takes, _about = COMMANDS[name]
@@ -114,16 +122,31 @@ class Dialogue:
     """The messages of a conversation. It changes as one goes on.
 
     turns: messages of user and assistant, in order.
+    left_out: how many of the oldest turns the model reads no more.
     """
 
     system: str | None = None
     turns: list[Mapping[str, Any]] = field(default_factory=list)
+    left_out: int = 0
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
-        """What a chat template renders."""
+        """The whole conversation."""
         opening = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*opening, *self.turns]
+
+    @property
+    def read(self) -> list[Mapping[str, Any]]:
+        """What the model reads of it: the system message and the latest turns."""
+        opening = len(self.messages) - len(self.turns)
+        return [*self.messages[:opening], *self.turns[self.left_out :]]
+
+    def leave_out(self) -> bool:
+        """Leave out the oldest question and its answer. Returns: False if only the last is left."""
+        if len(self.turns) - self.left_out < 3:
+            return False
+        self.left_out += 2
+        return True
 
     @property
     def awaits_answer(self) -> bool:
@@ -152,9 +175,10 @@ class Dialogue:
         if not self.awaits_answer:
             self.turns.pop()
 
-    def reset(self) -> None:
+    def clear(self) -> None:
         """Forget everything but the system message."""
         self.turns.clear()
+        self.left_out = 0
 
     def to_json(self) -> str:
         """The messages as JSON, one per line, in the form of OpenAI's API."""

@@ -157,6 +157,28 @@ class Interrupts:
 
 
 @contextmanager
+def typing_hidden() -> Iterator[None]:
+    """Have a terminal not show what is typed while the body runs; the next entry begins with it.
+
+    Otherwise the keys appear in the middle of an answer. Without a terminal, nothing.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield
+        return
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    hidden = [*before]
+    hidden[3] = before[3] & ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, hidden)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextmanager
 def interrupts_noted() -> Iterator[Interrupts]:
     """Have Ctrl-C noted while the body runs, instead of raising. Off the main thread, nothing."""
     found = Interrupts()

@@ -8,7 +8,7 @@ from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.options import take
-from tokalign.cli.output import table
+from tokalign.cli.output import RESET, table
 from tokalign.report.run import OUTCOMES
 from tokalign.runtime.rounds import Outcome
 
@@ -96,7 +96,6 @@ def _about_max_kv_size(decoder: Decoder) -> str:
     )
 
 
-_RESET = "\x1b[0m"
 _STYLES = {  # magenta is underlined too, for readers who cannot tell it from green
     Outcome.ACCEPTED: "\x1b[32m",
     Outcome.CORRECTED: "\x1b[4;35m",
@@ -113,7 +112,22 @@ def legend() -> str:
 def styled(text: str, outcome: Outcome) -> str:
     """`text` in the style of its outcome."""
     style = _STYLES[outcome]
-    return f"{style}{text}{_RESET}" if style else text
+    return f"{style}{text}{RESET}" if style else text
+
+
+def style_of(outcome: Outcome) -> str:
+    """The escape sequence that the text of an outcome begins with; none for what is plain."""
+    return _STYLES[outcome]
+
+
+_ENOUGH_ROUNDS, _ENOUGH_TO_READ = 8, 16
+"""Fewer rounds, or tokens of a prompt, say nothing about the speed."""
+
+
+def rate(summary: Mapping[str, Any]) -> float | None:
+    """Tokens per second; None after so few rounds that it would be chance."""
+    enough = summary["rounds"] >= _ENOUGH_ROUNDS and summary["tokens_per_second"]
+    return float(summary["tokens_per_second"]) if enough else None
 
 
 def as_text(
@@ -125,10 +139,10 @@ def as_text(
     host_times: also what the host did between the passes, for those who work on the code.
     """
     emitted, drafted = summary["generation_tokens"], summary["num_accepted_draft_tokens"]
-    rate = summary["tokens_per_second"]
-    speed = (
-        [] if plain_seconds is None else [("speed", f"{rate * plain_seconds:.2f} x plain decoding")]
-    )
+    per_second = rate(summary)
+    speed = []
+    if plain_seconds is not None and per_second is not None:
+        speed = [("speed", f"{per_second * plain_seconds:.2f} x plain decoding")]
     times = [
         ("host per round", _milliseconds(summary["host_ms_per_round"])),
         ("translation", _milliseconds(summary["translation_ms_per_round"])),
@@ -139,8 +153,8 @@ def as_text(
     ]
     return table(
         [
-            ("prompt", _rate(summary["prompt_tokens"], summary["prompt_tokens_per_second"])),
-            ("generation", _rate(summary["generation_tokens"], summary["tokens_per_second"])),
+            ("prompt", _prompt(summary)),
+            ("generation", _rate(emitted, per_second)),
             ("tokens per pass", f"{summary['tokens_per_round']:.3f} (plain decoding: 1)"),
             ("drafted", f"{drafted / emitted if emitted else 0.0:.0%} of the output"),
             *speed,
@@ -156,5 +170,14 @@ def _milliseconds(quantiles: Mapping[str, float]) -> str:
     return f"{quantiles['p50']:.2f} ms (p99 {quantiles['p99']:.2f} ms)"
 
 
-def _rate(tokens: int, per_second: float) -> str:
-    return f"{tokens} tokens, {per_second:.1f} tokens/s"
+def _prompt(summary: Mapping[str, Any]) -> str:
+    """How many tokens it had; the rate is that of those that were read for this answer."""
+    tokens, known = summary["prompt_tokens"], summary.get("cached_tokens", 0)
+    read = tokens - known
+    speed = summary["prompt_tokens_per_second"] * read / max(1, tokens)
+    told = f"{tokens} tokens" + (f", {read} of them new" if known else "")
+    return told + (f", {speed:.1f} tokens/s" if read >= _ENOUGH_TO_READ else "")
+
+
+def _rate(tokens: int, per_second: float | None) -> str:
+    return f"{tokens} tokens" + ("" if per_second is None else f", {per_second:.1f} tokens/s")

@@ -19,6 +19,9 @@ from typing import Any, TextIO
 
 from tokalign.errors import StdoutError, UsageError
 
+RESET = "\x1b[0m"
+"""Ends every style of a terminal."""
+
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without line feed and tab, DEL, C1
     r"\u2028-\u202e\u2066-\u2069"  # separators, and what changes the direction of what follows

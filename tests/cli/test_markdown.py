@@ -1,0 +1,121 @@
+"""Markdown and line breaks on a terminal, as they stream."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polish import texts
+from rich.cells import cell_len
+
+from tokalign.cli.markdown import Markdown
+from tokalign.cli.wrapping import Wrapper
+
+BOLD, ITALIC, BOTH, CODE, END = "\x1b[1m", "\x1b[3m", "\x1b[1;3m", "\x1b[36m", "\x1b[0m"
+
+
+def rendered(*pieces: str, width: int = 40) -> str:
+    markdown = Markdown(Wrapper(lambda: width))
+    return "".join([*map(markdown.push, pieces), markdown.finish()])
+
+
+def wrapped(*pieces: str, width: int = 24) -> str:
+    wrapper = Wrapper(lambda: width)
+    return "".join([*map(wrapper.push, pieces), wrapper.finish()])
+
+
+def without_styles(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("**Wisła** is *long*.", f"{BOLD}Wisła{END} is {ITALIC}long{END}."),
+        ("***both*** __bold__ _italic_", f"{BOTH}both{END} {BOLD}bold{END} {ITALIC}italic{END}"),
+        ("**bold *and* more**", f"{BOLD}bold {END}{BOTH}and{END}{BOLD} more{END}"),
+        ("# Rzeki\nText", f"{BOLD}Rzeki{END}\nText"),
+        ("### A `b`\n", f"{BOLD}A {END}{CODE}b{END}\n"),
+        ("- one\n* two\n  + three\n10. four\n", "• one\n• two\n  • three\n10. four\n"),
+        ("> said", "│ said"),
+        ("a\n\n---\n\nb", "a\n\n" + "─" * 20 + "\n\nb"),
+        ("`a*b*` and ``x`y``", f"{CODE}a*b*{END} and {CODE}x`y{END}"),
+        ("```py\na = 2**3\n\n  *b*\n```\nok", f"{CODE}a = 2**3{END}\n\n{CODE}  *b*{END}\nok"),
+        ("~~~\n```\n~~~\n", f"{CODE}```{END}\n"),
+        # what is no mark stays as it is
+        ("2 * 3 * 4, 2**3, a*b*c, snake_case_name", "2 * 3 * 4, 2**3, a*b*c, snake_case_name"),
+        ("#hashtag\n-5\n1.5\n**", "#hashtag\n-5\n1.5\n**"),
+        (r"\*no\* C:\temp \(x\) \\", r"*no* C:\temp \(x\) " + "\\"),
+        ("**open\nnext", f"{BOLD}open{END}\nnext"),
+        ("这是**重点**内容", f"这是{BOLD}重点{END}内容"),
+        ("```\nunclosed", f"{CODE}unclosed{END}"),
+    ],
+)  # fmt: skip
+def test_what_a_mark_becomes(text: str, shown: str) -> None:
+    assert rendered(text) == shown
+    assert rendered(*text) == shown, "one character at a time"
+
+
+MARKS = [*"*_`#->\\~ \n\n", "**", "```", "\n- ", "1. "]
+PIECES = st.lists(st.sampled_from([*MARKS, "żółw", "a", "語", "👩‍💻"]), max_size=40)
+
+
+@given(PIECES, st.integers(1, 60))
+def test_how_the_stream_is_cut_changes_nothing(pieces: list[str], width: int) -> None:
+    text = "".join(pieces)
+    assert (
+        rendered(*pieces, width=width)
+        == rendered(text, width=width)
+        == rendered(*text, width=width)
+    )
+    assert (
+        wrapped(*pieces, width=width) == wrapped(text, width=width) == wrapped(*text, width=width)
+    )
+
+
+@given(texts, st.integers(20, 60))
+def test_lines_fit_and_only_spaces_are_lost(text: str, width: int) -> None:
+    shown = wrapped(text, width=width)
+    assert shown.split() == [] or "".join(shown.split()) == "".join(text.split())
+    words = {word for line in text.split("\n") for word in line.split(" ")}
+    longest = max((cell_len(word) for word in words), default=0)
+    if longest <= width and text.isprintable() and text.isascii():
+        assert all(cell_len(line) <= width for line in shown.split("\n"))
+
+
+def test_words_stay_whole_and_the_first_that_does_not_fit_begins_a_line() -> None:
+    text = "Zażółć gęślą jaźń, a potem idź do domu i śpij spokojnie aż do samego rana."
+    lines = wrapped(text).split("\n")
+    assert " ".join(lines) == text
+    for line, following in pairwise(lines):
+        assert cell_len(line) <= 24 < cell_len(f"{line} {following.split()[0]}")
+
+
+def test_wide_characters_break_anywhere_and_count_twice() -> None:
+    lines = wrapped("語" * 30).split("\n")
+    assert [cell_len(line) for line in lines] == [24, 24, 12]
+
+
+def test_a_list_item_goes_on_under_its_text_and_code_is_not_broken() -> None:
+    assert rendered("- " + "word " * 8, width=24) == (
+        "• word word word word\n  word word word word"
+    )
+    code = "x = " + "1 + " * 20 + "1"
+    assert without_styles(rendered(f"```\n{code}\n```\n", width=24)) == code + "\n"
+
+
+def test_a_window_may_be_resized_and_styles_are_kept() -> None:
+    width = 40
+    wrapper = Wrapper(lambda: width)
+    text = "aaaa bbbb cccc dddd eeee ffff "
+    first = wrapper.push(text)
+    width = 20
+    shown = first + wrapper.push(text * 2, ITALIC) + wrapper.finish()
+    lines = shown.split("\n")
+    assert max(len(without_styles(line)) for line in lines[1:]) <= 20
+    assert without_styles(shown).split() == (text * 3).split()
+    assert ITALIC in shown
+    assert shown.endswith(END)

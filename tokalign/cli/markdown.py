@@ -1,0 +1,154 @@
+"""Markdown on a terminal while it streams: one character at a time, nothing is ever repainted.
+
+Headings, bold, italics, code, lists, quotes and rules are shown; all else stays as it was written.
+A mark is decided by the character after it, so nothing is held back for longer than a word, a mark
+or the fence of a block of code. Inline styles end with their line: what a model forgot to close
+spoils one line and no more.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tokalign.cli.wrapping import Wrapper
+
+_BOLD, _ITALIC = 1, 2
+_EMPHASIS = {1: _ITALIC, 2: _BOLD, 3: _BOLD | _ITALIC}
+"""What so many equal marks begin or end."""
+_CODE = "\x1b[36m"
+_UNDECIDED = re.compile(
+    r" *(#{0,6}|\d{0,9}[.)]?|[+>]|-*|\**|_*|`{0,2}|~{0,2}|(`{3,}|~{3,})[^`\n]*)"
+)
+"""Beginnings of a line that may still become one of these."""
+_FENCE = re.compile(r" *(`{3,}|~{3,})[^`\n]*\n")
+_RULE = re.compile(r" *(-{3,}|\*{3,}|_{3,})\n")
+_HEADING = re.compile(r" {0,3}#{1,6} +")
+_ITEM = re.compile(r"( *)([-*+]|\d{1,9}[.)]) ")
+_QUOTE = re.compile(r" {0,3}> ?")
+_ESCAPED = "*_`#\\"
+
+
+class Markdown:
+    """Renders what is pushed for a terminal of `wrapper`'s width.
+
+    Example: "**Wisła** is" becomes bold "Wisła" and plain " is".
+    """
+
+    def __init__(self, wrapper: Wrapper) -> None:
+        self._wrapper = wrapper
+        self._head: str | None = ""  # the beginning of a line, until it is known what it begins
+        self._fence = ""  # that of the block of code around
+        self._reset_line()
+
+    def push(self, text: str, _style: str = "") -> str:
+        """What can be written now. Styles are Markdown's own."""
+        for character in text:
+            self._take(character)
+        return self._wrapper.taken()
+
+    def finish(self) -> str:
+        """What is left."""
+        if self._head:
+            self._open_line(self._head)
+        self._end_marks("\n")
+        self._wrapper.add("\\" * self._escaping, self._style)
+        return self._wrapper.finish()
+
+    def _reset_line(self) -> None:
+        self._heading, self._active, self._code = False, 0, ""
+        self._marks, self._previous, self._escaping = "", "\n", False
+
+    def _take(self, character: str) -> None:
+        if self._head is None:
+            self._add(character)
+            return
+        self._head += character
+        if not _UNDECIDED.fullmatch(self._head):
+            self._open_line(self._head)
+
+    def _open_line(self, head: str) -> None:
+        self._head = None
+        if self._fence:
+            closes = re.fullmatch(rf" *{self._fence}+ *\n?", head)
+            self._fence, head = ("", "") if closes else (self._fence, head)
+            self._head = "" if closes else None
+        elif found := _FENCE.fullmatch(head):
+            self._fence, self._head, head = found[1], "", ""
+        elif _RULE.fullmatch(head):
+            self._wrapper.verbatim("─" * 20 + "\n")
+            self._head, head = "", ""
+        elif found := _HEADING.match(head):
+            self._heading = True
+            head = head[found.end() :]
+        elif found := _ITEM.match(head):
+            self._prefix(found[1] + ("•" if found[2] in "-*+" else found[2]) + " ")
+            head = head[found.end() :]
+        elif found := _QUOTE.match(head):
+            self._prefix("│ ")
+            head = head[found.end() :]
+        for character in head:
+            self._add(character)
+
+    def _prefix(self, text: str) -> None:
+        self._wrapper.verbatim(text)
+        self._wrapper.indent = len(text)
+
+    # -- inside a line -----------------------------------------------------------------------------
+
+    def _add(self, character: str) -> None:
+        if self._fence:
+            self._wrapper.verbatim(character, _CODE if character != "\n" else "")
+            self._head = "" if character == "\n" else None
+            return
+        if self._escaping:
+            self._escaping = False
+            if character in _ESCAPED:
+                self._put(character)
+                return
+            self._put("\\")
+        if self._marks and character != self._marks[0]:
+            self._end_marks(character)
+        if character == "\n":
+            self._wrapper.add("\n")
+            self._reset_line()
+            self._head = ""
+        elif character == "`" or (character in "*_" and not self._code):
+            self._marks += character
+        elif character == "\\" and not self._code:
+            self._escaping = True
+        else:
+            self._put(character)
+
+    def _end_marks(self, following: str) -> None:
+        """Decide what a run of equal marks is, once it is known what comes after it."""
+        marks, self._marks = self._marks, ""
+        if not marks:
+            return
+        if marks[0] == "`":
+            if self._code in ("", marks):
+                self._code = "" if self._code else marks
+                self._previous = "`"
+                return
+        elif style := _EMPHASIS.get(len(marks), 0):
+            # Stricter than CommonMark, so that 2**3, a*b*c and snake_case stay as they are.
+            in_word = self._previous.isascii() and self._previous.isalnum()
+            if self._active & style == style and not self._previous.isspace():
+                if marks[0] == "*" or not following.isalnum():
+                    self._active ^= style
+                    return
+            elif not (self._active & style or following.isspace() or in_word):
+                self._active |= style
+                return
+        self._put(marks)
+
+    def _put(self, text: str) -> None:
+        self._wrapper.add(text, self._style)
+        self._previous = text[-1]
+
+    @property
+    def _style(self) -> str:
+        if self._code:
+            return _CODE
+        codes = ["1"] * (self._heading or bool(self._active & _BOLD))
+        codes += ["3"] * bool(self._active & _ITALIC)
+        return f"\x1b[{';'.join(codes)}m" if codes else ""
