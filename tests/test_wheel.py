@@ -187,6 +187,7 @@ def test_it_holds_what_an_index_and_a_type_checker_look_for(wheel: Path) -> None
     with ZipFile(wheel) as archive:
         names = {name: archive.read(name).decode("utf-8", "replace") for name in archive.namelist()}
     assert "tokalign/py.typed" in names
+    assert "<title>tokalign</title>" in names["tokalign/serve/page.html"]
     assert "Apache License" in find(names, "licenses/LICENSE")
     metadata = find(names, ".dist-info/METADATA")
     assert "License-Expression: Apache-2.0" in metadata
