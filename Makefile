@@ -42,7 +42,7 @@ demo-tiny:
 		--max-tokens 160 --color --prompt "Wisła jest"
 
 # Compares every way to draft with plain decoding on the demo pair and writes
-# lab/results/bench-demo.*: half an hour on two cores. A killed run goes on where it stopped;
+# lab/results/bench-demo.md: half an hour on two cores. A killed run goes on where it stopped;
 # `make clean` starts anew.
 bench: $(STAMP)
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
@@ -51,7 +51,7 @@ bench: $(STAMP)
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
 		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 \
 		--results out/bench-demo.jsonl \
-		--save lab/results/bench-demo.md --save lab/results/bench-demo.html
+		--save lab/results/bench-demo.md
 
 test: $(STAMP)
 	$(FAST) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"

@@ -26,7 +26,7 @@ from tokalign.runtime.translation.by_token import (
 )
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.retokenizing import ContextWindow
+from tokalign.runtime.translation.by_token import ContextWindow
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.runtime.translation.boundary import Boundary

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         stream_generate,
     )
     from tokalign.runtime.grammar import Grammar
-    from tokalign.runtime.session_store import clear_session
+    from tokalign.runtime.remembered import clear_session
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load the Python API on first use, because it imports mlx."""
     if name == "clear_session":
-        from tokalign.runtime.session_store import clear_session
+        from tokalign.runtime.remembered import clear_session
 
         return clear_session
     if name == "Grammar":

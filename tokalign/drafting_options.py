@@ -13,8 +13,7 @@ from typing import Any
 
 from tokalign.arguments import require_integer, require_text, require_texts, shown
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamShape
 from tokalign.runtime.methods import (
     AUTO,
     DEFAULT_ALTERNATIVES,

@@ -43,21 +43,19 @@ from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft.recurrent import BeamDrafter
+from tokalign.runtime.draft.recurrent import BeamDrafter, BeamShape
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
-from tokalign.runtime.mlx.hidden_state import StatesOfText
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.target_session import StatesOfText, TargetModelSession
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.tables.opening import open_dictionary

@@ -27,8 +27,8 @@ from tokalign.cli.bench_options import read_texts
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
 from tokalign.runtime.draft.hybrid import FREE_ROWS
+from tokalign.runtime.draft.lookup import PROMPT_END, DictionaryFit
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics

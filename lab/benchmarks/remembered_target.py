@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lab.baselines.unispec import UNISPEC_WIDTH
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import ComingNoise
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession

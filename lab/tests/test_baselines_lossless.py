@@ -11,7 +11,7 @@ from random_models import generate, random_model
 from lab.baselines.adjacency import Adjacency
 from lab.baselines.recycling import SamDrafter, TokenRecyclingDrafter
 from lab.baselines.unispec import Expansion, UniSpecDrafter
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Drafter

@@ -12,7 +12,7 @@ from random_models import random_model
 from tokalign.evaluate.exact_rows import COUNTS, exact_rows
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession

@@ -25,7 +25,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.grammar import Grammar, _engine, constrain
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
-from tokalign.runtime.session_store import OutputStore
+from tokalign.runtime.remembered import OutputStore
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.foreign import any_ids
 

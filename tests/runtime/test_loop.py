@@ -14,7 +14,7 @@ from random_models import RandomDrafter, generate, random_model
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import (

@@ -16,7 +16,7 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.session_store import OutputStore
+from tokalign.runtime.remembered import OutputStore
 
 ModelPair: TypeAlias = tuple[LanguageModel[Any], LanguageModel[Any]]
 TOKENS = 24

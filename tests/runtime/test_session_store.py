@@ -13,8 +13,8 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.remembered import OutputStore, session_store
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.tokenizer.vocabulary import TargetId
 
 

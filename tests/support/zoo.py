@@ -22,8 +22,8 @@ from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
-from tokalign.runtime.session_store import OutputStore
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

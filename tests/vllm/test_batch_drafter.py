@@ -11,8 +11,7 @@ from batches import Batch, make_batch, two_tables
 
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
-from tokalign.runtime.draft.dictionary_fit import DictionaryFit
-from tokalign.runtime.draft.lookup import DictionaryDrafter
+from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionaryFit
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.rounds import Context
 from tokalign.tables.backoff import BackoffTable

@@ -33,8 +33,8 @@ from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import LogitsProcessor
+from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import Array
-from tokalign.runtime.session_store import OutputStore
 from tokalign.tables.finding import Note
 from tokalign.tokenizer.foreign import any_ids
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

@@ -33,8 +33,8 @@ from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory
+from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
-from tokalign.runtime.session_store import session_store
 from tokalign.tables.finding import Note
 from tokalign.tables.opening import FilePath
 from tokalign.tokenizer.vocabulary import TargetId

@@ -14,7 +14,7 @@ from tokalign import __version__
 from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.bench_options import OPTIONS, Options, PromptText, check_conditions, read_prompts
 from tokalign.cli.command import Command, flag_of, was_typed
-from tokalign.cli.output import echo, progress, to_json
+from tokalign.cli.output import echo, print_json, progress
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
     BASELINES,
@@ -29,9 +29,8 @@ from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_metho
 from tokalign.shipped import POLISH
 
 if TYPE_CHECKING:
-    from tokalign.cost.curve import CostCurve, Machine
+    from tokalign.cost.curve import Machine
     from tokalign.evaluate.bench import Bench
-    from tokalign.evaluate.comparison import Comparison
     from tokalign.runtime.decoder import Decoder, Prompt
 
 
@@ -51,18 +50,20 @@ def command(**given: Any) -> None:
 
         show_texts(options)
         return
-    forms = [path.suffix for path in options.save]
-    for path in options.save:
-        require_writable(path)
-    about, measurements, curve = _measured(options)
+    if options.save is not None:
+        require_writable(options.save)
+    about, measurements = _measured(options)
     from tokalign.evaluate.comparison import compare
+    from tokalign.report import tables
 
     comparison = compare(measurements)
     about = {"command": _command_line(click.get_current_context()), **about}
-    for path, form in zip(options.save, forms, strict=True):
-        write_file(path, _written(form, comparison, about, curve))
-    shown = ".json" if options.as_json else "table"
-    echo(_written(shown, comparison, about, curve), nl=False)
+    if options.save is not None:
+        write_file(options.save, tables.markdown(comparison, about))
+    if options.as_json:
+        print_json(tables.as_object(comparison, about))
+    else:
+        echo(tables.aligned([tables.HEAD, *map(tables.cells, comparison.overall)]), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
@@ -82,10 +83,8 @@ def _command_line(context: click.Context) -> str:
     return shlex.join(words)
 
 
-def _measured(
-    options: Options,
-) -> tuple[Mapping[str, Any], Sequence[Measurement], CostCurve | None]:
-    """What was measured, the measurements asked for, and the machine's cost curve if it is known.
+def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement]]:
+    """What was measured, and the measurements asked for.
 
     Measurements are taken from the file and from this run.
     """
@@ -95,7 +94,7 @@ def _measured(
     if options.target is None:
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
-        return *read_measurements(options.results), None
+        return read_measurements(options.results)
     lengths, plain = options.lengths, options.ignore_chat_template
     texts = read_prompts(
         () if plain else options.files,
@@ -105,7 +104,6 @@ def _measured(
         repeats=options.repeats,
         language=_language_of_prompts(options),
     )
-    from tokalign.cost.store import find_curve
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import machine_of
 
@@ -129,7 +127,7 @@ def _measured(
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
-    return about, _run(bench, file, options), find_curve(machine)
+    return about, _run(bench, file, options)
 
 
 def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[Measurement]:
@@ -222,21 +220,3 @@ def _about(
         "mlx": machine.mlx,
         "tokalign": __version__,
     }
-
-
-def _written(
-    form: str, comparison: Comparison, about: Mapping[str, Any], curve: CostCurve | None
-) -> str:
-    from tokalign.report import tables
-    from tokalign.report.tables import bench_page
-
-    match form:
-        case ".html":
-            return bench_page(comparison, about, curve=curve)
-        case ".json":
-            return to_json(tables.as_object(comparison, about)) + "\n"
-        case ".csv":
-            return tables.comma_separated(comparison)
-        case ".md":
-            return tables.markdown(comparison, about)
-    return tables.aligned([tables.HEAD, *map(tables.cells, comparison.overall)])

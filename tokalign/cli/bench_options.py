@@ -59,7 +59,7 @@ class Options:
     curves: tuple[str, ...]
     trace: Path | None
     results: Path | None
-    save: tuple[Path, ...]
+    save: Path | None
     as_json: bool
     quiet: bool
 
@@ -174,9 +174,8 @@ OPTIONS = (
     ),
     Option(
         "--save",
-        "Also write a .md, .csv, .json or .html file; repeatable.",
-        type=FilePath(".md", ".csv", ".json", ".html"),
-        multiple=True,
+        "Also write the tables, one per set of prompts, as Markdown.",
+        type=FilePath(".md"),
         excludes="--text",
     ),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),

@@ -36,16 +36,14 @@ from tokalign.evaluate.cooling import CONTROL_ROWS, Control
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.evaluate.replay import record
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter, BeamShape
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
-from tokalign.runtime.mlx.hidden_state import StatesOfText
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.target_session import StatesOfText, TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
 from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH

@@ -21,6 +21,5 @@ Around the loop:
     generate.py             one request: events -> output tokens with text and statistics
     text.py, statistics.py  ids -> text, events -> figures
     chat.py                 messages -> prompt ids
-    session_store.py        what a named session keeps for drafting
-    remembered.py           what is kept between processes, where the user asks for it
+    remembered.py           what is kept for drafting: by a named session, and between processes
 """

@@ -39,10 +39,9 @@ from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
-from tokalign.runtime.translation.by_token import same_tokenizer, token_intersection
+from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.retokenizing import ContextWindow
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.foreign import tokenizer_of_folder

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.draft.recurrent import BeamShape
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWorth
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, DRAFTER_METHODS, MODEL_METHODS
-from tokalign.runtime.rounds import Drafter, RowStore
+from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
 
@@ -168,3 +167,14 @@ def _sources(drafting: Drafting) -> list[Source]:
     if drafting.method == "hybrid" and drafting.logits is not None:
         sources += logit_sources(drafting.logits)
     return sources
+
+
+_NOTHING, _NOTHING_MORE = Proposal(run_ahead=True), Proposal()
+
+
+class NoDrafter(Drafter):
+    """Proposes nothing, and says so in advance, so that the target runs ahead."""
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """See `rounds.Drafter`."""
+        return _NOTHING if limit else _NOTHING_MORE  # after the last token no pass is to begin

@@ -1,7 +1,8 @@
-"""What a target found likely, kept between processes: a logit store with a file.
+"""What is kept for drafting: a session's outputs, and what a target found likely.
 
-Only where the user asks for it (`--remember`), because the rows tell of the texts that were read:
-each has up to three ids of a text, and what the target expected after them. How far each source
+The latter is a logit store with a file. It is kept only where the user asks for it (`--remember`),
+because the rows tell of the texts that were read: each has up to three ids of a text, and what the
+target expected after them. How far each source
 could be trusted is kept with them. Each target has a folder of its own in the cache, which only its
 owner can enter, with one file, a table of kind "logits". It is hardly larger than the store. It is
 written whole or not at all, and checked like any table when it is opened. Where it cannot be used,
@@ -17,6 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -28,12 +30,15 @@ import msgpack  # type: ignore[import-untyped]
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable
 from tokalign.cost.store import cache_folder
 from tokalign.errors import TokalignError
+from tokalign.runtime.draft.context_copy import SEPARATOR
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
 from tokalign.tables.finding import Note
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tables.logit_rows import KIND, LogitRows
+from tokalign.tokenizer.vocabulary import TargetId
 
 FILE = f"remembered.{KIND}.tok"
 
@@ -214,3 +219,62 @@ def _state(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+MOST_IDS = 1 << 16
+"""Ids kept per session, about 35 MB. When a store is full, its older half is dropped."""
+
+
+class OutputStore:
+    """The outputs of one session, the oldest first, as one text with separators between them.
+
+    It belongs to one session name and one tokenizer, and nothing of it leaves the process. It has
+    no prompts; the logit store has up to three ids of any text before each row, as hashes.
+    text: all outputs so far. It grows in place; when old outputs are dropped, it is replaced.
+    logits: what the target found likely, empty at first. Several threads may use a store.
+    """
+
+    def __init__(self, *, most_ids: int = MOST_IDS) -> None:
+        self.text = SuffixAutomaton()
+        self.logits = LogitStore()
+        self._most_ids = most_ids
+        self._adding = Lock()
+
+    def add(self, output: Sequence[TargetId]) -> None:
+        """Keep one more output, or its end if it is longer than half the store.
+
+        Cost: 2-3 µs per id.
+        """
+        output = output[-self._most_ids // 2 :]
+        if not output:
+            return
+        with self._adding:
+            if len(self.text) + len(output) > self._most_ids:
+                self.text = SuffixAutomaton(_newer_half(self.text.ids))
+            self.text.extend(output)
+            self.text.append(SEPARATOR)
+
+
+def _newer_half(ids: Sequence[TargetId]) -> Sequence[TargetId]:
+    """The second half of `ids`, without the end of an output that it begins with."""
+    half = list(ids[len(ids) // 2 :])
+    return half[half.index(SEPARATOR) + 1 :]
+
+
+_STORES: dict[tuple[str, str, int], OutputStore] = {}
+
+
+def session_store(name: str, fingerprint: str, width: int) -> OutputStore:
+    """The store of a session, a tokenizer and targets with logits of this width, empty at first.
+
+    Two models of one tokenizer may pad their vocabularies differently, and one of them must not be
+    given an id that only the other has.
+    """
+    return _STORES.setdefault((name, fingerprint, width), OutputStore())
+
+
+def clear_session(name: str | None = None) -> None:
+    """Drop the outputs of one session, or of all sessions by default."""
+    for key in list(_STORES):
+        if name in (None, key[0]):
+            _STORES.pop(key, None)

@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache, LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
 
 from tokalign.runtime.mlx.layers import leaves_of
-from tokalign.runtime.session_store import OutputStore
+from tokalign.runtime.remembered import OutputStore
 
 Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""

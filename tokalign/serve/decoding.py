@@ -26,7 +26,7 @@ from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.layers import remembered
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
-from tokalign.runtime.session_store import OutputStore
+from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.text import opens_segment
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal

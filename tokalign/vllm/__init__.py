@@ -29,7 +29,7 @@ from tokalign.arguments import shown
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
-from tokalign.runtime.draft.dictionary_fit import (
+from tokalign.runtime.draft.lookup import (
     FIRST_SHARE,
     LEAST_OF_BEST,
     LEAST_SHARE,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.acceptance import Acceptance
+from tokalign.runtime.draft.neural import Acceptance
 
 
 @given(st.floats(0.05, 0.95))

@@ -9,8 +9,12 @@ import pytest
 from small_tables import table_of
 
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
-from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
+from tokalign.runtime.draft.lookup import (
+    PROMPT_END,
+    DictionaryDrafter,
+    DictionaryFit,
+    dictionary_sources,
+)
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics

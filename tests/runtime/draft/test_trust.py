@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.trust import LEAST, Trust
+from tokalign.runtime.draft.mixing import LEAST, Trust
 
 probabilities = st.floats(0, 1)
 

@@ -19,8 +19,8 @@ from tokalign.evaluate.project import (
 )
 from tokalign.evaluate.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.draft.acceptance import Acceptance
 from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner

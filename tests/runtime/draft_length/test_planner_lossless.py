@@ -10,10 +10,10 @@ from random_models import RandomDrafter, generate, random_model
 from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession

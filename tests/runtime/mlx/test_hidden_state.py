@@ -12,8 +12,7 @@ import pytest
 import zoo
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.hidden_state import HiddenStates, StatesOfText
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.target_session import HiddenStates, StatesOfText, TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
 
 IDS = mx.array([[5, 17, 3, 40]])

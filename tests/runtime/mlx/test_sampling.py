@@ -14,7 +14,7 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from numpy.testing import assert_allclose
 from random_models import VOCABULARY, RandomDrafter, generate
 
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling, logprobs_of
 from tokalign.runtime.mlx.session import top_k

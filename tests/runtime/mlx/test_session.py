@@ -21,7 +21,7 @@ from tokalign.errors import (
 )
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx import session
 from tokalign.runtime.mlx.cache import CacheOptions, common_prefix

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from random_models import random_model
 
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.sampling import Sampling

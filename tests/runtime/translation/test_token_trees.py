@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 from random_models import VOCABULARY, random_model
 
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling

@@ -1,16 +1,11 @@
 """Drafters: each guesses how the target goes on, in target ids.
 
-lookup.py               from a dictionary
-    dictionary_fit.py       which of several dictionaries know the text
+lookup.py               from a dictionary, and which of several dictionaries know the text
 context_copy.py         copies of what followed an earlier occurrence of the text's end
     suffix_automaton.py     where that was
 logit_store.py          what the target found likely at verified rows
-neural.py               a draft model
-    acceptance.py           how far its drafts were right
-recurrent.py            a recurrent drafter
-    beams.py                its beam search as a tree
+neural.py               a draft model, and how far its drafts were right
+recurrent.py            a recurrent drafter, and its beam search as a tree
 hybrid.py               one tree of all sources
     mixing.py               one probability for each id that several sources expect
-    trust.py                how often each source was right
-none.py                 plain decoding
 """

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 
+from tokalign.runtime.draft.mixing import Trust
 from tokalign.runtime.draft.suffix_automaton import START, Occurrence, Place, SuffixAutomaton
-from tokalign.runtime.draft.trust import Trust
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "copy"

@@ -18,8 +18,7 @@ from math import log
 from typing import Any, Protocol
 
 from tokalign.cost.expected_gain import Costs, Plan
-from tokalign.runtime.draft.mixing import MOST, Candidate, Mixer, Mixing, Source
-from tokalign.runtime.draft.trust import LEAST
+from tokalign.runtime.draft.mixing import LEAST, MOST, Candidate, Mixer, Mixing, Source
 from tokalign.runtime.grammar import Constraint, State
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tokalign.cost.expected_gain import Costs, Plan
-from tokalign.runtime.draft.acceptance import Acceptance
+from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.draft_length.budget import DraftBudget, Parking, Trials
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 

@@ -1,7 +1,7 @@
 """Everything in the runtime that imports mlx: sessions of models, trees, and how ids are chosen.
 
 session.py              passes of a model over whole contexts, counted and timed
-    target_session.py       the target's
+    target_session.py       the target's, with the hidden states that a drafter starts from
     draft_session.py        the draft model's: top-k ids, and chains drawn over target ids
 cache.py                a model's cache, kept in step with the contexts that it is given
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
@@ -10,7 +10,6 @@ tree_attention.py       passes over trees, and whether a model takes them
 sampling.py             choosing ids, on the device, or among a few on the host
     noise.py                randomness keyed by seed and position
 recurrent_drafter.py    a recurrent drafter's network
-    hidden_state.py         the target's last hidden state, from which it starts
     drafter_session.py      a drafter at work for one request, and its beam search
     drafter_folder.py       its files, and finding the drafter that belongs to a target
 weights.py              a model's weights, twins that share them, and the machine

@@ -25,8 +25,8 @@ from mlx.utils import tree_flatten
 from tokalign.arguments import shown_path
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.errors import FingerprintError, IncompatibleError, TokalignError
-from tokalign.runtime.mlx.hidden_state import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.target_session import HiddenStates
 from tokalign.runtime.mlx.weights import sampled_values
 from tokalign.tables.drafter_files import (
     CONFIG,

@@ -1,20 +1,155 @@
-"""The target model's session."""
+"""The target model's session, and the last hidden states of its passes for a drafter.
+
+Architectures differ in where their layers are and what they do after the head, so the state is not
+computed by calling parts of a model. A pass runs on a twin of the model (`weights.twin_of`) whose
+head notes its argument. The state is an intermediate result of the pass and costs nothing more.
+
+The head is the module that is called last with floating point numbers and gives one number for
+each id. Whether what a model returns comes from it is tried out: the head's output is replaced by
+numbers that increase from id to id, and what the model returns has to do so as well. That holds for
+scaled and soft-capped logits. mlx is lazy, so nothing of the model is computed for it.
+Models that multiply by a weight outside of a module have no such head; `docs/models.md` lists them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.hidden_state import HiddenStates
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.session import ModelSession, top_k
+from tokalign.runtime.mlx.weights import once_per_model, twin_of
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+
+class _Calls:
+    """What the watched modules of one twin were called with last."""
+
+    argument: Array = None
+    module: Any = None
+    instead: Array = None
+    """What they return in the place of their output; None for their output."""
+
+
+class _Watched:
+    """Mixed into the class of a module that turns hidden states into logits."""
+
+    _calls: _Calls
+    _original: Any
+
+    def __call__(self, x: Array, *rest: Any, **named: Any) -> Array:
+        """As the module's own; a call of an embedding with ids is not noted."""
+        output = super().__call__(x, *rest, **named)  # type: ignore[misc]
+        return self._noted(x, output) if mx.issubdtype(x.dtype, mx.floating) else output
+
+    def as_linear(self, x: Array) -> Array:
+        """As an embedding's."""
+        return self._noted(x, super().as_linear(x))  # type: ignore[misc]
+
+    def _noted(self, x: Array, output: Array) -> Array:
+        calls = self._calls
+        calls.argument, calls.module = x, self._original
+        return output if calls.instead is None else mx.broadcast_to(calls.instead, output.shape)
+
+
+class HiddenStates:
+    """A model whose passes also give their last hidden states.
+
+    model: to be called in the place of the one given; it shares its weights. head: turns hidden
+    states f[..., hidden] into logits f[..., vocabulary], before the model scales or caps them.
+    Raises: IncompatibleError for a model whose head cannot be found.
+    """
+
+    def __init__(self, model: Any) -> None:
+        found = find_head(model)
+        if found is None:
+            raise IncompatibleError(
+                f"the last hidden state of a {getattr(model, 'model_type', 'model')} model cannot "
+                "be read, because no module of it gives its logits; use it without --drafter"
+            )
+        self._calls = _Calls()
+        self.model = _watching(model, self._calls, lambda module: module is found)
+        self.head: Callable[[Array], Array] = (
+            found.as_linear if hasattr(found, "as_linear") else found
+        )
+
+    def take(self) -> Array:
+        """The states f[rows, hidden] of the latest pass, lazy. They are given once, then let go."""
+        return self.take_batch()[0]
+
+    def take_batch(self) -> Array:
+        """The states f[batch, rows, hidden] of a pass over several sequences, as `take`."""
+        states, self._calls.argument = self._calls.argument, None
+        assert states is not None, "no pass since the states were taken last"
+        return states
+
+
+@once_per_model
+def find_head(model: Any) -> Any:
+    """The module that gives a model's logits; None where there is none. It is looked for once."""
+    if not isinstance(model, nn.Module):
+        return None
+    size, calls = vocabulary_size(model), _Calls()
+    token = mx.zeros((1, 1), mx.uint32)
+    try:
+        model_of = _watching(model, calls, lambda module: _gives_logits(module, size))
+        width = model_of(token).shape[-1]
+        head = calls.module
+        calls.instead = mx.linspace(-1, 1, width)
+        alone = _watching(model, calls, lambda module: module is head)
+        logits = alone(token).reshape(-1)
+        rises = bool((logits[1:] >= logits[:-1]).all()) and bool(logits[0] < logits[-1])
+        return head if rises else None
+    except Exception:  # whatever a model raises that cannot be called without a cache
+        return None
+
+
+def _gives_logits(module: Any, size: int) -> bool:
+    weight = module.get("weight")
+    return isinstance(weight, mx.array) and weight.ndim == 2 and weight.shape[0] >= size
+
+
+def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
+    """A twin of `model` whose wanted modules note their calls."""
+
+    def replace(module: Any) -> Any:
+        if not wanted(module):
+            return None
+        kind: Any = type(module)
+        watched = kind.__new__(type(f"Watched{kind.__name__}", (_Watched, kind), {}))
+        dict.update(watched, module)  # a module is a dict; its own `update` takes parameters only
+        vars(watched).update(vars(module), _calls=calls, _original=module)
+        return watched
+
+    return twin_of(model, replace)
+
+
+class StatesOfText:
+    """Gives a drafter its states (`drafter_session.KeepsStates`) as if passes had just run.
+
+    model: the target. ids: the text. prompt: how many of the ids were given; after these alone
+    there is no state, as before the first pass of a generation.
+    Raises: IncompatibleError for a model whose states cannot be had.
+    """
+
+    def __init__(self, model: Any, ids: Sequence[TargetId], *, prompt: int) -> None:
+        states = HiddenStates(model)
+        states.model(mx.array([list(ids)]))
+        self._hidden, self._prompt = states.take(), prompt
+        mx.eval(self._hidden)
+
+    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
+        """The state f[1, hidden] before the last of `ids`, with which the text begins."""
+        return None if len(ids) <= self._prompt else self._hidden[len(ids) - 2 : len(ids) - 1]
 
 
 class _States(NamedTuple):

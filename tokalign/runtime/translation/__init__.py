@@ -6,6 +6,5 @@ exact.py                `exact`, the default between two tokenizers
     cover_search.py         which target token the draft model expects next
     boundary.py             which bytes may follow the committed ids
 growth.py               trees of a draft model, pass by pass
-by_token.py             `none` and `intersection`: every draft token is one target token
-retokenizing.py         `context:P`
+by_token.py             `none`, `intersection` (a draft token is a target token), and `context:P`
 """

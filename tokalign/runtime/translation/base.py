@@ -1,7 +1,7 @@
 """What every translation from draft ids to target ids has in common.
 
-The translations: `by_token.py` (each draft token is one target token), `retokenizing.py` (a
-published one that encodes the draft's text again), `exact.py` (this project's).
+The translations: `by_token.py` (each draft token is one target token, or the draft's text is
+encoded again), `exact.py` (this project's).
 """
 
 from __future__ import annotations
