@@ -19,12 +19,12 @@ def test_a_stop_text_is_found_where_the_whole_text_has_it(
     parts: list[str], stops: list[str]
 ) -> None:
     whole = "".join(parts)
-    ends = [whole.find(stop) + len(stop) for stop in stops if stop in whole]
+    ends = [(whole.find(stop) + len(stop), stop) for stop in stops if stop in whole]
     finder, before, found = StopTexts(stops), 0, None
     for part in parts:
         end = finder.end_in(part)
         if end is not None:
-            found = before + end
+            found = before + end[0], end[1]
             break
         before += len(part)
     assert found == min(ends, default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm.server
 import pytest
-from mlx_lm.generate import BatchGenerator
+from mlx_lm.generate import BatchGenerator, TextStateMachine
 from mlx_lm.models.cache import LRUPromptCache
 from places import DEMO
 from processes import wait_for
@@ -26,38 +25,28 @@ from served import demo_settings, request, serving
 
 USED = {
     mlx_lm.server: {
-        "APIHandler",
         "CompletionRequest",
         "GenerationArguments",
         "GenerationContext",
+        "LogitsProcessorArguments",
         "ModelDescription",
         "ModelProvider",
         "Response",
         "ResponseGenerator",
+        "SamplingArguments",
+        "ToolCallFormatter",
         "_format_top_logprobs",
         "_make_logits_processors",
         "get_system_fingerprint",
         "make_stop_sequences",
     },
-    mlx_lm.server.APIHandler: {
-        "_set_completion_headers",
-        "_set_cors_headers",
-        "_set_stream_headers",
-        "_validate",
-        "completion_usage_response",
-        "do_POST",
-        "generate_response",
-        "handle_chat_completions",
-        "handle_text_completions",
-        "validate_model_parameters",
-    },
     mlx_lm.server.ResponseGenerator: {
+        "_await_response",
         "_generate",
         "_make_state_machine",
         "_next_request",
         "_run_generate",
         "_tokenize",
-        "generate",
         "generation_available",
         "is_healthy",
         "join",
@@ -72,6 +61,7 @@ USED = {
         "prompt_cache_nbytes",
         "remove",
     },
+    TextStateMachine: {"flush", "make_state", "split"},
     LRUPromptCache: {"fetch_nearest_cache", "insert_cache", "nbytes", "trim_to"},
 }
 
@@ -95,24 +85,19 @@ def test_the_values_that_are_exchanged_have_the_fields_that_are_used() -> None:
             "has_tool_calling has_thinking tool_parser text_sm initial_state prompt "
             "prompt_cache_count _should_stop",
         ),
+        (
+            server.SamplingArguments,
+            "temperature top_p top_k min_p xtc_probability xtc_threshold",
+        ),
+        (
+            server.LogitsProcessorArguments,
+            "logit_bias repetition_penalty repetition_context_size presence_penalty "
+            "presence_context_size frequency_penalty frequency_context_size",
+        ),
         (server.CompletionRequest, "request_type prompt messages tools role_mapping"),
         (server.Response, "text token logprob finish_reason top_tokens"),
     ):
         assert [field.name for field in fields(kind)] == names.split()
-
-
-def test_the_handler_still_does_what_ours_relies_on() -> None:
-    """Errors go through `_set_completion_headers`; the handler asks for these attributes."""
-    source = inspect.getsource(mlx_lm.server.APIHandler)
-    for part in (
-        "self._set_completion_headers(400)",
-        "self._set_completion_headers(404)",
-        "self.response_generator.generate(",
-        'self.body.get("draft_model", "default_model")',
-        "self.requested_draft_model",
-        "raw_body = self.rfile.read(content_length)",
-    ):
-        assert part in source
 
 
 IM_END, END_OF_TEXT = 4, 2

@@ -105,6 +105,17 @@ def resolve_model(name: str) -> ModelLocation:
     )
 
 
+def models_here() -> list[str]:
+    """The aliases of models whose weights are on this machine, one for each model."""
+    found = {
+        alias.mlx: name
+        for name, alias in reversed(aliases().items())
+        if hub.find_cached(alias.repositories, alias.revision, hub.MODEL) is not None
+        or (alias.weights is not None and _installed(*alias.weights) is not None)
+    }
+    return [*found.values()][::-1]
+
+
 _Found = tuple[Tokenizer[Id], str, Path | None]
 """A tokenizer, where it was found, and its model's folder."""
 

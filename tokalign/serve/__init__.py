@@ -1,13 +1,16 @@
-"""The server: mlx-lm's HTTP API and flags, decoded by tokalign.
+"""The server: mlx-lm's HTTP API and flags, and two APIs more, decoded by tokalign.
 
-It is built on `mlx_lm.server`. That module's handler parses requests, runs tool parsers and writes
-answers and event streams; its prompt cache keeps contexts. What is new here:
+It is built on `mlx_lm.server`, which renders prompts, finds thoughts and tool calls in texts, and
+keeps contexts. What is new here:
 
     admission.py     refusals; who may ask, and how much
-    body.py          the fields of a request that mlx-lm does not check
+    body.py          the fields of a request, checked
+    structured.py    what an answer has to match
+    answer.py        an answer as blocks that grow, and how every API writes them
+    completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     metrics.py       counts for `/metrics`
     page.py          the chat page at `/`, which is page.html
-    handler.py       one HTTP request: paths, statuses, usage
+    handler.py       one HTTP request: paths, statuses, streams
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
     contexts.py      caches and outputs that later requests go on with

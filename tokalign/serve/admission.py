@@ -85,13 +85,14 @@ def authorized_key(headers: Mapping[str, str], keys: Collection[str]) -> str:
     if not keys:
         return ""
     scheme, _, key = str(headers.get("Authorization", "")).strip().partition(" ")
-    key = key.strip() if scheme.lower() == "bearer" else ""
+    key = key.strip() if scheme.lower() == "bearer" else str(headers.get("x-api-key", "")).strip()
     given = key.encode("latin-1")  # as which `http.server` reads every header
     # All are compared, so that the time says nothing about them.
     if not sum(hmac.compare_digest(given, known.encode()) for known in keys):
         raise Refusal(
             401,
-            "the API key is missing or wrong: send the header Authorization: Bearer KEY",
+            "the API key is missing or wrong: send the header Authorization: Bearer KEY, "
+            "or x-api-key: KEY",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )

@@ -1,20 +1,32 @@
-"""The fields of a request that mlx-lm's handler does not check, or not strictly enough.
+"""The fields of a request in the form of chat completions or completions, checked.
 
-A field that is null counts as left out, and an unknown field is ignored, as clients send
-many of both.
+Other APIs are translated into them. A field that is null counts as left out, and an unknown field
+is ignored, as clients send many of both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn, cast
 
-from tokalign.arguments import shown
+from mlx_lm.server import (
+    GenerationArguments,
+    LogitsProcessorArguments,
+    ModelDescription,
+    SamplingArguments,
+)
+
+from tokalign.arguments import require_integer, require_number, shown
 from tokalign.runtime.chat import RESERVED
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.structured import ANY_TOOL
 
+_MOST = 1 << 62
+"""Larger integers do not fit the arrays that they end up in."""
+
+_MOST_CHOICES = 128
 _MOST_TOP_LOGPROBS = 11
 _MOST_STOP_CHARACTERS = 4096
 """mlx-lm keeps what it has made of the stop texts of a hundred requests, 500 bytes a character."""
@@ -22,18 +34,55 @@ _MOST_STOP_CHARACTERS = 4096
 _RESERVED = RESERVED | {"tools"}
 """A request has a field of its own for tools."""
 
-_UNSERVED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "echo": ("the prompt is never part of the answer; leave the field out", bool),
-    "suffix": ("nothing is written before a given end; leave the field out", bool),
-    "best_of": ("one answer is made per request; leave the field out", lambda value: value != 1),
-    "functions": ("give the functions as tools", bool),
+
+class _Number(NamedTuple):
+    """A field that is a number. default: also the name of a setting."""
+
+    default: float | str | None
+    least: float = -_MOST
+    most: float = _MOST
+    is_integer: bool = False
+
+
+_SAMPLING: Mapping[str, _Number] = {
+    "temperature": _Number("temp", 0),
+    "top_p": _Number("top_p", 0, 1),
+    "top_k": _Number("top_k", 0, is_integer=True),
+    "min_p": _Number("min_p", 0, 1),
+    "xtc_probability": _Number("xtc_probability", 0, 1),
+    "xtc_threshold": _Number("xtc_threshold", 0, 1),
+}
+_PENALTIES: Mapping[str, _Number] = {
+    "repetition_penalty": _Number(0.0, 0),
+    "repetition_context_size": _Number(20, 0, is_integer=True),
+    "presence_penalty": _Number(0.0),
+    "presence_context_size": _Number(20, 0, is_integer=True),
+    "frequency_penalty": _Number(0.0),
+    "frequency_context_size": _Number(20, 0, is_integer=True),
+}
+_OTHERS: Mapping[str, _Number] = {
+    "max_tokens": _Number("max_tokens", 1, is_integer=True),
+    "num_draft_tokens": _Number("num_draft_tokens", 0, is_integer=True),
+    "top_logprobs": _Number(-1, -1, _MOST_TOP_LOGPROBS, is_integer=True),
+    "seed": _Number(None, is_integer=True),
+}
+"""The numbers that mlx-lm's server reads, with its defaults."""
+
+_UNSERVED: Mapping[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "best_of": (
+        "every answer that is made is returned; give n",
+        lambda body: bool(body["best_of"] != body.get("n", 1)),
+    ),
+    "functions": ("give the functions as tools", lambda body: bool(body["functions"])),
+    "echo": (
+        "log-probabilities of prompts are not computed; leave one of both out",
+        lambda body: bool(body["echo"] and body.get("logprobs", False) is not False),
+    ),
 }
 """Fields of OpenAI's API that ask for another answer than is given: why or what instead, and when.
 
 A client that got an answer all the same would take it for what it has asked for.
 """
-
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def read_json(data: bytes) -> dict[str, Any]:
@@ -51,36 +100,87 @@ def read_json(data: bytes) -> dict[str, Any]:
 
 
 def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
-    """The fields as mlx-lm's handler expects them. Raises: Refusal."""
+    """The fields that are no numbers, with one spelling each. Raises: Refusal."""
     body = dict(body)
-    count = body.get("n", 1)
-    is_one = count == 1 and not isinstance(count, bool)
-    _require(is_one, "n has to be 1, not {}: one answer per request", count)
     for name, (remedy, asks) in _UNSERVED.items():
-        if name in body and asks(body[name]):
+        if name in body and asks(body):
             raise Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
-    _check_stop(body.get("stop", []))
+    body["stop"] = _stop_texts(body.get("stop", []))
     for name in ("stream_options", "chat_template_kwargs", "role_mapping"):
         value = body.get(name, {})
         _require(isinstance(value, dict), f"{name} has to be an object, not {{}}", value)
-    if "stream_options" in body:  # the handler looks for this key without asking if it is there
-        body["stream_options"] = {"include_usage": False, **body["stream_options"]}
-    bias = body.get("logit_bias")  # of which mlx-lm's handler refuses the rest itself
-    for value in bias.values() if isinstance(bias, dict) else ():
-        is_number = isinstance(value, int | float | str)
-        _require(is_number, "logit_bias has to give ids numbers, not {}", value)
     if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
         raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
-    for name in ("model", "draft_model"):
+    for name in ("model", "draft_model", "adapters", "suffix"):
         value = body.get(name, "")
         _require(isinstance(value, str), f"{name} has to be a text, not {{}}", value)
     if chat:
         _check_messages(body.get("messages"))
         _check_tools(body)
     else:
-        body["prompt"] = _prompt(body.get("prompt"))
+        body["prompts"] = _prompts(body.get("prompt"))
         _spread_logprobs(body)
+    for name in ("stream", "logprobs", "echo"):
+        value = body.setdefault(name, False)
+        _require(isinstance(value, bool), f"{name} has to be true or false, not {{}}", value)
+    most = _MOST_CHOICES if chat else _MOST_CHOICES // len(body["prompts"])
+    require_integer("n", body.setdefault("n", 1), least=1, most=most)
     return body
+
+
+def arguments(body: Mapping[str, Any], settings: Settings) -> GenerationArguments:
+    """How a checked body is to be decoded. Raises: UsageError, Refusal."""
+    if "max_completion_tokens" in body:
+        body = {**body, "max_tokens": body["max_completion_tokens"]}
+    others = _numbers(_OTHERS, body, settings)
+    return GenerationArguments(
+        model=ModelDescription(
+            model=body.get("model", "default_model"),
+            draft=body.get("draft_model") or "default_model",
+            adapter=body.get("adapters"),
+        ),
+        sampling=SamplingArguments(**_numbers(_SAMPLING, body, settings)),
+        logits=LogitsProcessorArguments(
+            logit_bias=_logit_bias(body.get("logit_bias")),
+            **_numbers(_PENALTIES, body, settings),
+        ),
+        stop_words=body["stop"],
+        logprobs=body["logprobs"],
+        chat_template_kwargs=body.get("chat_template_kwargs"),
+        **others,
+    )
+
+
+def _numbers(
+    fields: Mapping[str, _Number], body: Mapping[str, Any], settings: Settings
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, (default, least, most, is_integer) in fields.items():
+        if isinstance(default, str):
+            default = getattr(settings, default)
+        value = found[name] = body.get(name, default)
+        if value is None:
+            continue
+        if is_integer:
+            require_integer(name, value, least=int(least), most=int(most))
+        else:
+            require_number(name, value, least=least, most=most)
+            found[name] = float(value)
+    return found
+
+
+def _logit_bias(given: object) -> dict[int, float] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise Refusal(400, f"logit_bias has to be an object of ids, not {shown(given)}")
+    try:
+        bias = {int(token): float(value) for token, value in given.items()}
+    except (TypeError, ValueError) as error:
+        raise Refusal(400, f"logit_bias has to give ids numbers ({error})") from error
+    for value in bias.values():
+        require_number("logit_bias", value, least=-_MOST, most=_MOST)
+    return bias
 
 
 def predicted(body: Mapping[str, Any]) -> str | None:
@@ -124,6 +224,41 @@ def tells_sources(body: Mapping[str, Any]) -> bool:
     return bool(wanted)
 
 
+def as_list(name: str, value: object) -> list[Any]:
+    """A field that has to be a list. Raises: Refusal."""
+    if not isinstance(value, list):
+        found = "is missing: a list" if value is None else f"has to be a list, not {shown(value)}"
+        raise Refusal(400, f"{name} {found}")
+    return value
+
+
+def merged(messages: Iterable[Any]) -> list[Any]:
+    """Messages for a chat template, many of which want the speakers to alternate.
+
+    Neighbours of the system or the user become one, with an empty line between their parts.
+    """
+    found: list[Any] = []
+    for message in messages:
+        role = message.get("role") if isinstance(message, dict) else None
+        if role not in ("system", "user"):
+            found.append(message)
+            continue
+        content = message.get("content")
+        if role == "system" and not content:
+            continue
+        parts = [*content] if isinstance(content, list) else [{"type": "text", "text": content}]
+        if found and isinstance(found[-1], dict) and found[-1].get("role") == role:
+            found[-1]["content"] += parts
+        else:
+            found.append({"role": role, "content": parts})
+    for message in found:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list) and all(map(_is_text_part, content)):
+            between = "\n\n" if message.get("role") in ("system", "user") else ""
+            message["content"] = between.join(part["text"] for part in content)
+    return found
+
+
 def _require(fits: bool, message: str, value: object = None) -> None:
     """Raises: Refusal with the message, in which {} stands for the value, unless that fits."""
     if not fits:
@@ -134,7 +269,7 @@ def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _check_stop(stop: object) -> None:
+def _stop_texts(stop: object) -> list[str]:
     texts = [stop] if isinstance(stop, str) else stop
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise Refusal(400, "stop has to be a text or a list of texts, none of them empty")
@@ -144,6 +279,7 @@ def _check_stop(stop: object) -> None:
         f"stop has {{}} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken",
         size,
     )
+    return texts
 
 
 def _check_messages(messages: object) -> None:
@@ -156,9 +292,7 @@ def _check_messages(messages: object) -> None:
         if not isinstance(message, dict):
             raise Refusal(400, f"{name} has to be an object, not {shown(message)}")
         role = message.get("role")
-        _require(
-            role in _ROLES, f"{name}.role has to be one of {', '.join(_ROLES)}, not {{}}", role
-        )
+        _require(isinstance(role, str), f"{name}.role has to be a text, not {{}}", role)
         _check_content(f"{name}.content", message.get("content"))
         _check_calls(f"{name}.tool_calls", message.get("tool_calls"))
 
@@ -220,19 +354,18 @@ def _function_of(tool: object) -> dict[str, Any] | None:
     return function if named else None
 
 
-def _prompt(prompt: object) -> str | list[int]:
-    """A text, or the ids of one. A list may hold one of either, as several prompts would come."""
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    are_ids = isinstance(prompt, list) and all(type(token) is int for token in prompt)
-    if isinstance(prompt, str) or are_ids:
-        return cast("str | list[int]", prompt)
+def _prompts(prompt: object) -> list[str | list[int]]:
+    """Texts, or the ids of texts: one of either, or a list of them."""
     _require(prompt is not None, "prompt is missing: a text, or the ids of one")
-    found = shown(prompt)
-    if isinstance(prompt, list):
-        texts = all(isinstance(one, str | list) for one in prompt)
-        found = f"{len(prompt)} texts" if texts else "a list of something else"
-    raise Refusal(400, f"prompt has to be one text, or the ids of one, not {found}")
+    is_list = isinstance(prompt, list) and all(isinstance(one, str | list) for one in prompt)
+    prompts: list[Any] = cast("list[Any]", prompt) if is_list and prompt else [prompt]
+    if len(prompts) > _MOST_CHOICES:
+        raise Refusal(400, f"prompt has {len(prompts)} texts, but at most {_MOST_CHOICES} may be")
+    for one in prompts:
+        are_ids = isinstance(one, list) and all(type(token) is int for token in one)
+        fits = isinstance(one, str) or are_ids
+        _require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", one)
+    return prompts
 
 
 def _spread_logprobs(body: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
+from re import findall
 from secrets import randbits
 from typing import Any, NamedTuple, cast
 
@@ -121,6 +122,35 @@ def prompt_of(decoder: Decoder, job: Job, settings: Settings) -> Prompt:
     except TokalignError:
         return Prompt(target=target)  # a template that is stricter than the target's
     return Prompt(target=target, draft=own)
+
+
+_FILL_IN = (
+    "<|fim_prefix|>{0}<|fim_suffix|>{1}<|fim_middle|>",  # Qwen, CodeGemma
+    "<fim_prefix>{0}<fim_suffix>{1}<fim_middle>",  # StarCoder, Granite
+    "<｜fim▁begin｜>{0}<｜fim▁hole｜>{1}<｜fim▁end｜>",  # DeepSeek
+    "<|code_prefix|>{0}<|code_suffix|>{1}<|code_middle|>",  # GLM
+    "[SUFFIX]{1}[PREFIX]{0}",  # Codestral
+)
+"""How models are asked for the text between two others."""
+
+
+def fill_in_prompt(tokenizer: Any, prompt: str | list[int], suffix: str) -> str:
+    """The text that asks for what stands between `prompt` and `suffix`.
+
+    tokenizer: mlx-lm's. Raises: Refusal if the model was not made for it.
+    """
+    if not isinstance(prompt, str):
+        raise Refusal(400, "suffix needs a prompt that is a text, not ids")
+    tokens = tokenizer.get_added_vocab()
+    for form in _FILL_IN:
+        if all(mark in tokens for mark in findall(r"<[^>]+>|\[[A-Z]+\]", form)):
+            return form.format(prompt, suffix)
+    raise Refusal(
+        400,
+        "suffix is not served: the tokenizer of this model has no tokens that mark a text to be "
+        "filled in; leave the field out",
+        code="unsupported_parameter",
+    )
 
 
 class Speculation:

@@ -1,28 +1,23 @@
-"""One HTTP request: mlx-lm's handler with paths, statuses, limits and usage of our own.
+"""One HTTP request: paths, statuses, streams.
 
-mlx-lm's handler reports every error by setting a status and then writing text. Here the status is
-intercepted (`_set_completion_headers`) and raised as a `Refusal`, which `_answer` writes as
-OpenAI's clients expect it.
+Every API has a `Rendering`, which translates its requests and writes its answers. What is between,
+from the fields to the steps of an answer, is the same for all.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
-import sys
-from collections.abc import Callable
-from io import BufferedReader, BytesIO
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from io import BufferedReader
 from time import monotonic
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urlsplit
-from uuid import uuid4
 
-from mlx_lm.server import APIHandler, ModelDescription, Response
+from mlx_lm.server import GenerationArguments
 
-from tokalign.arguments import shown
-from tokalign.runtime.text import token_bytes
 from tokalign.serve import body, metrics
 from tokalign.serve.admission import (
     Refusal,
@@ -35,66 +30,73 @@ from tokalign.serve.admission import (
     require_local_host,
     require_origin,
 )
-from tokalign.serve.job import NO_TOKEN, Asked, Emitted
+from tokalign.serve.answer import Choice, Rendering
+from tokalign.serve.completions import Chats, Completions
+from tokalign.serve.job import Asked
+from tokalign.serve.messages import Messages
 from tokalign.serve.page import read_page
+from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
 from tokalign.serve.structured import grammar_of
 
-_CHATS = ("/v1/chat/completions", "/chat/completions")
-_COMPLETIONS = "/v1/completions"
+_EMBEDDINGS, _COUNT_TOKENS = "/v1/embeddings", "/v1/messages/count_tokens"
+_APIS: Mapping[str, type[Rendering]] = {
+    "/v1/chat/completions": Chats,
+    "/chat/completions": Chats,
+    "/v1/completions": Completions,
+    "/v1/responses": Responses,
+    "/v1/messages": Messages,
+    _COUNT_TOKENS: Messages,
+}
+_COUNTED = (*_APIS, _EMBEDDINGS, "/", "/v1/models", "/health", "/metrics")
+"""Paths that `/metrics` names."""
+
 _HTML = "text/html; charset=utf-8"
-_OPTIONAL = ("num_draft_tokens",)
-_MOST = 1 << 62
-"""Larger integers do not fit the arrays that they end up in."""
-
-_UNLIKELY = -9999.0
-"""Sent for a log-probability that is no finite number, as by OpenAI: JSON has no other numbers."""
-
 _CONTROLS = {i: f"\\x{i:02x}" for i in (*range(0x20), *range(0x7F, 0xA0))}
 
 _LOG = logging.getLogger(__name__)
 
 
-class Handler(APIHandler):  # type: ignore[misc]
+class Handler(BaseHTTPRequestHandler):
     """A request of one client. HTTP/1.0: the connection is closed after the answer."""
 
     server_version, sys_version = "tokalign", ""
 
-    path: str
-    rfile: BinaryIO
-    requested_draft_model: str | None
+    headers: Any
+    rfile: Any
+    path = ""  # of a request that cannot be read
 
-    _asked: Asked | None = None
+    _rendering: Rendering | None = None  # of the request, once it is read
     _streams = False  # whether an event stream has begun
     _status = 0  # what was answered
-    _text_length = 0  # characters of the tokens whose log-probabilities were sent
 
-    def __init__(self, scheduler: Scheduler, *given: Any, **named: Any) -> None:
+    def __init__(self, scheduler: Scheduler, *given: Any) -> None:
         self.scheduler, self.settings = scheduler, scheduler.settings
-        self.timeout = self.settings.read_timeout
-        super().__init__(scheduler, *given, **named)
+        super().__init__(*given)
 
     def setup(self) -> None:
         """Have the whole request arrive within its time, not only each part of it."""
         super().setup()
+        seconds = self.settings.read_timeout
+        self.connection.settimeout(seconds)
         self.rfile.close()
-        self.rfile = BufferedReader(RequestStream(self.connection, self.timeout))
+        self.rfile = BufferedReader(RequestStream(self.connection, seconds))
 
     # -- routes ------------------------------------------------------------------------------------
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """The page, models, health, metrics."""
         self._answer(self._get)
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         """The headers of a GET."""
         self._answer(self._get)
 
-    def do_POST(self) -> None:  # noqa: N802
-        """Chats and completions."""
+    def do_POST(self) -> None:
+        """Chats, completions, responses, messages."""
         self._answer(self._post)
 
-    def do_OPTIONS(self) -> None:  # noqa: N802
+    def do_OPTIONS(self) -> None:
         """A browser asks whether a page may send requests."""
         self._answer(self._preflight)
 
@@ -114,10 +116,18 @@ class Handler(APIHandler):  # type: ignore[misc]
         elif path == "/metrics":
             self._write(self.scheduler.metrics.text(), metrics.CONTENT_TYPE)
         elif path.rstrip("/") == "/v1/models":
-            self._write_json({"object": "list", "data": self._models()})
+            self._write_json(
+                {
+                    "object": "list",
+                    "data": self.scheduler.model_provider.model_list(),
+                    "has_more": False,
+                }
+            )
         elif path.startswith("/v1/models/"):
             name = path.removeprefix("/v1/models/")
-            found = [model for model in self._models() if model["id"] == name]
+            found = [
+                model for model in self.scheduler.model_provider.model_list() if model["id"] == name
+            ]
             if not found:
                 raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
             self._write_json(found[0])
@@ -131,36 +141,100 @@ class Handler(APIHandler):  # type: ignore[misc]
             discard_body(self.rfile, self.headers)
             raise
         data = read_body(self.rfile, self.headers, self.settings)
-        arrived = monotonic()
         path = self._plain_path
-        if path not in (*_CHATS, _COMPLETIONS):
+        if path == _EMBEDDINGS:
+            raise Refusal(
+                501,
+                "embeddings are not served: tokalign decodes text, it embeds none; ask a "
+                "server that is made for them",
+                code="unsupported",
+            )
+        if path not in _APIS:
             raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
         given = body.read_json(data)
-        prediction, grammar = body.predicted(given), grammar_of(given)
-        tool_choice = body.tool_choice(given)
-        checked = body.check(given, chat=path in _CHATS)
-        for name in ("xtc_probability", "xtc_threshold"):  # mlx-lm's server has no flags for these
-            checked.setdefault(name, getattr(self.settings, name))
-        self._asked = Asked(
-            "chat" if path in _CHATS else "text",
-            "" if path in _CHATS else checked["prompt"],
-            checked["messages"] if path in _CHATS else [],
+        translated = _APIS[path].translate(given)
+        if path == _COUNT_TOKENS:
+            translated = {**translated, "stream": False}
+        prediction, grammar = body.predicted(translated), grammar_of(translated)
+        choice = body.tool_choice(translated)
+        checked = body.check(translated, chat=_APIS[path].is_chat)
+        args = body.arguments(checked, self.settings)
+        self.scheduler.model_provider.require_served(args.model)
+        asked = Asked(
+            "chat" if _APIS[path].is_chat else "text",
+            "",
+            checked.get("messages", []),
             checked.get("tools") or None,
             checked.get("role_mapping"),
             api_key=key,
             prediction=prediction,
             grammar=grammar,
-            tool_choice=tool_choice if path in _CHATS else None,
-            several_calls=given.get("parallel_tool_calls") is True,
-            tells_sources=body.tells_sources(given),
+            tool_choice=choice if _APIS[path].is_chat else None,
+            several_calls=checked.get("parallel_tool_calls") is True,
+            suffix=checked.get("suffix", ""),
+            only_counts=path == _COUNT_TOKENS,
             connection=self.connection,
-            arrived=arrived,
+            arrived=monotonic(),
         )
-        # mlx-lm's handler reads the request itself: it gets the one that was checked.
-        data = json.dumps(checked).encode()
-        self.path, self.rfile = path, BytesIO(data)
-        self.headers.replace_header("Content-Length", str(len(data)))
-        super().do_POST()
+        self._rendering = _APIS[path](given, checked, self.scheduler.model_provider)
+        requests = [
+            (replace(asked, prompt=prompt), _of_choice(args, index))
+            for prompt in checked.get("prompts", [""])
+            for index in range(checked["n"])
+        ]
+        if asked.only_counts:
+            (answer,), _ = self.scheduler.submit(requests)
+            self._write_json({"input_tokens": len(answer.prompt)})
+        else:
+            self._reply(self._rendering, requests, each=checked["n"])
+
+    def _reply(
+        self,
+        rendering: Rendering,
+        requests: list[tuple[Asked, GenerationArguments]],
+        *,
+        each: int,
+    ) -> None:
+        """Write the answers, `each` of them to the same prompt."""
+        answers, coming = self.scheduler.submit(requests)
+        choices = [
+            Choice(index, asked, answer, counts_prompt=index % each == 0)
+            for index, ((asked, _), answer) in enumerate(zip(requests, answers, strict=True))
+        ]
+        try:
+            if rendering.body["stream"]:
+                self._begin_stream()
+                self._send(rendering.begin(choices))
+            for index, item in coming:
+                choice = choices[index]
+                if isinstance(item, tuple):
+                    self._send([rendering.keep_alive(*item)])
+                    continue
+                for step in choice.take(item):
+                    self._send(rendering.step(choice, step))
+                if choice.reason is not None:
+                    self._send(rendering.end_choice(choice))
+            if self._streams:
+                self._send(rendering.end(choices))
+            else:
+                self._write_json(rendering.whole(choices))
+        finally:
+            for answer in answers:
+                answer.stop()
+
+    def _begin_stream(self) -> None:
+        self._streams = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Cache-Control", "no-cache")
+        self._set_cors_headers()
+        self.end_headers()
+
+    def _send(self, events: Iterable[bytes]) -> None:
+        """Send events at once. Nothing is made of them if there is no stream."""
+        if self._streams and (data := b"".join(events)):
+            self.wfile.write(data)
+            self.wfile.flush()
 
     def _authorize(self) -> str:
         """The scope of the request; see `authorized_key`. Raises: Refusal."""
@@ -189,94 +263,23 @@ class Handler(APIHandler):  # type: ignore[misc]
         self._set_cors_headers()
         self.end_headers()
 
-    # -- what mlx-lm's handler calls ---------------------------------------------------------------
-
-    def handle_chat_completions(self) -> Asked:
-        """The request, of which no image is fetched. It was checked in `body.py`."""
-        assert self._asked is not None
-        self.request_id = f"chatcmpl-{uuid4()}"
-        self.object_type = "chat.completion.chunk" if self.stream else "chat.completion"
-        return self._asked
-
-    def handle_text_completions(self) -> Asked:
-        """The same, for a completion."""
-        assert self._asked is not None
-        self.request_id, self.object_type = f"cmpl-{uuid4()}", "text_completion"
-        return self._asked
-
-    def validate_model_parameters(self) -> None:
-        """Raises: ValueError for a wrong type or range; Refusal for a model that is not served."""
-        super().validate_model_parameters()
-        for bias in (self.logit_bias or {}).values():
-            if not -_MOST <= bias <= _MOST:  # NaN neither
-                raise ValueError(f"logit_bias must have smaller numbers, not {shown(bias)}")
-        if not self.requested_draft_model:
-            self.requested_draft_model = "default_model"
-        asked = ModelDescription(
-            model=self.requested_model, draft=self.requested_draft_model, adapter=self.adapter
-        )
-        self.scheduler.model_provider.require_served(asked)
-
-    def _validate(self, name: str, expected_type: Any, *given: Any, **named: Any) -> None:
-        """As mlx-lm's, but truth values are no numbers, and numbers have to be finite."""
-        value = getattr(self, name)
-        if value is None and name in _OPTIONAL:
-            return
-        if isinstance(value, bool) and expected_type is not bool:
-            raise ValueError(f"{name} must be a number, not {shown(value)}")
-        if isinstance(value, int) and expected_type is float:
-            setattr(self, name, float(value))
-        if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
-            raise ValueError(f"{name} must be a smaller number, not {shown(value)}")
-        super()._validate(name, expected_type, *given, **named)
-
-    def generate_response(
-        self, text: str, finish_reason: str | None, *counts: Any, **parts: Any
-    ) -> dict[str, Any]:
-        """As mlx-lm's, with log-probabilities and usage in OpenAI's shape, streaming or not."""
-        for name in ("token_logprobs", "top_tokens", "tokens"):
-            parts.pop(name, None)
-        response: dict[str, Any] = super().generate_response(text, finish_reason, *counts, **parts)
-        assert self._asked is not None
-        shown, self._asked.shown = self._asked.shown, []
-        if self.logprobs or self.top_logprobs > 0:
-            response["choices"][0]["logprobs"] = self._logprobs(shown)
-        if self._asked.tells_sources:
-            response["choices"][0]["tokalign"] = self._origins(shown)
-        if "usage" in response:
-            self._complete(response["usage"])
-        return response
-
-    def completion_usage_response(self, *counts: Any) -> dict[str, Any]:
-        """As mlx-lm's, with the counts of `_complete`, named like the stream's other parts."""
-        response: dict[str, Any] = super().completion_usage_response(*counts)
-        response["object"] = self.object_type
-        self._complete(response["usage"])
-        return response
-
-    def _set_completion_headers(self, status_code: int = 200) -> None:
-        """Raises: Refusal in the place of mlx-lm's own error texts."""
-        if status_code >= 400:
-            error = sys.exc_info()[1]
-            if error is None:
-                raise Refusal(status_code, "the request cannot be read")
-            # mlx-lm answers 404 to whatever goes wrong before an answer begins.
-            raise refusal_of(error, status=400 if status_code == 400 else 500) from error
-        super()._set_completion_headers(status_code)
-
-    def _set_stream_headers(self, status_code: int = 200) -> None:
-        self._streams = True
-        super()._set_stream_headers(status_code)
-
     def _set_cors_headers(self) -> None:
         headers = getattr(self, "headers", None)  # there are none if the request is broken
-        if headers is not None and headers.get("Origin") is not None:
-            super()._set_cors_headers()
+        origin = None if headers is None else headers.get("Origin")
+        if origin is None:
+            return
+        if "*" in self.settings.allowed_origins:
+            self.send_header("Access-Control-Allow-Origin", "*")
+        elif origin in self.settings.allowed_origins:
+            self.send_header("Access-Control-Allow-Origin", origin)
+            self.send_header("Vary", "Origin")
+        self.send_header("Access-Control-Allow-Methods", "*")
+        self.send_header("Access-Control-Allow-Headers", "*")
 
     # -- answers -----------------------------------------------------------------------------------
 
     def _answer(self, route: Callable[[], None]) -> None:
-        """Run a route; whatever goes wrong is written as an error in OpenAI's shape."""
+        """Run a route; whatever goes wrong is written as an error in the API's own form."""
         try:
             try:
                 route()
@@ -290,20 +293,18 @@ class Handler(APIHandler):  # type: ignore[misc]
         except (ConnectionError, TimeoutError):
             self.close_connection = True  # nobody is there to read an answer
         path = self._plain_path
-        known = (*_CHATS, _COMPLETIONS, "/", "/v1/models", "/health", "/metrics")
         self.scheduler.metrics.requests.labels(
-            path if path in known else "other", str(self._status)
+            path if path in _COUNTED else "other", str(self._status)
         ).inc()
 
     def _refuse(self, refusal: Refusal) -> None:
-        if self._streams:
+        if self._streams and self._rendering is not None:
             self._status = refusal.status
-            self.wfile.write(f"data: {json.dumps(refusal.to_json())}\n\n".encode())
-            self.wfile.write(b"data: [DONE]\n\n")
-            self.wfile.flush()
+            self._send(self._rendering.fail(refusal))
         else:
             self._headers_buffer: list[bytes] = []  # of a success that did not come about
-            self._write_json(refusal.to_json(), status=refusal.status, headers=refusal.headers)
+            api = _APIS.get(self._plain_path, Chats)
+            self._write_json(api.error(refusal), status=refusal.status, headers=refusal.headers)
 
     def _write_json(
         self, value: Any, *, status: int = 200, headers: dict[str, str] | None = None
@@ -345,68 +346,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         line = (format % args).translate(_CONTROLS)
         _LOG.info("%s %s", self.address_string(), line)
 
-    # -- parts of an answer ------------------------------------------------------------------------
 
-    def _models(self) -> list[dict[str, Any]]:
-        listed = self.scheduler.model_provider.model_list()
-        return [{**model, "created": self.created} for model in listed]
-
-    def _complete(self, usage: dict[str, Any]) -> None:
-        """OpenAI's counts: kept prompt tokens, and drafted tokens by what became of them."""
-        assert self._asked is not None
-        answer = self._asked.answer
-        assert answer is not None
-        usage["completion_tokens"] = answer.completion_tokens
-        usage["total_tokens"] = usage["prompt_tokens"] + answer.completion_tokens
-        usage["completion_tokens_details"] = {
-            "accepted_prediction_tokens": answer.accepted,
-            "rejected_prediction_tokens": answer.rejected,
-        }
-
-    def _origins(self, shown: list[Emitted]) -> dict[str, Any]:
-        """Who proposed each token since the last part of the answer; see `docs/serve.md`."""
-        assert self._asked is not None
-        assert self._asked.answer is not None
-        plain = self._asked.answer.plain_seconds
-        return {
-            "tokens": [
-                {"text": one.text, "source": one.source, "outcome": one.outcome, "pass": one.number}
-                for one in shown
-                if one.token != NO_TOKEN
-            ],
-            "plain_tokens_per_second": None if plain is None else round(1 / plain, 3),
-        }
-
-    def _logprobs(self, shown: list[Emitted]) -> dict[str, Any]:
-        """Log-probabilities of the tokens since the last part of the answer."""
-        content = [self._token_logprobs(one) for one in shown if one.token != NO_TOKEN]
-        if self.object_type != "text_completion":
-            return {"content": content}
-        lengths = [len(one["token"]) for one in content]
-        *offsets, self._text_length = accumulate(lengths, initial=self._text_length)
-        return {
-            "content": content,
-            "text_offset": offsets,
-            "tokens": [one["token"] for one in content],
-            "token_logprobs": [one["logprob"] for one in content],
-            "top_logprobs": [
-                {other["token"]: other["logprob"] for other in one["top_logprobs"]}
-                for one in content
-            ],
-        }
-
-    def _token_logprobs(self, response: Response) -> dict[str, Any]:
-        top = sorted(response.top_tokens, key=lambda one: -float(one["logprob"]))
-        return {
-            **self._token(response.token, response.logprob),
-            "top_logprobs": [self._token(one["id"], one["logprob"]) for one in top],
-        }
-
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        vocabulary = self.scheduler.model_provider.decoder.target.tokenizer.vocabulary
-        data = token_bytes(vocabulary.tokens, token)
-        data = data or vocabulary.specials.get(token, "").encode()
-        text = data.decode("utf-8", "replace")
-        if not math.isfinite(logprob):
-            logprob = _UNLIKELY
-        return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
+def _of_choice(args: GenerationArguments, index: int) -> GenerationArguments:
+    """The arguments of the answer with this index to a prompt: its seed is that much larger."""
+    return args if args.seed is None else replace(args, seed=args.seed + index)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial, wraps
-from queue import Queue
+from functools import wraps
 from time import monotonic
 from typing import Any, Literal
 
@@ -41,12 +40,13 @@ _NOTHING: tuple[dict[str, Any], ...] = ()
 
 @dataclass
 class Answer(GenerationContext):  # type: ignore[misc]
-    """What mlx-lm's handler is told about an answer, and what `usage` says besides.
+    """What the handler is told about an answer, and what `usage` says besides.
 
-    passes: of the target, after the prompt. plain_seconds: per token of plain decoding, if that is
-    known.
+    stop_text: what ended it, if a stop text did. passes: of the target, after the prompt.
+    plain_seconds: per token of plain decoding, if that is known.
     """
 
+    stop_text: str | None = None
     completion_tokens: int = 0
     accepted: int = 0
     rejected: int = 0
@@ -56,7 +56,7 @@ class Answer(GenerationContext):  # type: ignore[misc]
 
 @dataclass
 class Emitted(Response):  # type: ignore[misc]
-    """One token as mlx-lm's handler takes it, and how it came about.
+    """One token of an answer, and how it came about.
 
     source: who proposed it, or "target". number: of the pass that it came from, the first being 1.
     """
@@ -70,10 +70,10 @@ class Emitted(Response):  # type: ignore[misc]
 class Asked(CompletionRequest):  # type: ignore[misc]
     """A request as the handler hands it over.
 
-    prompt: a text, or its ids. grammar: what the answer has to match. tool_choice: the tool that
-    has to be called, see `body.tool_choice`; several_calls: whether more than once. tells_sources:
-    whether the answer says who proposed its tokens. connection: the client's socket. shown:
-    responses that the handler has taken since it last wrote, for what it says of single tokens.
+    prompt: a text, or its ids. suffix: what the answer has to end before. grammar: what it has to
+    match. tool_choice: the tool that has to be called, see `body.tool_choice`; several_calls:
+    whether more than once. only_counts: whether the prompt is all that is asked about. connection:
+    the client's socket.
     """
 
     prompt: str | list[int]
@@ -82,17 +82,10 @@ class Asked(CompletionRequest):  # type: ignore[misc]
     grammar: Grammar | None = None
     tool_choice: str | None = None
     several_calls: bool = False
-    tells_sources: bool = False
+    suffix: str = ""
+    only_counts: bool = False
     connection: socket.socket | None = None
     arrived: float = field(default_factory=monotonic)
-    answer: Answer | None = None
-    shown: list[Emitted] = field(default_factory=list)
-
-    def showing(self, responses: Iterator[Emitted]) -> Iterator[Emitted]:
-        """The responses; each is noted in `shown` before it is passed on."""
-        for response in responses:
-            self.shown.append(response)
-            yield response
 
     @property
     def is_gone(self) -> bool:
@@ -139,12 +132,15 @@ class StopTexts:
         self._kept = max(map(len, self._texts), default=1) - 1
         self._tail = ""
 
-    def end_in(self, part: str) -> int | None:
-        """Index in `part` after the stop text that ends first; None if none ends in it."""
+    def end_in(self, part: str) -> tuple[int, str] | None:
+        """The stop text that ends first in `part`, and the index after it; None for none."""
         text, before = self._tail + part, len(self._tail)
-        ends = [at + len(stop) for stop in self._texts if (at := text.find(stop)) >= 0]
+        ends = [(at + len(stop), stop) for stop in self._texts if (at := text.find(stop)) >= 0]
         self._tail = text[-self._kept :] if self._kept else ""
-        return min(ends) - before if ends else None
+        if not ends:
+            return None
+        end, stop = min(ends)
+        return end - before, stop
 
 
 class Positioned:
@@ -168,14 +164,15 @@ class Positioned:
 class Job:
     """A request that has been started. Only the scheduler's thread uses it.
 
-    ids: prompt and answer so far. max_tokens: of the answer; the context has room for them.
+    queue: whatever has a queue's `put`. ids: prompt and answer so far. max_tokens: of the answer;
+    the context has room for them.
     deadline: when the answer ends, finished or not. ended: why it ended; None until then.
     opening: the target's cache that was found for the prompt. draft: the draft's, until it is used.
     grammar: what the answer has to match; constraint: the same after this prompt.
     marks: numbers of prompt ids after which the cache is worth keeping, and what ends there.
     """
 
-    queue: Queue[Any]
+    queue: Any
     asked: Asked
     args: GenerationArguments
     answer: Answer
@@ -246,7 +243,6 @@ class Job:
 
         source, outcome: as in a `Piece`. Returns: whether the answer ends with it.
         """
-        put = partial(self._put, token, logprobs, source, outcome)
         assert self.ended is None
         self.ids.append(token)
         self.answer.completion_tokens += 1
@@ -258,20 +254,20 @@ class Job:
         if reason is not None:
             self._detokenizer.finalize()
         text = self._detokenizer.last_segment
-        end = self._stop_texts.end_in(text)
-        if end is not None:
-            # What precedes the stop text is shown; the handler takes the stop text away.
-            put(text[:end], None)
-            self.end("stop")
-        elif reason == "stop":
-            # The handler drops what it holds back, such as the first letters of a stop text, if an
-            # answer stops, and shows it if its length ends it. Here it belongs to the answer.
-            put(text, "length")
-            self.end("stop")
-        else:
-            put(text, reason)
-            self.ended = reason
-        return self.ended is not None
+        found = self._stop_texts.end_in(text)
+        if found is not None:
+            # The handler takes the stop text away, which it may have held back in part.
+            end, self.answer.stop_text = found
+            text, reason = text[:end], "stop"
+        count, logprob, top = max(0, self.args.top_logprobs), 0.0, _NOTHING
+        if logprobs is not None and (self.args.logprobs or count):
+            row = logprobs.astype(mx.float32)
+            logprob = float(row[token].item())
+            top = _format_top_logprobs(row, count, self.tokenizer)
+        number = self.answer.passes
+        self.queue.put(Emitted(text, token, logprob, reason, top, source, outcome, number))
+        self.ended = reason
+        return reason is not None
 
     def end(self, reason: Reason) -> None:
         """End the answer without another id."""
@@ -285,20 +281,3 @@ class Job:
     def fail(self, error: Exception) -> None:
         """Hand over an error in the place of the rest of the answer."""
         self.queue.put(error)
-
-    def _put(
-        self,
-        token: int,
-        logprobs: Array | None,
-        source: str,
-        outcome: Outcome,
-        text: str,
-        reason: Reason | None,
-    ) -> None:
-        count, logprob, top = max(0, self.args.top_logprobs), 0.0, _NOTHING
-        if logprobs is not None and (self.args.logprobs or count):
-            row = logprobs.astype(mx.float32)
-            logprob = float(row[token].item())
-            top = _format_top_logprobs(row, count, self.tokenizer)
-        number = self.answer.passes
-        self.queue.put(Emitted(text, token, logprob, reason, top, source, outcome, number))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from time import time
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +14,7 @@ from mlx_lm.server import ModelDescription, ModelProvider
 
 from tokalign.assemble import assemble, choose_dtype, keep_loaded
 from tokalign.errors import CacheError, MissingAssetError
-from tokalign.names.registry import resolve_model
+from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.serve import Settings
@@ -170,6 +172,23 @@ class Models(ModelProvider):  # type: ignore[misc]
         return True
 
     def model_list(self) -> list[dict[str, Any]]:
-        """What `/v1/models` lists: the names that a request may use as its `model`."""
-        name = self._settings.model
-        return [] if name is None else [{"id": name, "object": "model", "owned_by": "tokalign"}]
+        """What `/v1/models` lists: the names that a request may use as its `model`.
+
+        Where requests may name other models, those are the ones with files on this machine.
+        """
+        served = self._settings
+        names = [] if served.model is None else [served.model]
+        if served.allow_model_switching:
+            names += [name for name in models_here() if name not in names]
+        return [{**_LISTED, "id": name, "display_name": name} for name in names]
+
+
+_STARTED = int(time())
+_LISTED = {
+    "object": "model",
+    "owned_by": "tokalign",
+    "created": _STARTED,
+    "type": "model",
+    "created_at": datetime.fromtimestamp(_STARTED, UTC).isoformat(),
+}
+"""A model as OpenAI's clients want it, and as Anthropic's do."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -32,6 +33,7 @@ from tokalign.serve.decoding import (
     Speculation,
     check_bias,
     decoder_of,
+    fill_in_prompt,
     prompt_of,
     sampling_of,
 )
@@ -51,10 +53,22 @@ _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
 _LOG = logging.getLogger(__name__)
 
 
-class _Request(NamedTuple):
-    """A request as it comes from mlx-lm's handler."""
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A queue that several jobs put into, each with its index."""
 
-    queue: Queue[Any]
+    queue: Queue[tuple[int, Any]]
+    index: int
+
+    def put(self, item: Any) -> None:
+        """See `Queue`."""
+        self.queue.put((self.index, item))
+
+
+class _Request(NamedTuple):
+    """A request as the handler submits it."""
+
+    queue: _Lane
     asked: Asked
     args: GenerationArguments
 
@@ -112,13 +126,15 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         while task.exists() and monotonic() < deadline:
             sleep(_THREAD_END)
 
-    def generate(
-        self,
-        request: Asked,
-        generation_args: GenerationArguments,
-        progress_callback: Callable[[int, int], None] | None = None,
-    ) -> tuple[Answer, Iterator[Any]]:
-        """See mlx-lm. Raises: Refusal if too many wait, or for a request that cannot be started."""
+    def submit(
+        self, requests: Sequence[tuple[Asked, GenerationArguments]]
+    ) -> tuple[list[Answer], Iterator[tuple[int, Any]]]:
+        """Have requests answered that belong together.
+
+        Returns: their answers, when all have been started; then what comes of each, by its index: a
+        `Emitted`, or a pair with how many ids of the prompt have been read, and of how many.
+        Raises: Refusal if too many wait, or for a request that cannot be started.
+        """
         if self.queue_length >= self.settings.max_waiting:
             raise Refusal(
                 429,
@@ -128,12 +144,40 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             )
         if self._stop or not self.generation_available():
             raise Refusal(503, "the server is shutting down")
-        answer, responses = super().generate(request, generation_args, progress_callback)
-        request.answer = answer
-        asks = generation_args.logprobs or generation_args.top_logprobs > 0
-        if asks or request.tells_sources:
-            responses = request.showing(responses)
-        return answer, responses
+        queue: Queue[tuple[int, Any]] = Queue()
+        for index, (asked, args) in enumerate(requests):
+            self.requests.put((_Lane(queue, index), asked, args))
+        answers: dict[int, Answer] = {}
+        early: list[tuple[int, Any]] = []
+        try:
+            while len(answers) < len(requests):
+                index, item = self._await(queue)
+                if isinstance(item, Answer):
+                    answers[index] = item
+                else:
+                    early.append((index, item))
+        except Exception:
+            for answer in answers.values():
+                answer.stop()
+            raise
+
+        def rest() -> Iterator[tuple[int, Any]]:
+            left, before = len(requests), iter(early)
+            while left:
+                index, item = next(before, None) or self._await(queue)
+                if item is None:
+                    left -= 1
+                else:
+                    yield index, item
+
+        return [answers[index] for index in range(len(requests))], rest()
+
+    def _await(self, queue: Queue[tuple[int, Any]]) -> tuple[int, Any]:
+        """What a lane's job says next. Raises: what went wrong."""
+        index, item = self._await_response(queue)
+        if isinstance(item, Exception):
+            raise item
+        return index, item
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -185,7 +229,10 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
                     _LOG.exception("a request could not be started")
                 request.queue.put(error)
                 continue
-            self._jobs.append(job)
+            if job is None:
+                request.queue.put(None)
+            else:
+                self._jobs.append(job)
 
     def _drop_abandoned(self) -> None:
         now = monotonic()
@@ -323,18 +370,14 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
 
     # -- beginnings --------------------------------------------------------------------------------
 
-    def _start(self, request: _Request) -> Job:
-        """Read a request. Raises: Refusal or UsageError for one that cannot be honoured."""
+    def _start(self, request: _Request) -> Job | None:
+        """Read a request. Returns: no job if nothing but its prompt's tokens are asked about.
+
+        Raises: Refusal or UsageError for one that cannot be honoured.
+        """
         queue, asked, args = request
         models = self.model_provider
         prompt, marks, initial_state = self._read(asked, args)
-        length = models.context_length
-        if len(prompt) >= length:
-            raise ContextLengthError(len(prompt), length)
-        check_bias(args, vocabulary_size(models.model))
-        opening = self._contexts.fetch(
-            models.model_key, asked.api_key, prompt, layers=models.layers
-        )
         _, text_machine = self._make_state_machine(
             models.model_key, models.tokenizer, args.stop_words
         )
@@ -345,8 +388,18 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             text_sm=text_machine,
             initial_state=initial_state,
             prompt=prompt,
-            prompt_cache_count=len(opening.ids),
         )
+        if asked.only_counts:
+            queue.put(answer)
+            return None
+        length = models.context_length
+        if len(prompt) >= length:
+            raise ContextLengthError(len(prompt), length)
+        check_bias(args, vocabulary_size(models.model))
+        opening = self._contexts.fetch(
+            models.model_key, asked.api_key, prompt, layers=models.layers
+        )
+        answer.prompt_cache_count = len(opening.ids)
         grammar = self._grammar(asked)
         job = Job(
             queue=queue,
@@ -411,12 +464,15 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         return list(prompt), marks, state
 
     def _tokenize(self, tokenizer: Any, asked: Asked, args: GenerationArguments) -> Any:
-        """See mlx-lm. The prompt of a completion may be given as ids."""
+        """See mlx-lm. A completion's prompt may be given as ids, and may have a suffix."""
         ids = asked.prompt
-        if isinstance(ids, str):
-            return super()._tokenize(tokenizer, asked, args)
-        self.model_provider.decoder.open_target().require_ids("prompt", cast("list[TargetId]", ids))
-        return ids, [ids], ["assistant"], "normal", None
+        if asked.suffix:
+            asked = replace(asked, prompt=fill_in_prompt(tokenizer, ids, asked.suffix))
+        elif not isinstance(ids, str):
+            target = self.model_provider.decoder.open_target()
+            target.require_ids("prompt", cast("list[TargetId]", ids))
+            return ids, [ids], ["assistant"], "normal", None
+        return super()._tokenize(tokenizer, asked, args)
 
     def _speculation(self, job: Job) -> Speculation:
         models = self.model_provider

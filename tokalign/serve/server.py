@@ -13,7 +13,6 @@ from threading import Thread, current_thread, main_thread
 from time import monotonic
 from typing import Any
 
-from mlx_lm.server import get_system_fingerprint
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from tokalign.errors import UsageError
@@ -64,9 +63,7 @@ class Server(ThreadingHTTPServer):
         maybe_set_recommended_wired_limit()
         self.metrics = Metrics()
         self.scheduler = Scheduler(Models(settings, note), settings, self.metrics)
-        self.RequestHandlerClass = partial(
-            Handler, self.scheduler, system_fingerprint=get_system_fingerprint()
-        )
+        self.RequestHandlerClass = partial(Handler, self.scheduler)
 
     def __enter__(self) -> Server:
         """Load the models and answer requests. Raises: as loading them does."""

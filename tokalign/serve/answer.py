@@ -1,0 +1,252 @@
+"""An answer as every API writes it: blocks of text, thought and tool calls, which grow.
+
+A `Choice` makes steps out of the responses of one job; mlx-lm's text state machine finds thoughts
+and calls in them. A `Rendering` writes the steps of a request's choices as one API has them: every
+API has one, and they share everything before this. Read next: `completions.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Any, ClassVar, Literal, NamedTuple
+from uuid import uuid4
+
+from mlx_lm.generate import TextStateMachine
+from mlx_lm.server import ToolCallFormatter
+
+from tokalign.runtime.text import token_bytes
+from tokalign.serve.admission import Refusal
+from tokalign.serve.job import NO_TOKEN, Answer, Asked, Emitted, Reason
+from tokalign.serve.models import Models
+
+Kind = Literal["text", "thought", "call"]
+
+_UNLIKELY = -9999.0
+"""Sent for a log-probability that is no finite number, as by OpenAI: JSON has no other numbers."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A part of an answer. text: of a call its arguments, in JSON. id, name: of a call."""
+
+    kind: Kind
+    text: str = ""
+    id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of the block with this index: it begins, grows by a text, or ends."""
+
+    what: Literal["begin", "grow", "end"]
+    index: int
+    block: Block
+    text: str = ""
+
+
+class Choice:
+    """One answer to one prompt.
+
+    counts_prompt: whether it is the first to its prompt. tokens: responses that were not written
+    yet. shown: characters of those that were. reason: why it ended; None until then.
+    """
+
+    def __init__(
+        self, index: int, asked: Asked, answer: Answer, *, counts_prompt: bool = True
+    ) -> None:
+        self.index, self.asked, self.answer = index, asked, answer
+        self.counts_prompt = counts_prompt
+        self.blocks: list[Block] = []
+        self.tokens: list[Emitted] = []
+        self.shown = 0
+        self.thought_tokens = 0
+        self.reason: Reason | Literal["tool_calls"] | None = None
+        self._format = ToolCallFormatter(answer.tool_parser, asked.tools)
+        self._machine = answer.text_sm.make_state(answer.initial_state)
+        self._state = answer.initial_state
+        self._call = ""
+        self._space = ""  # after a thought or a call: a text's, if one comes
+        self._is_open = False
+
+    def text(self, kind: Kind) -> str:
+        """The text of all blocks of a kind."""
+        return "".join(block.text for block in self.blocks if block.kind == kind)
+
+    def take_tokens(self) -> list[Emitted]:
+        """The tokens since the last call."""
+        tokens, self.tokens = self.tokens, []
+        return tokens
+
+    @property
+    def calls(self) -> list[Block]:
+        """The tools that were called."""
+        return [block for block in self.blocks if block.kind == "call"]
+
+    def take(self, response: Emitted) -> Iterator[Step]:
+        """The steps that one more response of the job makes."""
+        if response.token != NO_TOKEN:
+            self.tokens.append(response)
+            self.thought_tokens += self._state == "reasoning"
+        self._machine, segments = TextStateMachine.split(self._machine, response.text)
+        ends = response.finish_reason is not None
+        if ends and self.answer.stop_text is None:
+            self._machine, held, state = TextStateMachine.flush(self._machine)
+            segments.append((state, held))
+        for state, text in segments:
+            yield from self._add(state, text)
+        if ends:
+            yield from self._end_calls()
+            yield from self._end()
+            stopped = response.finish_reason == "stop"
+            self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
+
+    def _add(self, state: str, text: str) -> Iterator[Step]:
+        if state != "tool":
+            yield from self._end_calls()
+        self._state = state
+        if state == "tool":
+            self._call += text
+        elif text:
+            yield from self._grow("thought" if state == "reasoning" else "text", text)
+
+    def _grow(self, kind: Kind, text: str) -> Iterator[Step]:
+        before = self.blocks[-1].kind if self.blocks else kind
+        if kind == "text" and before != "text":
+            self._space = text = self._space + text
+            if text.isspace():
+                return
+        if not self._is_open or before != kind:
+            yield from self._begin(Block(kind))
+        self._space = ""
+        self.blocks[-1].text += text
+        yield Step("grow", len(self.blocks) - 1, self.blocks[-1], text)
+
+    def _begin(self, block: Block) -> Iterator[Step]:
+        yield from self._end()
+        self.blocks.append(block)
+        self._is_open = True
+        yield Step("begin", len(self.blocks) - 1, block)
+
+    def _end(self) -> Iterator[Step]:
+        if self._is_open:
+            self._is_open = False
+            yield Step("end", len(self.blocks) - 1, self.blocks[-1])
+
+    def _end_calls(self) -> Iterator[Step]:
+        """The calls in a text that has ended; none where the parser finds none."""
+        text, self._call = self._call, ""
+        for call in self._format([text] if text else []):
+            block = Block("call", id=call["id"], name=call["function"]["name"])
+            yield from self._begin(block)
+            block.text = call["function"]["arguments"]
+            yield Step("grow", len(self.blocks) - 1, block, block.text)
+            yield from self._end()
+
+
+class Usage(NamedTuple):
+    """Tokens of a request. prompt: of every prompt once; cached: those of them not read again."""
+
+    prompt: int
+    cached: int
+    completion: int
+    accepted: int
+    rejected: int
+    thought: int
+
+    @classmethod
+    def of(cls, choices: Sequence[Choice]) -> Usage:
+        """Those of all choices."""
+        firsts = [one.answer for one in choices if one.counts_prompt]
+        return cls(
+            prompt=sum(len(answer.prompt) for answer in firsts),
+            cached=sum(answer.prompt_cache_count for answer in firsts),
+            completion=sum(one.answer.completion_tokens for one in choices),
+            accepted=sum(one.answer.accepted for one in choices),
+            rejected=sum(one.answer.rejected for one in choices),
+            thought=sum(one.thought_tokens for one in choices),
+        )
+
+
+class Rendering(ABC):
+    """One API's way of writing an answer, of which one is made for each request.
+
+    given: the request's body as it came. body: in the fields of chat completions or completions.
+    """
+
+    is_chat: ClassVar[bool] = True
+
+    def __init__(self, given: dict[str, Any], body: dict[str, Any], models: Models) -> None:
+        self.given, self.body, self._models = given, body, models
+        self.created, self.id = int(time()), uuid4().hex
+        self.model = str(body.get("model", "default_model"))
+        self.wants_logprobs = bool(body.get("logprobs") or body.get("top_logprobs", 0) > 0)
+
+    @staticmethod
+    def translate(given: dict[str, Any]) -> dict[str, Any]:
+        """A body in the fields of chat completions. Raises: Refusal."""
+        return given
+
+    @staticmethod
+    def error(refusal: Refusal) -> dict[str, Any]:
+        """An error in the API's form: OpenAI's."""
+        return refusal.to_json()
+
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The events of a stream before the first step."""
+        yield from ()
+
+    @abstractmethod
+    def step(self, choice: Choice, step: Step) -> Iterator[bytes]:
+        """The events of a step."""
+
+    def end_choice(self, choice: Choice) -> Iterator[bytes]:
+        """The events after the last step of a choice."""
+        yield from ()
+
+    @abstractmethod
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The events after the last step of all."""
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The answer that is no stream."""
+
+    def fail(self, refusal: Refusal) -> Iterator[bytes]:
+        """The last events of a stream that fails."""
+        yield event(self.error(refusal))
+
+    def keep_alive(self, read: int, total: int) -> bytes:
+        """What a stream sends while a prompt is read."""
+        return f": keepalive {read}/{total}\n\n".encode()
+
+    def logprobs(self, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
+        """Log-probabilities of tokens, most probable first; none if none are wanted."""
+        return [self._token_logprobs(one) for one in tokens] if self.wants_logprobs else []
+
+    def _token_logprobs(self, response: Emitted) -> dict[str, Any]:
+        top = sorted(response.top_tokens, key=lambda one: -float(one["logprob"]))
+        return {
+            **self._token(response.token, response.logprob),
+            "top_logprobs": [self._token(one["id"], one["logprob"]) for one in top],
+        }
+
+    def _token(self, token: Any, logprob: float) -> dict[str, Any]:
+        vocabulary = self._models.decoder.target.tokenizer.vocabulary
+        data = token_bytes(vocabulary.tokens, token)
+        data = data or vocabulary.specials.get(token, "").encode()
+        text = data.decode("utf-8", "replace")
+        if not math.isfinite(logprob):
+            logprob = _UNLIKELY
+        return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {json.dumps(data)}\n\n".encode()

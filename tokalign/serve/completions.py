@@ -1,0 +1,176 @@
+"""OpenAI's chat completions and completions, as mlx-lm's server writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any, cast
+
+from mlx_lm.server import get_system_fingerprint
+
+from tokalign.serve.admission import Refusal
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.body import tells_sources
+from tokalign.serve.job import Emitted
+from tokalign.serve.models import Models
+from tokalign.tokenizer.vocabulary import TargetId
+
+_DONE = b"data: [DONE]\n\n"
+_fingerprint = cache(get_system_fingerprint)
+
+
+class Chats(Rendering):
+    """`/v1/chat/completions`."""
+
+    kind, prefix = "chat.completion", "chatcmpl-"
+
+    def __init__(self, given: dict[str, Any], body: dict[str, Any], models: Models) -> None:
+        super().__init__(given, body, models)
+        self._tells_sources = tells_sources(body)
+
+    def step(self, choice: Choice, step: Step) -> Iterator[bytes]:
+        """A chunk wherever a block grows."""
+        if step.what == "grow":
+            yield self._chunk([self._part(choice, step)])
+
+    def end_choice(self, choice: Choice) -> Iterator[bytes]:
+        """A chunk with the reason."""
+        yield self._chunk([self._part(choice, None)])
+
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The usage, if it is asked for."""
+        if self.body.get("stream_options", {}).get("include_usage"):
+            yield self._chunk([], usage=_usage(choices))
+        yield _DONE
+
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """See `Rendering`."""
+        return self._object(self.kind, [self._whole(c) for c in choices], usage=_usage(choices))
+
+    def fail(self, refusal: Refusal) -> Iterator[bytes]:
+        """See `Rendering`."""
+        yield from (event(self.error(refusal)), _DONE)
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return event(self._object(f"{self.kind}.chunk", choices, **more))
+
+    def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {
+            "id": self.prefix + self.id,
+            "system_fingerprint": _fingerprint(),
+            "object": kind,
+            "model": self.model,
+            "created": self.created,
+            "choices": choices,
+            **more,
+        }
+
+    def _frame(self, choice: Choice) -> dict[str, Any]:
+        """What every part of a choice has."""
+        frame: dict[str, Any] = {"index": choice.index, "finish_reason": choice.reason}
+        tokens = choice.take_tokens()
+        if self.wants_logprobs:
+            frame["logprobs"] = self._shown(choice, self.logprobs(tokens))
+        if self._tells_sources:
+            frame["tokalign"] = _origins(choice, tokens)
+        return frame
+
+    def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"content": content}
+
+    def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
+        delta: dict[str, Any] = {"role": "assistant"}
+        match step:
+            case Step(block=Block(kind="call") as block):
+                delta["tool_calls"] = [{**_call(block), "index": choice.calls.index(block)}]
+            case Step(block=block, text=text):
+                delta["content" if block.kind == "text" else "reasoning"] = text
+        return {**self._frame(choice), "delta": delta}
+
+    def _whole(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text("text") or None}
+        if thought := choice.text("thought"):
+            message["reasoning"] = thought
+        if calls := choice.calls:
+            message["tool_calls"] = [_call(block) for block in calls]
+        return {**self._frame(choice), "message": message}
+
+
+class Completions(Chats):
+    """`/v1/completions`."""
+
+    is_chat = False
+    kind, prefix = "text_completion", "cmpl-"
+
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The prompts, if they are to be part of the answers."""
+        if self.body.get("echo"):
+            for choice in choices:
+                frame = {"index": choice.index, "finish_reason": None}
+                yield self._chunk([{**frame, "text": self._prompt(choice)}])
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return event(self._object(self.kind, choices, **more))
+
+    def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
+        is_text = step is not None and step.block.kind == "text"
+        return {**self._frame(choice), "text": step.text if step and is_text else ""}
+
+    def _whole(self, choice: Choice) -> dict[str, Any]:
+        before = self._prompt(choice) if self.body.get("echo") else ""
+        return {**self._frame(choice), "text": before + choice.text("text")}
+
+    def _prompt(self, choice: Choice) -> str:
+        prompt = choice.asked.prompt
+        if isinstance(prompt, str):
+            return prompt
+        tokenizer = self._models.decoder.target.tokenizer
+        return tokenizer.decode(cast("list[TargetId]", prompt))
+
+    def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
+        lengths = [len(one["token"]) for one in content]
+        *offsets, choice.shown = accumulate(lengths, initial=choice.shown)
+        return {
+            "content": content,
+            "text_offset": offsets,
+            "tokens": [one["token"] for one in content],
+            "token_logprobs": [one["logprob"] for one in content],
+            "top_logprobs": [
+                {other["token"]: other["logprob"] for other in one["top_logprobs"]}
+                for one in content
+            ],
+        }
+
+
+def _origins(choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
+    """Who proposed each of these tokens; see `docs/serve.md`."""
+    plain = choice.answer.plain_seconds
+    return {
+        "tokens": [
+            {"text": one.text, "source": one.source, "outcome": one.outcome, "pass": one.number}
+            for one in tokens
+        ],
+        "plain_tokens_per_second": None if plain is None else round(1 / plain, 3),
+    }
+
+
+def _call(block: Block) -> dict[str, Any]:
+    function = {"name": block.name, "arguments": block.text}
+    return {"function": function, "type": "function", "id": block.id}
+
+
+def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    """OpenAI's counts: kept prompt tokens, and drafted tokens by what became of them."""
+    usage = Usage.of(choices)
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.thought,
+            "accepted_prediction_tokens": usage.accepted,
+            "rejected_prediction_tokens": usage.rejected,
+        },
+    }

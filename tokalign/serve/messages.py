@@ -1,0 +1,224 @@
+"""Anthropic's messages: their fields as those of chat completions, answers in their form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tokalign.arguments import shown
+from tokalign.serve.admission import Refusal
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.body import as_list, merged
+
+_ERRORS: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_REASONS: Mapping[str | None, str] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+}
+_CHOICES: Mapping[str | None, str] = {"auto": "auto", "any": "required", "none": "none"}
+_BILLING = "x-anthropic-billing-header:"
+"""Begins a text that Claude Code puts first: it is no instruction, and another one every time, so
+that no context could be kept."""
+
+
+class Messages(Rendering):
+    """`/v1/messages`."""
+
+    @staticmethod
+    def translate(given: dict[str, Any]) -> dict[str, Any]:
+        """See `Rendering`."""
+        body = dict(given)
+        messages = as_list("messages", body.get("messages"))
+        system = body.pop("system", [])
+        body["messages"] = merged(
+            [
+                {"role": "system", "content": _system(system)},
+                *(one for message in messages for one in _messages(message)),
+            ]
+        )
+        body["stop"] = body.pop("stop_sequences", [])
+        if "tools" in body:
+            body["tools"] = [_tool(tool) for tool in as_list("tools", body["tools"]) if _can(tool)]
+        choice = body.get("tool_choice")
+        if isinstance(choice, dict):
+            name = choice.get("name")
+            function = {"type": "function", "function": {"name": name}}
+            kind = choice.get("type")
+            body["tool_choice"] = function if kind == "tool" else _CHOICES.get(kind, kind)
+            body["parallel_tool_calls"] = choice.get("disable_parallel_tool_use") is False
+        thinking = body.pop("thinking", None)
+        if isinstance(thinking, dict):
+            variables = {"enable_thinking": thinking.get("type") != "disabled"}
+            body["chat_template_kwargs"] = variables | body.get("chat_template_kwargs", {})
+        output = body.get("output_config")
+        form = output.get("format") if isinstance(output, dict) else body.get("output_format")
+        if isinstance(form, dict):
+            schema = {"schema": form.get("schema"), "strict": True}
+            body["response_format"] = {"type": form.get("type"), "json_schema": schema}
+        return body
+
+    @staticmethod
+    def error(refusal: Refusal) -> dict[str, Any]:
+        """See `Rendering`."""
+        kind = "invalid_request_error" if refusal.status < 500 else "api_error"
+        error = {"type": _ERRORS.get(refusal.status, kind), "message": str(refusal)}
+        return {"type": "error", "error": error}
+
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """See `Rendering`."""
+        yield _event("message_start", message=self._message(choices, []))
+
+    def step(self, choice: Choice, step: Step) -> Iterator[bytes]:
+        """See `Rendering`."""
+        match step.what:
+            case "begin":
+                empty = {**_content(step.block), **_EMPTY[step.block.kind]}
+                yield _event("content_block_start", index=step.index, content_block=empty)
+            case "grow":
+                kind, name = _DELTAS[step.block.kind]
+                delta = {"type": kind, name: step.text}
+                yield _event("content_block_delta", index=step.index, delta=delta)
+            case "end":
+                if step.block.kind == "thought":
+                    signature = {"type": "signature_delta", "signature": ""}
+                    yield _event("content_block_delta", index=step.index, delta=signature)
+                yield _event("content_block_stop", index=step.index)
+
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """See `Rendering`."""
+        message = self._message(choices, [])
+        delta = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+        yield _event("message_delta", delta=delta, usage=message["usage"])
+        yield _event("message_stop")
+
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """See `Rendering`."""
+        return self._message(choices, [_content(block) for block in choices[0].blocks])
+
+    def fail(self, refusal: Refusal) -> Iterator[bytes]:
+        """See `Rendering`."""
+        yield event(self.error(refusal), "error")
+
+    def keep_alive(self, read: int, total: int) -> bytes:
+        """See `Rendering`."""
+        return _event("ping")
+
+    def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
+        (choice,) = choices
+        usage, stop = Usage.of(choices), choice.answer.stop_text
+        reason = None if choice.reason is None else _REASONS[choice.reason]
+        return {
+            "id": f"msg_{self.id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": "stop_sequence" if stop and reason == "end_turn" else reason,
+            "stop_sequence": stop if choice.reason else None,
+            "usage": {
+                "input_tokens": usage.prompt - usage.cached,
+                "cache_creation_input_tokens": 0,
+                "cache_read_input_tokens": usage.cached,
+                "output_tokens": usage.completion if choice.reason else 0,
+            },
+        }
+
+
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thought": ("thinking_delta", "thinking"),
+    "call": ("input_json_delta", "partial_json"),
+}
+_EMPTY: Mapping[str, dict[str, Any]] = {
+    "text": {"text": ""},
+    "thought": {"thinking": ""},
+    "call": {"input": {}},
+}
+
+
+def _event(kind: str, **more: Any) -> bytes:
+    return event({"type": kind, **more}, kind)
+
+
+def _content(block: Block) -> dict[str, Any]:
+    """A block of an answer."""
+    match block.kind:
+        case "text":
+            return {"type": "text", "text": block.text}
+        case "thought":
+            return {"type": "thinking", "thinking": block.text, "signature": ""}
+        case "call":
+            given = json.loads(block.text) if block.text else {}
+            fits = isinstance(given, dict)
+            arguments = given if fits else {"arguments": given}
+            return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+def _system(given: Any) -> str:
+    texts = (
+        [given]
+        if isinstance(given, str)
+        else [
+            part.get("text") if isinstance(part, dict) else part
+            for part in as_list("system", given)
+        ]
+    )
+    if not all(isinstance(text, str) for text in texts):
+        raise Refusal(400, "system has to be a text or a list of text blocks")
+    return "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
+
+
+def _messages(message: Any) -> Iterator[dict[str, Any]]:
+    """A message as one of the assistant, or as results of tools and what the user says besides.
+
+    What cannot be read is left as it is, and refused where chat completions are checked.
+    """
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        yield message
+        return
+    said: dict[str, Any] = {"role": message.get("role"), "content": []}
+    for part in content:
+        match part:
+            case {"type": "tool_result", "tool_use_id": str(name)}:
+                result = part.get("content", "")
+                yield {"role": "tool", "tool_call_id": name, "content": result}
+            case {"type": "tool_use", "id": str(), "name": str(name)}:
+                function = {"name": name, "arguments": json.dumps(part.get("input") or {})}
+                call = {"type": "function", "id": part["id"], "function": function}
+                said.setdefault("tool_calls", []).append(call)
+            case {"type": "thinking", "thinking": str(thought)}:
+                said["reasoning_content"] = said.get("reasoning_content", "") + thought
+            case {"type": "redacted_thinking"}:
+                pass
+            case _:
+                said["content"].append(part)
+    if said["content"] or said.keys() - {"role", "content"}:
+        yield said
+
+
+def _can(tool: Any) -> bool:
+    """Whether a tool is one that the client runs. Those that Anthropic runs are not told."""
+    return not isinstance(tool, dict) or tool.get("type", "custom") == "custom"
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        raise Refusal(400, f"tools has to be a list of tools, not {shown(tool)}")
+    parameters = tool.get("input_schema", {"type": "object", "properties": {}})
+    function = {"name": tool.get("name"), "parameters": parameters}
+    if "description" in tool:
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}
