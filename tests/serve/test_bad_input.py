@@ -205,7 +205,7 @@ def test_what_is_not_served_is_not_found(server: Server, field: str) -> None:
     expect(server, 404, "someone/else", body=body)
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat/completions/x"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/chat/completions/x"])
 def test_there_is_nothing_at_other_paths(server: Server, path: str) -> None:
     expect(server, 404, path, path=path, body={"messages": MESSAGES})
     assert request(server, "GET", path).status == 404

@@ -107,13 +107,12 @@ def resolve_model(name: str) -> ModelLocation:
 
 def models_here() -> list[str]:
     """The aliases of models whose weights are on this machine, one for each model."""
-    found = {
-        alias.mlx: name
-        for name, alias in reversed(aliases().items())
-        if hub.find_cached(alias.repositories, alias.revision, hub.MODEL) is not None
-        or (alias.weights is not None and _installed(*alias.weights) is not None)
-    }
-    return [*found.values()][::-1]
+    found: dict[str, str] = {}
+    for name, alias in aliases().items():
+        cached = hub.find_cached(alias.repositories, alias.revision, hub.MODEL)
+        if cached or (alias.weights and _installed(*alias.weights)):
+            found.setdefault(alias.mlx, name)
+    return [*found.values()]
 
 
 _Found = tuple[Tokenizer[Id], str, Path | None]
