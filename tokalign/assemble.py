@@ -414,7 +414,7 @@ def _exact_rows(model: Any, note: Note) -> int:
             "trying for seconds up to how many rows a pass gives the last bits of single rows; "
             "tokalign calibrate keeps the answer"
         )
-        rows = exact_rows(model)
+        rows = exact_rows(model) or 1
         if curve is not None:
             store_curve(replace(curve, exact_rows=rows))
     note(

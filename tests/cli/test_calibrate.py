@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run_calibrate(models: dict[str, str], *arguments: str) -> Result:
-    given = ["--target", models["target"], "--draft", models["draft"], "--budget", "1"]
+    given = ["--target", models["target"], "--draft", models["draft"], "--budget", "2"]
     return CliRunner().invoke(calibrate, [*given, *arguments], catch_exceptions=False)
 
 

@@ -72,6 +72,10 @@ def test_a_difference_in_logits_or_in_the_cache_is_found(kind: type[Model], limi
 def test_what_could_not_be_tried_in_time_is_not_called_exact(limit: int) -> None:
     assert limit in (1, *COUNTS)
     assert exact_rows(made_of(Model), budget=1e-9) == min(COUNTS[0], limit)
+    assert exact_rows(made_of(Model), budget=1e9, limit=0.0) is None
+    clock = map(float, range(1000))
+    exact_rows(made_of(Model), limit=40.0, clock=lambda: next(clock))
+    assert next(clock) < 45, "no pass begins after the limit"
 
 
 def emitted(model: Any, drafter: Drafter, store: LogitStore, most: int) -> tuple[list[int], int]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
     from tokalign.runtime.decoder import Decoder
 
-_PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
+_PROMPTS, _PROMPT_WORDS, _PROMPT_TOKENS, _LONGEST = 5, 8, 24, 8
 _TOKENS, _FEWEST_TOKENS = 40, 4
 """After each prompt the draft is asked at so many positions, as the time allows."""
 _CURVE_SHARE, _EXACT_SHARE = 0.6, 0.2
@@ -49,7 +49,7 @@ _OPTIONS = (
     Option("--refresh", "Measure again, even if nothing has changed.", is_flag=True),
     Option(
         "--budget",
-        "Seconds after which it ends, with what has been measured until then.",
+        "Seconds of measuring after which it ends, with what is known by then.",
         type=FiniteRange(min=1),
         default=30.0,
     ),
@@ -112,6 +112,10 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     if (remedy := slow_blas()) is not None:
         note(remedy, quiet=quiet)
     began, drafts = perf_counter(), decoder.drafting_model is not None
+
+    def left() -> float:
+        return max(0.0, budget - (perf_counter() - began))
+
     with progress(100, "measuring", quiet=quiet) as advance:
         curve = measure_curve(
             decoder.target.model,
@@ -119,26 +123,37 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
             budget=budget * (_CURVE_SHARE if drafts else 1 - _EXACT_SHARE),
             advance=lambda share: advance(round(100 * share)),
         )
-    exact = exact_rows(decoder.target.model, budget=budget * _EXACT_SHARE)
-    curve = replace(curve, exact_rows=exact)
+    share = min(budget * _EXACT_SHARE, left())
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
-    tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
+    notes: dict[str, Any] = {"tokenizers": [decoder.target.tokenizer.fingerprint, theirs]}
+    curve = replace(curve, exact_rows=exact_rows(decoder.target.model, budget=share, limit=share))
     if not drafts:
-        return replace(curve, notes={"tokenizers": tokenizers, "length": None})
-    left = max(0.0, budget - (perf_counter() - began))
-    costs = curve.costs_at(0)
-    position = curve.plain_at(0) * (1 + costs.drafting(_LONGEST, tree=True))
-    tokens = min(_TOKENS, max(_FEWEST_TOKENS, int(left / len(prompts) / position)))
-    trace = self_draft_trace(decoder, prompts, tokens=tokens, limit=_LONGEST, seconds=left)
+        return replace(curve, notes=notes | {"length": None})
+    count, tokens = _affordable(curve, left())
+    if not count:
+        note("no time is left for the draft's acceptance; give more with --budget", quiet=quiet)
+        return replace(curve, notes=notes)
+    trace = self_draft_trace(
+        decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left()
+    )
     costs = costs_under(curve, trace, draft_pass=None)
     projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
-    notes = {
-        "tokenizers": tokenizers,
+    notes |= {
         "acceptance": [round(share, 3) for share in conditional_acceptance(trace, _LONGEST)],
         "length": projection.best,
         "speedup": round(projection.fixed[projection.best], 3),
     }
     return replace(curve, notes=notes)
+
+
+def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
+    """How many prompts, and tokens after each, the draft can be asked at in so many seconds."""
+    rows = curve.rows_at(0)
+    reading = _PROMPT_TOKENS * rows[-1] / len(rows)
+    position = curve.plain_at(0) * (1 + curve.costs_at(0).drafting(_LONGEST, tree=True))
+    count = min(_PROMPTS, int(seconds / (reading + _FEWEST_TOKENS * position)))
+    tokens = (seconds / count - reading) / position if count else 0
+    return count, min(_TOKENS, max(_FEWEST_TOKENS, int(tokens)))
 
 
 def _prompts(language: str) -> list[str]:

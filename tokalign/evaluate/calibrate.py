@@ -13,9 +13,10 @@ Every repetition goes through all counts and contexts in an order of its own, so
 programs affect all alike; the first one is a warm-up in which kernels are compiled. Between them a
 control pass is timed (`cooling.py`). The curve says how far the times of one row differ, and how
 the control drifted.
-Measuring ends when its time is over, in the middle of a repetition if need be. The first repetition
-begins with what decisions need most, so on a slow machine a curve has fewer counts of rows, shorter
-contexts, and in the worst case times of the warm-up.
+Measuring ends when its time is over, in the middle of a repetition if need be, and nothing begins
+that is expected to last longer. The first repetition begins with what decisions need most, so on a
+slow machine a curve has fewer counts of rows, shorter contexts, and in the worst case times of the
+warm-up.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ CONTEXTS = (128, 1024, 4096)
 """How many ids precede the measured passes: what a row costs depends on how far it looks back."""
 
 _READING_SHARE = 0.25
-"""A context but the shortest is measured if reading it takes at most this share of the budget."""
+"""Reading a context takes about this share of the budget at most. The first one is cut short where
+it would take more; a longer one is left out."""
+_FIRST_IDS = 8
 
 _BRIEF_ROWS = (1, 2, 4, 8, 16, 3, 5, 6, 9, 13)
 _BRIEF_CONTEXT, _BRIEF_BUDGET, _BRIEF_LIMIT = 128, 3.0, 8.0
@@ -126,7 +129,7 @@ def measure_briefly(
     began = perf_counter()
     length = min(_BRIEF_CONTEXT, *_possible_contexts(target))
     bench = _bench(target, draft, length, _BRIEF_SEARCHES)
-    bench.fill()
+    bench.fill(_READING_SHARE * _BRIEF_LIMIT)
     limit = _BRIEF_LIMIT - (perf_counter() - began)
     times = _repeat([bench], _BRIEF_ROWS, advance, budget=_BRIEF_BUDGET, limit=limit)
     return _curve(target, draft, [bench], times)
@@ -172,7 +175,8 @@ def _counts(bench: _Bench, times: Mapping[_Key, list[float]]) -> list[int | Beam
 class _Bench:
     """Models at one context length, up to which their caches stay filled.
 
-    draft: a draft model. drafter: a recurrent one. At most one of them is given.
+    length: of the context; `fill` may lower it. draft: a draft model. drafter: a recurrent one. At
+    most one of them is given.
     shapes: beams of the recurrent drafter that are timed.
     """
 
@@ -192,14 +196,27 @@ class _Bench:
         self.searches = self.shapes if self.drafter is not None else ()
         self._drafter = None if self.drafter is None else DrafterSession(self.drafter, session)
         size = 2 if self.draft is None else max(2, vocabulary_size(self.draft))
-        self._draft_ids = [DraftId(i % size) for i in self._ids[: self.length]]
+        self._all_draft_ids = [DraftId(i % size) for i in self._ids]
 
-    def fill(self) -> float:
-        """Have both models read the context. Returns: how many seconds that took."""
-        began = perf_counter()
-        self.verify(1)
-        self.draft_pass()
-        return perf_counter() - began
+    def fill(self, limit: float = math.inf) -> float:
+        """Have both models read the context. Returns: how many seconds that took.
+
+        limit: after so many seconds the context ends. It is read in parts that double it: each
+        takes about as long as all before it, or less.
+        """
+        began, whole = perf_counter(), self.length
+        self.length = whole if limit == math.inf else min(_FIRST_IDS, whole)
+        while True:
+            self.verify(1)
+            self.draft_pass()
+            seconds = perf_counter() - began
+            if self.length == whole or 2 * seconds > limit:
+                return seconds
+            self.length = min(2 * self.length, whole)
+
+    @property
+    def _draft_ids(self) -> list[DraftId]:
+        return self._all_draft_ids[: self.length]
 
     def verify(self, rows: int) -> float:
         """Seconds of a round that verifies `rows` rows, host and device one after the other.
@@ -308,7 +325,7 @@ def _repeat(
     Returns: the times without the first, which is a warm-up, unless there is no other.
     """
     times: dict[_Key, list[float]] = defaultdict(list)
-    steps, start, told = _steps(benches, rows), clock(), 0.0
+    steps, start, told, last = _steps(benches, rows), clock(), 0.0, 0.0
     least, budget, limit = _LEAST_REPETITIONS + 1, max(budget, 1e-9), max(limit, 1e-9)
     for repetition in range(_MOST_REPETITIONS + 1):
         if repetition:
@@ -316,14 +333,16 @@ def _repeat(
         for at, step in enumerate(steps):
             spent = clock() - start
             share = max(spent / limit, min(spent / budget, (repetition + at / len(steps)) / least))
-            if share >= 1 and len(times) > 1:
+            if len(times) > 1 and (share >= 1 or spent + 2 * last > limit):
                 return _without_warm_up(times)
             advance(min(1.0, share) - told)
             told = min(1.0, share)
             if control is not None and repetition and at % _CHECKED_EVERY == 0:
                 control.check()
+            begun = clock()
             for key, seconds in step():
                 times[key].append(seconds)
+            last = clock() - begun
     return _without_warm_up(times)
 
 
@@ -399,10 +418,12 @@ def _affordable_benches(target: Any, draft: Any, budget: float) -> list[_Bench]:
 
     How long that takes is told by the one before.
     """
-    benches: list[_Bench] = []
-    reading = 0.0  # seconds per id
-    for length in _possible_contexts(target):
-        if benches and length * reading > _READING_SHARE * budget:
+    first, *others = _possible_contexts(target)
+    limit = _READING_SHARE * budget
+    benches = [_bench(target, draft, first)]
+    reading = benches[0].fill(limit) / benches[0].length  # seconds per id
+    for length in others:
+        if length * reading > limit:
             break
         benches.append(_bench(target, draft, length))
         reading = benches[-1].fill() / length
@@ -426,7 +447,8 @@ def self_draft_trace(
     """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
 
     decoder: one of method `draft`, or one with a recurrent drafter, which proposes chains here.
-    limit: draft passes at each position. seconds: no further prompt is begun after them.
+    limit: draft passes at each position. seconds: no further prompt is begun that would end later,
+    if it takes as long as those before it.
     Cost: tokens x limit passes of the draft model, or steps of the drafter, per prompt.
     """
     began = perf_counter()
@@ -436,7 +458,7 @@ def self_draft_trace(
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
     session, texts = decoder.open_draft(), list[TracedText]()
     for given in prompts:
-        if texts and perf_counter() - began >= seconds:
+        if texts and (perf_counter() - began) * (1 + 1 / len(texts)) > seconds:
             break
         prompt = plain.prompt(given, use_template=False)
         generation = Generation(plain, prompt, max_tokens=tokens + 1)

@@ -12,6 +12,7 @@ read on its own, so that what the pass has left in the cache is compared as well
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from time import perf_counter
@@ -34,26 +35,45 @@ _READING_SHARE = 0.2
 
 
 def exact_rows(
-    model: Any, *, budget: float = 15.0, clock: Callable[[], float] = perf_counter
-) -> int:
+    model: Any,
+    *,
+    budget: float = 15.0,
+    limit: float = math.inf,
+    clock: Callable[[], float] = perf_counter,
+) -> int | None:
     """The highest of `COUNTS` up to which all passes were equal; 1 if two rows differ already.
 
     model: an mlx-lm model. budget: seconds after which no higher count is tried. A context that
-    takes more than a fifth of them to read is left out.
+    takes more than a fifth of them to read is left out. limit: seconds after which it ends in any
+    case, with None if two rows could not be tried.
     """
     began = clock()
-    texts = list(_texts(model, budget, clock))
-    equal = 1
-    for rows in COUNTS:
-        if equal > 1 and clock() - began > budget:
-            break
-        if not all(text.agrees(rows) for text in texts):
-            break
-        equal = rows
+
+    def require_time() -> None:
+        if clock() - began > limit:
+            raise _OutOfTimeError
+
+    equal = None
+    try:
+        texts = list(_texts(model, budget, clock, require_time))
+        for rows in COUNTS:
+            if equal is not None and clock() - began > budget:
+                break
+            if not all(text.agrees(rows) for text in texts):
+                return equal or 1
+            equal = rows
+    except _OutOfTimeError:
+        pass
     return equal
 
 
-def _texts(model: Any, budget: float, clock: Callable[[], float]) -> Iterator[_Text]:
+class _OutOfTimeError(Exception):
+    pass
+
+
+def _texts(
+    model: Any, budget: float, clock: Callable[[], float], before_pass: Callable[[], None]
+) -> Iterator[_Text]:
     """Texts of every context, as far as reading them is affordable; the first one in any case."""
     longest = TargetModelSession(model).context_length - COUNTS[-1] - 1
     reading = 0.0  # seconds per id
@@ -62,14 +82,18 @@ def _texts(model: Any, budget: float, clock: Callable[[], float]) -> Iterator[_T
             break
         for seed in _SEEDS:
             began = clock()
-            yield _Text(model, max(2, min(context, longest)), seed)
+            yield _Text(model, max(2, min(context, longest)), seed, before_pass)
             reading = (clock() - began) / context
 
 
 class _Text:
     """A text of arbitrary ids, which is read one row at a time and several at once."""
 
-    def __init__(self, model: Any, context: int, seed: int) -> None:
+    def __init__(
+        self, model: Any, context: int, seed: int, before_pass: Callable[[], None]
+    ) -> None:
+        before_pass()
+        self._before_pass = before_pass
         self._context, self._size = context, vocabulary_size(model)
         self._ids = [
             TargetId((7919 * i + 104729 * seed) % self._size)
@@ -84,6 +108,7 @@ class _Text:
     def agrees(self, rows: int) -> bool:
         """Whether passes of so many rows give the logits of single rows."""
         ids, begin = self._ids, self._context
+        self._before_pass()
         chain = self._several.logits(ids[: begin + rows - 1], last=rows)
         if not all(self._equal(row, at) for at, row in enumerate(chain)):
             return False
@@ -100,6 +125,7 @@ class _Text:
         ][: rows - 1]
         parents = [2 * (at // 2) - 1 for at in range(rows - 1)]
         tree = TokenTree(tuple(proposed), tuple(parents), ("",) * (rows - 1))
+        self._before_pass()
         logits = self._several.tree(ids[:begin], tree)
         if not all(self._equal(logits[2 * at], at) for at in range(right + 1)):
             return False
@@ -108,6 +134,7 @@ class _Text:
     def _equal(self, row: Array, at: int) -> bool:
         """Whether a row equals the one that was read on its own after `at` ids of the rest."""
         while len(self._rows) <= at:
+            self._before_pass()
             (single,) = self._singly.logits(self._ids[: self._context + len(self._rows)])
             self._rows.append(single)
         return bool((row == self._rows[at]).all())
