@@ -130,8 +130,12 @@ RUNS_MODELS = {
     "train/fit.py",
     "train/future_ids.py",
     "train/labelled_corpus.py",
+    "train/lessons.py",
     "train/logit_table.py",
+    "train/next_ids.py",
     "train/own_texts.py",
+    "train/run.py",
+    "train/teaching.py",
     "train/training.py",
     "train/writing.py",
 }

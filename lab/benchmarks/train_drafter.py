@@ -27,7 +27,8 @@ from tokalign.train.future_ids import Labeller
 from tokalign.train.labelled_corpus import draw_windows, label_corpus
 from tokalign.train.labels import Labels, open_labels, write_labels
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
-from tokalign.train.training import Evaluation, accepted_counts, fit_drafter
+from tokalign.train.run import Evaluation
+from tokalign.train.training import accepted_counts, fit_drafter
 
 WINDOW = 256
 BLOCK = 32

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from polish import SENTENCES
 from random_models import write_model
 
+from tokalign.cli.decode import command as decode
 from tokalign.cli.train import command
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
@@ -108,7 +109,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     more = ("--dry-run", "--json")
     found = json.loads(run(target, corpus, tmp_path / "drafter", *more).stdout)
     assert found["rows_of_the_target"] == 5 * 664
-    assert found["drafter_parameters"] > 0
+    assert found["trained_parameters"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -130,3 +131,43 @@ def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_pa
         run(target, corpus, corpus / "drafter")
     with pytest.raises(CorpusError, match="held out"):
         run(target, corpus, tmp_path / "drafter", "--held-out", "1000000")
+
+
+TEACHING = ["--positions=128", "--held-out=32", "--window=32", "--candidates=0", "--epochs=1"]
+
+
+def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
+    target: Path, corpus: Path, tmp_path: Path
+) -> None:
+    draft, output = write_model(tmp_path / "draft", vocabulary_size=300), tmp_path / "taught"
+    pair = ["--target", str(target), "--draft", str(draft), "--output", str(output)]
+    dry = [*pair, str(corpus), *TEACHING, "--dry-run", "--json"]
+    estimated = json.loads(CliRunner().invoke(command, dry, catch_exceptions=False).stdout)
+    given = [*pair, str(corpus), *TEACHING, "--lora=4", "--json"]
+    found = json.loads(CliRunner().invoke(command, given, catch_exceptions=False).stdout)
+    assert found["positions"] > 100
+    assert found["parameters"] < estimated["trained_parameters"]
+    told = json.loads((output / "training.json").read_text("utf-8"))
+    assert told["options"]["losses"] == ["marginal"]
+    used = ["--target", str(target), "--draft", str(output), "-p", "Zażółć", "-m", "8", "--json"]
+    outputs = [
+        json.loads(CliRunner().invoke(decode, arguments, catch_exceptions=False).stdout)["text"]
+        for arguments in (used, [*used[:2], *used[4:]])
+    ]
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--loss", "kl", "--labels", "text"], "give other --labels"),
+        (["--width", "8"], "--draft"),
+    ],
+)
+def test_what_a_draft_model_cannot_learn_is_refused(
+    target: Path, corpus: Path, tmp_path: Path, more: list[str], message: str
+) -> None:
+    given = [*["--target", str(target), "--draft", str(target)], "--output", str(tmp_path / "o")]
+    with pytest.raises(UsageError, match=message):
+        CliRunner().invoke(command, [*given, str(corpus), *more], catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []

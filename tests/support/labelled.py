@@ -37,6 +37,6 @@ def random_labels(windows: int = 4, length: int = 24, **labelling: Any) -> Label
     drawn = np.random.default_rng(3).integers(0, 96, (windows, length)).tolist()
     found = [labeller.label(window, number) for number, window in enumerate(drawn)]
     return Labels(
-        np.concatenate([labels.hidden for labels in found]),
+        np.concatenate([labels.values for labels in found]),
         np.concatenate([labels.ids for labels in found]),
     )

@@ -25,7 +25,7 @@ def test_an_epoch_has_every_position_once() -> None:
     made = batches(size=16)
     rows = [tuple(row) for n in range(made.per_epoch) for row in made[n].hidden.tolist()]
     assert made.per_epoch == 6
-    assert sorted(rows) == sorted(map(tuple, random_labels(future=3).hidden.tolist()))
+    assert sorted(rows) == sorted(map(tuple, random_labels(future=3).values.tolist()))
     assert made[0].hidden.tolist() != made[6].hidden.tolist()
 
 
@@ -39,7 +39,7 @@ def test_a_batch_is_known_by_its_number() -> None:
 @pytest.mark.parametrize("candidates", [None, 40, 96, 200])
 def test_what_follows_is_among_the_candidates(candidates: int | None) -> None:
     labels, batch = random_labels(future=3), batches(candidates)[0]
-    rows = [labels.hidden.tolist().index(state) for state in batch.hidden.tolist()]
+    rows = [labels.values.tolist().index(state) for state in batch.hidden.tolist()]
     assert np.array_equal(batch.read, labels.ids[rows, :2])
     assert np.array_equal(batch.candidates[batch.correct], labels.ids[rows, 1:])
     assert len(np.unique(batch.candidates)) == len(batch.candidates) == min(candidates or 96, 96)

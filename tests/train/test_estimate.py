@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -13,8 +14,8 @@ from places import DEMO
 from tokalign.errors import BundleError
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.weights import load_weights
-from tokalign.train.estimate import TargetShape, Work, estimate
-from tokalign.train.fit import Recipe, begin, make_step
+from tokalign.train.estimate import ModelShape, Work, estimate
+from tokalign.train.fit import Recipe, begin, loss_of, make_step
 from tokalign.train.future_ids import Labeller
 from tokalign.train.labels import Batches
 from tokalign.train.options import Kind, Labelling
@@ -37,7 +38,7 @@ def test_it_bounds_what_mlx_really_holds() -> None:
     gc.collect()
     others = mx.get_active_memory()  # what other tests hold
     model, _ = load_weights(DEMO / "target", dtype="float32")
-    shape = TargetShape.from_folder(DEMO / "target")
+    shape = ModelShape.from_folder(DEMO / "target")
     found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), Work(**WORK))
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
     labeller = Labeller(model, Labelling())
@@ -48,7 +49,10 @@ def test_it_bounds_what_mlx_really_holds() -> None:
 
     made = Batches(labels, size=128, vocabulary_size=4000, candidates=2048, seed=0)
     drafter, recipe = RecurrentDrafter(CONFIG, TargetEnds.of(model)), Recipe(steps=2)
-    step, state = make_step(drafter, made, recipe), begin(drafter, recipe)
+    step, state = (
+        make_step(drafter, made, recipe, partial(loss_of, drafter)),
+        begin(drafter, recipe),
+    )
     mx.clear_cache()
     mx.reset_peak_memory()
     for _ in range(2):
@@ -57,7 +61,7 @@ def test_it_bounds_what_mlx_really_holds() -> None:
 
 
 def test_work_is_rows_times_weights() -> None:
-    shape = TargetShape.from_folder(DEMO / "target")
+    shape = ModelShape.from_folder(DEMO / "target")
     assert shape.parameters == pytest.approx(2_539_200, rel=0.01)
     kinds: tuple[Kind, ...] = ("greedy", "generated", "text")
     found = [estimate(shape, Work(**WORK | {"labelling": Labelling(kind=kind)})) for kind in kinds]
@@ -78,7 +82,7 @@ def test_a_quantized_eleven_billion_fits_where_its_weights_do() -> None:
         "intermediate_size": 14_336,
         "quantization": {"bits": 4, "group_size": 64},
     }
-    shape = TargetShape.from_config(sizes, weight_bytes=6.28e9)
+    shape = ModelShape.from_config(sizes, weight_bytes=6.28e9)
     assert shape.parameters == pytest.approx(11.17e9, rel=0.01)
     found = estimate(shape, Work(**WORK | {"drafter_parameters": 42_000_000, "exit_width": 2048}))
     assert 6.3e9 < found.memory < 9e9
@@ -87,4 +91,4 @@ def test_a_quantized_eleven_billion_fits_where_its_weights_do() -> None:
 def test_a_configuration_without_sizes_is_refused(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text("{}", "utf-8")
     with pytest.raises(BundleError, match="num_attention_heads"):
-        TargetShape.from_folder(tmp_path)
+        ModelShape.from_folder(tmp_path)

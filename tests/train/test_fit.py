@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -27,7 +28,10 @@ def flat(progress: TrainingState) -> dict[str, Any]:
 
 def steps(count: int, recipe: Recipe, made: Batches) -> tuple[TrainingState, list[float]]:
     drafter, losses = small_drafter(), []
-    step, state = make_step(drafter, made, recipe), begin(drafter, recipe)
+    step, state = (
+        make_step(drafter, made, recipe, partial(loss_of, drafter)),
+        begin(drafter, recipe),
+    )
     for _ in range(count):
         state, loss = step(state)
         losses.append(float(loss))
@@ -64,7 +68,8 @@ def test_a_quantized_target_is_learned_from_and_stays_as_it_is(candidates: int |
     before = [np.array(w, np.float32) for _, w in tree_flatten(model.parameters())]
     drafter = RecurrentDrafter(small_config(model), TargetEnds.of(model))
     recipe = Recipe(steps=60, learning_rate=1e-2)
-    step, state = make_step(drafter, batches(candidates=candidates), recipe), begin(drafter, recipe)
+    made, loss = batches(candidates=candidates), partial(loss_of, drafter)
+    step, state = make_step(drafter, made, recipe, loss), begin(drafter, recipe)
     losses = []
     for _ in range(recipe.steps):
         state, loss = step(state)
@@ -85,7 +90,8 @@ def test_a_state_is_a_value_that_any_run_goes_on_from() -> None:
     recipe, made = Recipe(steps=6, learning_rate=1e-2), batches()
     expected, _ = steps(6, recipe, made)
     half, _ = steps(3, recipe, made)
-    state, step = half, make_step(small_drafter(seed=7), made, recipe)
+    other = small_drafter(seed=7)
+    state, step = half, make_step(other, made, recipe, partial(loss_of, other))
     for _ in range(3):
         state, _ = step(state)
     assert half.step == 3

@@ -37,12 +37,12 @@ def test_hidden_states_are_what_the_output_head_reads() -> None:
     model = random_model()
     labels = Labeller(model, Labelling()).label(WINDOW)
     expected = np.array(model.model(mx.array([WINDOW]))[0])
-    assert np.allclose(labels.hidden, expected, rtol=2e-3, atol=2e-3)
+    assert np.allclose(labels.values, expected, rtol=2e-3, atol=2e-3)
 
 
 def test_ids_of_the_text_follow_where_all_of_them_are_known() -> None:
     labels = Labeller(random_model(), Labelling(kind="text", future=3)).label(WINDOW)
-    assert labels.hidden.shape[0] == labels.ids.shape[0] == len(WINDOW) - 3
+    assert labels.values.shape[0] == labels.ids.shape[0] == len(WINDOW) - 3
     assert labels.ids.tolist() == [WINDOW[i + 1 : i + 4] for i in range(len(WINDOW) - 3)]
 
 
@@ -68,7 +68,7 @@ def test_a_generated_text_is_followed_by_what_the_target_wrote() -> None:
         ids = list(window[opening * OPENING : (opening + 1) * OPENING])
         for position in range(opening * written, opening * written + 4):
             expected = np.array(model.model(mx.array([ids]))[0, -1])
-            assert np.allclose(labels.hidden[position], expected, rtol=5e-3, atol=5e-3)
+            assert np.allclose(labels.values[position], expected, rtol=5e-3, atol=5e-3)
             ids.append(TargetId(int(mx.argmax(model(mx.array([ids]))[0, -1]))))
             assert labels.ids[position, 0] == ids[-1]
             assert labels.ids[position + 1, :2].tolist() == labels.ids[position, 1:].tolist()
@@ -83,7 +83,7 @@ def test_a_generated_text_ends_at_a_stop_id_and_begins_with_bos() -> None:
     assert 0 < len(ended.ids) < len(whole.ids)
     none = Labeller(random_model(), options, stop_ids=range(96)).label(window)
     assert none.ids.shape == (0, 5)
-    assert none.hidden.shape == (0, whole.hidden.shape[1])
+    assert none.values.shape == (0, whole.values.shape[1])
     other = Labeller(random_model(), options, bos=TargetId(1)).label(window)
     assert other.ids.tolist() != whole.ids.tolist()
 

@@ -39,7 +39,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     found = open_labels(whole(tmp_path))
     expected = [label(number, number) for number in WINDOWS]
-    assert np.array_equal(found.hidden, np.concatenate([one.hidden for one in expected]))
+    assert np.array_equal(found.values, np.concatenate([one.values for one in expected]))
     assert np.array_equal(found.ids, np.concatenate([one.ids for one in expected]))
 
 

@@ -22,7 +22,8 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 from tokalign.train.fit import Course
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import FitOptions, Labelling, LabelOptions
-from tokalign.train.training import Evaluation, Trained, fit_drafter
+from tokalign.train.run import Evaluation, Trained
+from tokalign.train.training import fit_drafter
 
 LABELS = LabelOptions(positions=400, held_out=64, window=32)
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)

@@ -27,7 +27,7 @@ GROUPS = {
     "Make what drafts": {
         "build": "Build the tables of a (draft, target) pair and a language.",
         "learn": "Make a private dictionary of your own documents.",
-        "train": "Train a small drafter that continues from the target's hidden state.",
+        "train": "Train a drafter for a target, or teach a draft model.",
         "tables": "Show, verify, pull, push and forget table files.",
     },
     "Measure": {

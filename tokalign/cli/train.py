@@ -1,7 +1,7 @@
-"""`tokalign train`: a recurrent drafter for a target, from a corpus.
+"""`tokalign train`: a recurrent drafter for a target, or a draft model taught by it, from a corpus.
 
-Its two steps are `label_corpus` and `fit_drafter` of `tokalign/train/`; `estimate.py` there says
-what they will take.
+Its two steps are `label_corpus` and `fit_drafter` or `teach` of `tokalign/train/`; `estimate.py`
+there says what they will take.
 """
 
 from __future__ import annotations
@@ -10,28 +10,30 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from tokalign.atomic_file import make_folder
 from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Command, Option
-from tokalign.cli.options import FIELD, MODEL, take
+from tokalign.cli.options import DRAFT, FIELD, MODEL, take
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
-from tokalign.train.options import MOST_SEED
+from tokalign.train.options import MOST_SEED, Loss
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-    from tokalign.train.estimate import Estimate
+    from tokalign.train.estimate import Estimate, ModelShape
     from tokalign.train.options import FitOptions, LabelOptions
-    from tokalign.train.training import Evaluation, Trained
+    from tokalign.train.run import Evaluation, Trained
 
 _WIDEST = 2_048
+_RANK, _SMALL = 16, 500_000_000
 
 _OPTIONS = (
     *MODEL,
-    Option("--output", "The drafter's folder.", type=FOLDER, required=True),
+    DRAFT,
+    Option("--output", "The folder of what is trained.", type=FOLDER, required=True),
     Option(
         "--workspace",
         "Labels and the state of unfinished runs. Default: OUTPUT.training.",
@@ -60,6 +62,7 @@ _OPTIONS = (
     Option(
         "--future",
         "Ids that follow each position; the drafter learns to guess all but the first.",
+        excludes="--draft",
         type=click.IntRange(min=2),
         default=5,
         rare=True,
@@ -71,14 +74,18 @@ _OPTIONS = (
         "--width",
         f"Width of the drafter. Default: the target's hidden size, at most {_WIDEST}.",
         type=AT_LEAST_1,
+        excludes="--draft",
     ),
-    Option("--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2),
+    Option(
+        "--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2, excludes="--draft"
+    ),
     Option(
         "--head",
         "The output head. tied: that of the target. factored: one of its own, of low rank.",
         type=click.Choice(["tied", "factored"]),
         default="tied",
         rare=True,
+        excludes="--draft",
     ),
     Option(
         "--rank",
@@ -87,6 +94,22 @@ _OPTIONS = (
         default=512,
         needs="--head factored",
         rare=True,
+    ),
+    Option(
+        "--loss",
+        "What a draft model learns; several are averaged. marginal: the labels, by all its tokens "
+        "that begin with them. kl, reverse, acceptance: what the target finds probable. text: its "
+        "own tokens. Default: marginal.",
+        type=click.Choice(get_args(Loss)),
+        multiple=True,
+        needs="--draft",
+    ),
+    Option(
+        "--lora",
+        f"Rank of LoRA adapters of a draft model; 0 trains all weights. Default: {_RANK} for more "
+        f"than {_SMALL // 10**6} million weights or quantized ones, else 0.",
+        type=FROM_0,
+        needs="--draft",
     ),
     Option("--epochs", "How often each position is seen.", type=POSITIVE, default=2.0),
     Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=256),
@@ -97,7 +120,12 @@ _OPTIONS = (
         default=4_096,
         rare=True,
     ),
-    Option("--learning-rate", "It falls along a cosine.", type=POSITIVE, default=1e-3),
+    Option(
+        "--learning-rate",
+        "It falls along a cosine. Default: 0.001; where all weights of a draft model are trained, "
+        "0.0003.",
+        type=POSITIVE,
+    ),
     Option(
         "--train-dtype",
         "The number format of the drafter's passes; its weights are trained in float32.",
@@ -128,6 +156,7 @@ _OPTIONS = (
 def command(
     *,
     target: str,
+    draft: str | None,
     adapter_path: Path | None,
     trust_remote_code: bool,
     dtype: str | None,
@@ -140,7 +169,7 @@ def command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Train a recurrent drafter that continues from the target's last hidden state.
+    """Train a drafter for a target: a recurrent one, or a small model with any tokenizer (--draft).
 
     FILEs are text of the kind that the target will write: .txt or .jsonl (also .gz, .zst, .xz) or
     .parquet. The target labels them itself, and quantized targets are trained for as they are. A
@@ -149,10 +178,11 @@ def command(
     from tokalign.build.corpus import Corpus
 
     corpus = Corpus(files, field=field)
-    labels, fit = _label_options(given), _fit_options(given)
+    shape = None if draft is None else _draft_shape(draft)
+    labels, fit = _label_options(given), _fit_options(given, shape)
     tell = partial(note, quiet=quiet)
     if dry_run:
-        found = _estimated(target, given, labels, fit, tell)
+        found = _estimated(target, given, labels, fit, shape, tell)
         if as_json:
             print_json({"target": target, **found})
         else:
@@ -162,23 +192,25 @@ def command(
         raise UsageError("there is nothing to train on; give FILEs of text")
     from tokalign.assemble import load_models
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+    from tokalign.runtime.translation.base import Pair
+    from tokalign.train.future_ids import Labeller
     from tokalign.train.labelled_corpus import label_corpus
+    from tokalign.train.next_ids import NextIds
+    from tokalign.train.teaching import teach
     from tokalign.train.training import fit_drafter
 
     make_folder(output)
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
     )
-    ends = TargetEnds.of(model.model)
-    config = _drafter_config(given, ends.hidden_size, ends.vocabulary_size)
     workspace = workspace or output.with_name(f"{output.name}.training")
-    tell(f"a drafter of {config.parameters:,} parameters; labels and state in {workspace}")
     show = partial(progress, quiet=quiet)
     labelled = label_corpus(
         model,
         corpus,
         workspace,
         labels,
+        labeller=Labeller if draft is None else NextIds,
         # The corpus is read twice, and that stage counts bytes.
         stage=lambda total, label: show(
             total, label, in_bytes=total == 2 * corpus.size, unit="positions"
@@ -188,23 +220,38 @@ def command(
     tell(
         f"{labelled_positions:,} positions are labelled"
         + _shortfall(labelled_positions, labels.positions)
+        + f"; labels and state in {workspace}"
     )
-    trained = fit_drafter(
-        model,
-        config,
-        labelled,
-        output,
-        workspace,
-        fit,
-        stage=partial(show, unit="steps"),
-        report=_Reporter(tell, fit.batch * fit.accumulate),
-    )
-    tell(f"drafter -> {output}; the labels stay in {workspace} for other runs")
-    result = {"target": target, **_as_json(trained, output)}
+    run: dict[str, Any] = {
+        "stage": partial(show, unit="steps"),
+        "report": _Reporter(tell, fit.batch * fit.accumulate),
+    }
+    if draft is None:
+        ends = TargetEnds.of(model.model)
+        config = _drafter_config(given, ends.hidden_size, ends.vocabulary_size)
+        trained = fit_drafter(model, config, labelled, output, workspace, fit, **run)
+    else:
+        theirs, width = model.tokenizer, labels.window
+        del model  # large, and not needed any more
+        [taught] = load_models([draft], dtype=dtype, trust_remote_code=trust_remote_code)
+        pair = Pair(theirs, taught.tokenizer)
+        trained = teach(taught, pair, labelled, output, workspace, fit, window=width, **run)
+    kind = "drafter" if draft is None else "draft"
+    tell(f"{kind} -> {output}; the labels stay in {workspace} for other runs")
+    result = {"target": target, **_as_json(trained, output, kind)}
     if as_json:
         print_json(result)
     else:
         echo(table(result.items()))
+
+
+def _draft_shape(draft: str) -> ModelShape:
+    """The sizes of the draft model; nothing is loaded."""
+    from tokalign.names.registry import resolve_model
+    from tokalign.train.estimate import ModelShape
+
+    place = resolve_model(draft)
+    return ModelShape.from_folder(place.folder)
 
 
 def _label_options(given: dict[str, Any]) -> LabelOptions:
@@ -220,12 +267,29 @@ def _label_options(given: dict[str, Any]) -> LabelOptions:
     return take(LabelOptions, given | {"labelling": labelling})
 
 
-def _fit_options(given: dict[str, Any]) -> FitOptions:
-    """Raises: UsageError for candidates that may be too few for one batch."""
+def _fit_options(given: dict[str, Any], draft: ModelShape | None) -> FitOptions:
+    """Raises: UsageError for candidates that may be too few for one batch.
+
+    draft: of the draft model that is taught, if one is.
+    """
     from tokalign.train.options import FitOptions
 
+    if draft is not None:
+        is_small = draft.parameters <= _SMALL and not draft.is_quantized
+        rank = given["lora"] if given["lora"] is not None else (0 if is_small else _RANK)
+        given["lora"], given["losses"] = rank or None, given["loss"] or ("marginal",)
+        if draft.is_quantized and not rank:
+            raise UsageError("quantized weights cannot be trained; leave out --lora 0")
+        soft = [one for one in given["losses"] if one not in ("text", "marginal")]
+        if soft and given["kind"] == "text":
+            raise UsageError(
+                f"--loss {soft[0]} learns what the target finds probable, and --labels text does "
+                "not ask it; give other --labels"
+            )
+    default = 3e-4 if draft is not None and not given["lora"] else 1e-3
+    given["learning_rate"] = given["learning_rate"] or default
     most = given["batch"] * (given["future"] - 1)
-    if 0 < given["candidates"] <= most:
+    if draft is None and 0 < given["candidates"] <= most:
         raise UsageError(
             f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
             f"asks for; give more than {most}, or 0 for the whole vocabulary"
@@ -283,15 +347,19 @@ def _estimated(
     given: dict[str, Any],
     labels: LabelOptions,
     fit: FitOptions,
+    draft: ModelShape | None,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """What a run takes: gigabytes (10^9 bytes) and FLOP."""
     from tokalign.names.registry import resolve_model
-    from tokalign.train.estimate import TargetShape, Work, estimate
+    from tokalign.train.estimate import ModelShape, Work, estimate, estimate_teaching
 
     place = resolve_model(target)
     tell(place.description)
-    shape = TargetShape.from_folder(place.folder)
+    shape = ModelShape.from_folder(place.folder)
+    if draft is not None:
+        taught = estimate_teaching(shape, draft, labels, fit)
+        return _in_units(taught, round(draft.trained(fit.lora)))
     config = _drafter_config(given, shape.hidden_size, shape.vocabulary_size)
     work = Work(
         positions=labels.positions + labels.held_out,
@@ -304,9 +372,12 @@ def _estimated(
         exit_width=config.exit_width,
         blocks=config.blocks,
     )
-    estimated: Estimate = estimate(shape, work)
+    return _in_units(estimate(shape, work), config.parameters)
+
+
+def _in_units(estimated: Estimate, parameters: int) -> dict[str, Any]:
     return {
-        "drafter_parameters": config.parameters,
+        "trained_parameters": parameters,
         "labelling_memory_gb": round(estimated.labelling_memory / 1e9, 2),
         "training_memory_gb": round(estimated.training_memory / 1e9, 2),
         "labels_on_disk_gb": round(estimated.disk / 1e9, 2),
@@ -316,10 +387,10 @@ def _estimated(
     }
 
 
-def _as_json(trained: Trained, output: Path) -> dict[str, Any]:
+def _as_json(trained: Trained, output: Path, kind: str) -> dict[str, Any]:
     return {
-        "drafter": str(output),
-        "parameters": trained.config.parameters,
+        kind: str(output),
+        "parameters": trained.parameters,
         "positions": trained.positions,
         "steps": trained.steps,
         "stopped_early": trained.stopped_early,

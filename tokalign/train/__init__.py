@@ -1,14 +1,20 @@
-"""What is learned from a target that reads a corpus: recurrent drafters, and tables of likely ids.
+"""What is learned from a target that reads a corpus: drafters, and tables of likely ids.
 
-Training a recurrent drafter, a target and a corpus in, a drafter folder out:
+Training, a target and a corpus in, a folder out. Both kinds of drafter share labels, steps, runs:
 
 options.py                     what a caller chooses
 labelled_corpus.py             target and corpus -> windows of ids -> labels
-    future_ids.py                  window -> hidden states, and the ids that follow
     labels.py                      labels on disk, and batches of them
-training.py                    labels -> drafter folder, and how many guesses are accepted
-    fit.py                         steps of AdamW, and how a killed run goes on
+run.py                         a run that can be killed, and how many guesses are accepted
+    fit.py                         steps of AdamW, and the state on disk
 estimate.py                    what all this will take, before it starts
+
+training.py                    a recurrent drafter
+    future_ids.py                  window -> hidden states, and the ids that follow
+teaching.py                    a draft model with any tokenizer
+    next_ids.py                    window -> the ids that the target finds probable
+    lessons.py                     texts and labels -> what a batch adds up
+        covers.py                      which draft tokens begin with a target token
 
 `tokalign build --from-model` has two modules: `own_texts.py` has the target write a corpus, and
 `logit_table.py` makes the table that a logit store begins with. `writing.py` serves labels, too.

@@ -13,7 +13,14 @@ from typing import Any, Self
 
 from tokalign.errors import BundleError
 from tokalign.json_text import parse_json
-from tokalign.train.options import OPENING, Labelling
+from tokalign.train.options import (
+    MOST_PROBABLE,
+    OPENING,
+    FitOptions,
+    Kind,
+    Labelling,
+    LabelOptions,
+)
 
 _FLOAT = 4
 _WEIGHT_COPIES = 8
@@ -24,8 +31,8 @@ _LOGIT_COPIES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetShape:
-    """The sizes of a target that costs depend on.
+class ModelShape:
+    """The sizes of a target or a draft model that costs depend on.
 
     kv_width: numbers in the keys of one position and layer, and as many in its values.
     weight_bytes: of all weights. parameters: how many numbers they stand for.
@@ -39,6 +46,14 @@ class TargetShape:
     intermediate_size: int
     parameters: float
     weight_bytes: float
+    is_quantized: bool
+
+    def trained(self, lora: int | None) -> float:
+        """How many numbers are trained: all, or LoRA adapters of a rank over all linear layers."""
+        if lora is None:
+            return self.parameters
+        h, attention = self.hidden_size, 2 * self.hidden_size + 2 * self.kv_width
+        return self.layers * lora * (4 * h + attention + 3 * (h + self.intermediate_size))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], weight_bytes: float) -> Self:
@@ -58,6 +73,7 @@ class TargetShape:
             intermediate_size=sizes["intermediate_size"],
             parameters=8 * weight_bytes / _bits_per_weight(config),
             weight_bytes=weight_bytes,
+            is_quantized=bool(config.get("quantization")),
         )
 
     @classmethod
@@ -128,7 +144,7 @@ class Estimate:
         return labelling, labelling * self.training_work / self.labelling_work
 
 
-def estimate(target: TargetShape, work: Work) -> Estimate:
+def estimate(target: ModelShape, work: Work) -> Estimate:
     """Estimate a run."""
     rows = work.positions * work.labelling.rows_per_position
     labelling = 2.0 * target.parameters * rows
@@ -137,7 +153,13 @@ def estimate(target: TargetShape, work: Work) -> Estimate:
     # Forward and twice that backward; rows of the target's head are constant: once.
     per_guess = 6.0 * work.drafter_parameters + 4.0 * candidates * target.hidden_size
     return Estimate(
-        labelling_memory=target.weight_bytes + _pass_memory(target, work),
+        labelling_memory=target.weight_bytes
+        + _pass_memory(
+            target,
+            work.window,
+            work.window * work.labelling.rows_per_position,
+            work.labelling.kind,
+        ),
         training_memory=target.weight_bytes + _step_memory(target, work, candidates),
         disk=work.positions * (2 * target.hidden_size + 4 * work.labelling.future),
         rows=rows,
@@ -146,18 +168,53 @@ def estimate(target: TargetShape, work: Work) -> Estimate:
     )
 
 
-def _pass_memory(target: TargetShape, work: Work) -> float:
-    """Bytes of the last pass over a window: cache, logits, scores of a layer, activations."""
-    columns = work.window * work.labelling.rows_per_position
-    cached = columns if work.labelling.kind != "generated" else work.window // OPENING * columns
+def estimate_teaching(
+    target: ModelShape, draft: ModelShape, labels: LabelOptions, options: FitOptions
+) -> Estimate:
+    """Estimate how a draft model is taught. The target is not in memory while it learns.
+
+    An id of the target is taken to be one of the draft model's.
+    """
+    positions = labels.positions + labels.held_out
+    rows = 0 if labels.labelling.kind == "text" else positions
+    rank, steps = options.lora, labels.positions * options.epochs
+    labelling = _pass_memory(target, labels.window, labels.window, labels.labelling.kind)
+    per_id = 6.0 if rank is None else 4.0  # frozen weights have no gradients
+    return Estimate(
+        labelling_memory=target.weight_bytes + labelling,
+        training_memory=draft.weight_bytes + _lesson_memory(draft, labels, options),
+        disk=positions * (6 * MOST_PROBABLE + 8),
+        rows=rows,
+        labelling_work=2.0 * target.parameters * rows,
+        training_work=steps * per_id * draft.parameters,
+    )
+
+
+def _lesson_memory(draft: ModelShape, labels: LabelOptions, options: FitOptions) -> float:
+    """Bytes of one step: weights, logits, and what every layer keeps for its gradients."""
+    ids = max(options.batch, labels.window)
+    candidates = options.candidates or draft.vocabulary_size
+    weights = _WEIGHT_COPIES * draft.trained(options.lora) * _FLOAT
+    logits = _LOGIT_COPIES * ids * candidates * _FLOAT
+    of_layer = 8 * draft.hidden_size + 4 * draft.intermediate_size + 2 * draft.heads * labels.window
+    measured = 3 * labels.window * draft.vocabulary_size * _FLOAT
+    return weights + max(logits + ids * draft.layers * of_layer * _FLOAT, measured)
+
+
+def _pass_memory(target: ModelShape, window: int, columns: int, kind: Kind) -> float:
+    """Bytes of the last pass over a window: cache, logits, scores of a layer, activations.
+
+    columns: of the attention's scores.
+    """
+    cached = columns if kind != "generated" else window // OPENING * columns
     cache = cached * target.layers * 2 * target.kv_width * _FLOAT
-    logits = 2 * work.window * target.vocabulary_size * _FLOAT
-    scores = 2 * target.heads * work.window * columns * _FLOAT
-    layer = work.window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT
+    logits = 2 * window * target.vocabulary_size * _FLOAT
+    scores = 2 * target.heads * window * columns * _FLOAT
+    layer = window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT
     return cache + logits + scores + layer
 
 
-def _step_memory(target: TargetShape, work: Work, candidates: int) -> float:
+def _step_memory(target: ModelShape, work: Work, candidates: int) -> float:
     """Bytes of one step, or of measuring acceptance on a batch, whichever is more."""
     rows = work.batch * (work.labelling.future - 1)
     logits = _LOGIT_COPIES * rows * candidates * _FLOAT

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -23,8 +23,11 @@ from tokalign.atomic_file import appearing
 from tokalign.errors import BundleError
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.rounds import Array
-from tokalign.train.labels import Batch, Batches
+from tokalign.train.labels import Batch
 from tokalign.train.options import Format
+
+B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
 
 _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0
 """Shares of the steps in which the learning rate rises, and of its peak at the end; the norm that
@@ -62,25 +65,42 @@ class TrainingState:
     optimizer: Any
 
 
-def begin(drafter: RecurrentDrafter, recipe: Recipe) -> TrainingState:
+class Numbered(Protocol[B_co]):
+    """Batches that are known by their numbers alone, so that runs resume anywhere."""
+
+    @property
+    def per_epoch(self) -> int:
+        """How many batches have each position at most once."""
+        ...
+
+    def __getitem__(self, number: int) -> B_co:
+        """The batch of a number, 0 or more."""
+        ...
+
+
+def begin(module: Any, recipe: Recipe) -> TrainingState:
     """The state before the first step."""
-    weights = tree_map(lambda w: w.astype(mx.float32), drafter.parameters())
+    weights = tree_map(lambda w: w.astype(mx.float32), module.trainable_parameters())
     optimizer = _optimizer(recipe)
     optimizer.init(weights)
     return TrainingState(0, weights, optimizer.state)
 
 
 def make_step(
-    drafter: RecurrentDrafter, batches: Batches, recipe: Recipe
+    module: Any, batches: Numbered[B], recipe: Recipe, loss_of: Callable[[B], Array]
 ) -> Callable[[TrainingState], tuple[TrainingState, Array]]:
     """A function that makes the next step; it returns the state after it, and its loss, in nats.
 
-    The drafter is left with the weights of the latest step, in `recipe.dtype`.
+    loss_of: the loss of a batch with the weights that the module has then. The module is left with
+    the weights of the latest step, in `recipe.dtype`.
     """
     dtype = getattr(mx, recipe.dtype)
-    gradients = mx.value_and_grad(
-        lambda weights, batch: loss_of(_set(drafter, weights, dtype), batch)
-    )
+
+    def loss_with(weights: Any, batch: B) -> Array:
+        _set(module, weights, dtype)
+        return loss_of(batch)
+
+    gradients = mx.value_and_grad(loss_with)
     optimizer = _optimizer(recipe)
 
     def step(before: TrainingState) -> tuple[TrainingState, Array]:
@@ -96,7 +116,7 @@ def make_step(
         optimizer.learning_rate = recipe.rate(before.step)
         weights = optimizer.apply_gradients(grads, before.weights)
         mx.eval(weights, optimizer.state, loss)
-        _set(drafter, weights, dtype)
+        _set(module, weights, dtype)
         return TrainingState(before.step + 1, weights, optimizer.state), loss
 
     return step
@@ -128,9 +148,8 @@ def _optimizer(recipe: Recipe) -> Any:
     return optim.AdamW(recipe.learning_rate, betas=[0.9, 0.98], weight_decay=recipe.weight_decay)
 
 
-def _set(drafter: RecurrentDrafter, weights: Any, dtype: Any) -> RecurrentDrafter:
-    drafter.update(tree_map(lambda w: w.astype(dtype), weights))
-    return drafter
+def _set(module: Any, weights: Any, dtype: Any) -> None:
+    module.update(tree_map(lambda w: w.astype(dtype), weights))
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,9 +124,7 @@ class Labeller:
         Positions from which a text ends within the ids that follow are left out.
         """
         length, future = len(window), self._labelling.future
-        openings = np.array(window[: length // OPENING * OPENING]).reshape(-1, OPENING)
-        if self._bos is not None:
-            openings[:, 0] = self._bos
+        openings = openings_of(window, self._bos)
         states, written = list[Array](), list[Array]()
         for ids in write(
             self._states.model,
@@ -147,10 +145,22 @@ class Labeller:
         return Labels(hidden[kept], following[kept])
 
     def _choose(self, logits: Array, key: Array) -> Array:
-        """The next id u32[rows] of each row of logits f[rows, vocabulary]."""
-        if self._labelling.kind == "greedy":
-            return mx.argmax(logits, axis=-1)
-        return sample(logits, self._labelling.temperature, key)
+        return choose(logits, key, self._labelling)
+
+
+def openings_of(window: list[TargetId], bos: TargetId | None) -> NDArray[Any]:
+    """The openings i[n, OPENING] that a window is cut into, each after `bos` if there is one."""
+    openings = np.array(window[: len(window) // OPENING * OPENING]).reshape(-1, OPENING)
+    if bos is not None:
+        openings[:, 0] = bos
+    return openings
+
+
+def choose(logits: Array, key: Array, labelling: Labelling) -> Array:
+    """The next id u32[rows] of each row of logits f[rows, vocabulary]."""
+    if labelling.kind == "greedy":
+        return mx.argmax(logits, axis=-1)
+    return sample(logits, labelling.temperature, key)
 
 
 def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:

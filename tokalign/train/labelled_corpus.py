@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from tokalign.atomic_file import locked
 from tokalign.build.corpus import Corpus, Progress, Stage, silent
@@ -23,7 +23,10 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.future_ids import Labeller, can_label_itself
 from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
+from tokalign.train.next_ids import NextIds
 from tokalign.train.options import Kind, Labelling, LabelOptions
+
+Makes: TypeAlias = type[Labeller] | type[NextIds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +44,22 @@ def label_corpus(
     workspace: Path,
     options: LabelOptions,
     *,
+    labeller: Makes = Labeller,
     stage: Stage = silent,
 ) -> LabelledCorpus:
     """Label a corpus; what is in the workspace already is not made again.
+
+    labeller: `Labeller` for a recurrent drafter, `NextIds` for a draft model.
 
     Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for one that is too short;
         UsageError while another process labels into the workspace.
     """
     training, held_out = workspace / "labels", workspace / "held-out"
-    recipe = _label_recipe(target, corpus, options)
+    recipe = _label_recipe(target, corpus, options, labeller)
     if not (are_complete(training, recipe) and are_complete(held_out, recipe)):
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"
         with locked(workspace / "labels.lock", doing, remedy):
-            _label_windows(target, corpus, workspace, recipe, options, stage)
+            _label_windows(target, corpus, workspace, recipe, options, labeller, stage)
     return LabelledCorpus(
         training=open_labels(training), held_out=open_labels(held_out), recipe=recipe
     )
@@ -65,6 +71,7 @@ def _label_windows(
     workspace: Path,
     recipe: Mapping[str, Any],
     options: LabelOptions,
+    labeller: Makes,
     stage: Stage,
 ) -> None:
     """Label what is not in the workspace yet."""
@@ -86,26 +93,35 @@ def _label_windows(
             f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
             "have to be held out; give more text, or fewer --held-out positions"
         )
-    _label(target, workspace / "held-out", recipe, windows[:count], _greedy(target, options), stage)
-    _label(
-        target, workspace / "labels", recipe, windows[count:], labelling, stage, options.positions
-    )
+    held_out = _held_out(target, options, labeller)
+    for name, some, how, enough in (
+        ("held-out", windows[:count], held_out, None),
+        ("labels", windows[count:], labelling, options.positions),
+    ):
+        _label(target, workspace / name, recipe, some, how, labeller, stage, enough)
 
 
 def _label_recipe(
-    target: LanguageModel[TargetId], corpus: Corpus, options: LabelOptions
+    target: LanguageModel[TargetId], corpus: Corpus, options: LabelOptions, labeller: Makes
 ) -> dict[str, Any]:
     return {
+        **({} if labeller is Labeller else {"labeller": labeller.__name__}),
         "target": target_fingerprints(target),
         "corpus": corpus.listing,
         **asdict(options),
     }
 
 
-def _greedy(target: LanguageModel[TargetId], options: LabelOptions) -> Labelling:
-    """The labelling of the positions held out."""
+def _held_out(target: LanguageModel[TargetId], options: LabelOptions, labeller: Makes) -> Labelling:
+    """The labelling of the positions held out: greedy, where that can be had.
+
+    A draft model that learns the text's own ids is measured by these.
+    """
+    own = options.labelling
+    if labeller is not Labeller:
+        return own if own.kind == "text" else replace(own, kind="greedy")
     kind: Kind = "greedy" if can_label_itself(target.model) else "text"
-    return replace(options.labelling, kind=kind)
+    return replace(own, kind=kind)
 
 
 def _label(
@@ -114,10 +130,11 @@ def _label(
     recipe: Mapping[str, Any],
     windows: Sequence[list[TargetId]],
     labelling: Labelling,
+    labeller: Makes,
     stage: Stage,
-    enough: int | None = None,
+    enough: int | None,
 ) -> None:
-    labeller = Labeller(
+    made = labeller(
         target.model,
         labelling,
         bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.opening else None,
@@ -126,7 +143,7 @@ def _label(
     most = sum(labelling.positions_of(len(window)) for window in windows)
     total = most if enough is None else min(most, enough)
     with stage(total, f"labelling {folder.name}") as advance:
-        for positions in write_labels(folder, recipe, windows, labeller.label, enough=enough):
+        for positions in write_labels(folder, recipe, windows, made.label, enough=enough):
             advance(positions)
 
 

@@ -28,9 +28,13 @@ _WINDOWS_PER_NOTE = 4
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """hidden: f16[n, H], the target's last hidden states. ids: i32[n, future], what follows."""
+    """What the target says at n positions.
 
-    hidden: NDArray[np.float16]
+    values: f16[n, width], for a recurrent drafter its last hidden states, for a draft model
+    probabilities of ids. ids: i32[n, future], what follows; for a draft model see `next_ids.py`.
+    """
+
+    values: NDArray[np.float16]
     ids: NDArray[np.int32]
 
 
@@ -62,11 +66,11 @@ def write_labels(
             _cut(folder, state, hidden, ids)
             for number in range(done, len(windows)):
                 labels = label(windows[number], number)
-                hidden.write(labels.hidden.tobytes())
+                hidden.write(labels.values.tobytes())
                 ids.write(labels.ids.tobytes())
                 state["positions"] += len(labels.ids)
                 state["windows"] = number + 1
-                state["hidden_size"] = labels.hidden.shape[1]
+                state["hidden_size"] = labels.values.shape[1]
                 state["future"] = labels.ids.shape[1]
                 all_done = state["windows"] == len(windows)
                 has_enough = enough is not None and state["positions"] >= enough
@@ -210,7 +214,7 @@ class Batches:
         following, correct = np.unique(ids[:, 1:], return_inverse=True)
         candidates, log_weights = self._with_others(following, number)
         return Batch(
-            hidden=self._labels.hidden[rows],
+            hidden=self._labels.values[rows],
             read=ids[:, :-1],
             candidates=candidates,
             correct=np.searchsorted(candidates, following)[correct].reshape(ids[:, 1:].shape),
@@ -224,14 +228,25 @@ class Batches:
         self, following: NDArray[np.int32], number: int
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Candidates i32[C], ascending, and their logarithmic weights f32[C]."""
-        everything = np.arange(self._vocabulary_size, dtype=np.int32)
-        if self._candidates is None:
-            return everything, np.zeros(len(everything), np.float32)
-        left = np.delete(everything, following)
-        count = self._candidates - len(following)
-        drawn = np.random.default_rng((self._seed, 1, number)).choice(left, count, replace=False)
-        candidates = np.concatenate([following, drawn])
-        weights = np.full(len(candidates), np.log(len(left) / count), np.float32)
-        weights[: len(following)] = 0
-        order = np.argsort(candidates)
-        return candidates[order], weights[order]
+        drawn_by = self._seed, 1, number
+        return with_others(following, self._vocabulary_size, self._candidates, drawn_by)
+
+
+def with_others(
+    following: NDArray[np.int32], size: int, count: int | None, seed: tuple[int, ...]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """`count` candidates i32[C], ascending, and their logarithmic weights f32[C]; see `Batches`.
+
+    following: ids that have to be among them. size: of the vocabulary, all of which is taken where
+    `count` is None or not less.
+    """
+    everything = np.arange(size, dtype=np.int32)
+    if count is None or count >= size:
+        return everything, np.zeros(size, np.float32)
+    left = np.delete(everything, following)
+    drawn = np.random.default_rng(seed).choice(left, count - len(following), replace=False)
+    candidates = np.concatenate([following, drawn])
+    weights = np.full(len(candidates), np.log(len(left) / len(drawn)), np.float32)
+    weights[: len(following)] = 0
+    order = np.argsort(candidates)
+    return candidates[order], weights[order]

@@ -8,10 +8,13 @@ from typing import Literal
 
 Kind = Literal["greedy", "sampled", "generated", "text"]
 Format = Literal["float32", "bfloat16"]
+Loss = Literal["text", "marginal", "kl", "reverse", "acceptance"]
 
 OPENING = 16
 """Ids of the corpus after which the target writes by itself. A window is cut into such openings."""
 
+MOST_PROBABLE = 12
+"""Ids of the target whose probabilities a draft model may learn at each position."""
 
 MOST_SEED = (1 << 32) - 1
 """A key of the device has 64 bits, of which the seed has half and the window's number the rest."""
@@ -96,12 +99,14 @@ class LabelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
-    """How a drafter is trained on labels.
+    """How a drafter or a draft model is trained on labels.
 
     epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
     accumulate, learning_rate, dtype: as of `Recipe`.
     evaluations: how often acceptance is measured on the positions held out, and the state saved.
     patience: evaluations without a better one, after which training stops; None for never.
+    losses, lora: of a draft model, as of `teaching.loss_of`, and the rank of LoRA adapters; None to
+        train all weights.
     """
 
     epochs: float = 2.0
@@ -113,3 +118,5 @@ class FitOptions:
     evaluations: int = 20
     patience: int | None = 4
     seed: int = 0
+    losses: tuple[Loss, ...] = ("marginal",)
+    lora: int | None = None

@@ -1,0 +1,207 @@
+"""Teaching a draft model: the loss is the sum over covers, and a run does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from polish import SENTENCES
+from random_models import write_model
+
+from tokalign.build.corpus import Corpus
+from tokalign.errors import UsageError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.translation.base import Pair
+from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.labelled_corpus import label_corpus
+from tokalign.train.labels import Labels
+from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading, texts_of
+from tokalign.train.next_ids import NextIds
+from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
+from tokalign.train.run import Evaluation
+from tokalign.train.teaching import loss_of, marginals, teach
+
+WINDOW = 32
+FIT = FitOptions(
+    epochs=6, batch=64, candidates=None, learning_rate=1e-2, evaluations=6, patience=None
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A target, and a draft model whose tokens are shorter."""
+    place = tmp_path_factory.mktemp("m")
+    write_model(place / "target", vocabulary_size=420)
+    return place / "target", write_model(place / "draft", vocabulary_size=360, seed=1)
+
+
+@pytest.fixture(scope="module")
+def pair(folders: tuple[Path, Path]) -> Pair:
+    target, draft = (LanguageModel[Any].from_folder(folder).tokenizer for folder in folders)
+    return Pair(target, draft)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    path = tmp_path_factory.mktemp("c") / "text.txt"
+    path.write_text("\n".join(sentence.replace("\n", " ") for sentence in SENTENCES * 20), "utf-8")
+    return Corpus([path])
+
+
+def brute_force(pair: Pair, labels: Labels, row_of: Callable[[int], Any]) -> list[float]:
+    """The probability of each label, from the definition: every token of the draft is looked at."""
+    [text] = texts_of(labels, WINDOW)
+    reading, found = Reading(pair, text), []
+    tokens, encode = pair.draft.vocabulary.tokens, pair.target.encoder.encode
+    end = 0
+
+    def mass(row: int, prefix: bytes, rest: Callable[[bytes], bool]) -> float:
+        fit = [i for i, token in enumerate(tokens) if token.startswith(prefix) and token]
+        return float(sum(row_of(row)[i] for i in fit if rest(tokens[i][len(prefix) :])))
+
+    for at, label in enumerate(text.labels[:, 0].tolist()):
+        end += len(pair.target.vocabulary.tokens[text.ids[at]])
+        if label < 0:
+            continue
+        data = pair.target.vocabulary.tokens[label]
+        row, start = -1, 0  # the token that the boundary lies in, and where it begins
+        while start + len(reading.spelled[row + 1]) <= end:
+            row, start = row + 1, start + len(reading.spelled[row + 1])
+        if row < 0:
+            continue
+        partial = reading.spelled[row + 1][: end - start]
+        begins = lambda rest, data=data, label=label: encode(data + rest)[0] == label  # noqa: E731
+        probability = mass(row, partial + data, begins)
+        spelled, product, count, at_row = partial + data, 1.0, 0, row
+        while len(reading.spelled[at_row + 1]) < len(spelled):
+            product *= row_of(at_row)[reading.ids[at_row + 1]]
+            spelled = spelled[len(reading.spelled[at_row + 1]) :]
+            at_row, count = at_row + 1, count + 1
+        if 0 < count < MOST_FACTORS:
+            probability += product * mass(at_row, spelled, begins)
+        found.append(probability / mass(row, partial, lambda _: True) if partial else probability)
+    return found
+
+
+@pytest.mark.parametrize("sentence", SENTENCES[:2])
+@pytest.mark.parametrize("longer", ["target", "draft"])
+def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, longer: str) -> None:
+    """longer: whose tokens are. A boundary lies within one, or a label takes several."""
+    if longer == "draft":
+        pair = Pair(pair.draft, pair.target)  # type: ignore[arg-type]
+    window = pair.target.encode(sentence * 4)[:WINDOW]
+    labels = NextIds(None, Labelling(kind="text")).label(window)
+    every = [text for text in SENTENCES for _ in range(9)]  # so that all draft tokens are in use
+    extra = [NextIds(None, Labelling(kind="text")).label(pair.target.encode(t)) for t in every]
+    texts = [*texts_of(labels, WINDOW), *[texts_of(one, len(one.ids))[0] for one in extra]]
+    size = len(pair.draft.vocabulary)
+    lessons = Lessons(pair, texts, size=1, vocabulary_size=size, candidates=None, seed=0)
+    lessons._order = lambda _: np.array([0])  # type: ignore[assignment]
+    lesson = lessons[0]
+    logits = mx.random.normal((lesson.read.size, size), key=mx.random.key(3)) * 2
+    rows = np.array(mx.softmax(logits, axis=-1), np.float64)
+    used = np.isin(np.arange(size), [i for t in texts for i in Reading(pair, t).ids])
+    expected = brute_force(pair, labels, lambda row: rows[row] * used)
+    found = np.array(marginals(logits, lesson))[:, 0]
+    assert len(found) > 20
+    assert (lesson.given > 0).any() == (longer == "draft")
+    assert (lesson.factors[:, 0] > 1).any() == (longer == "target")
+    assert found == pytest.approx([one for one in expected if one > 0], rel=1e-4)
+    loss = float(loss_of(logits, lesson, ("marginal",)))
+    assert loss == pytest.approx(-np.log(found).mean(), rel=1e-5)
+
+
+class Killed(Exception):  # noqa: N818
+    """In the place of a signal: whatever is on disk by then is all that is left."""
+
+
+def taught(
+    folders: tuple[Path, Path],
+    corpus: Corpus,
+    place: Path,
+    fit: FitOptions = FIT,
+    *,
+    kind: Kind = "text",
+    kill_at: int = -1,
+) -> list[Evaluation]:
+    """Label and teach into `place`; what was measured on the way."""
+
+    @contextmanager
+    def stage(_total: int, label: str) -> Iterator[Callable[[int], None]]:
+        done = 0
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            if label == "training" and done == kill_at:
+                raise Killed
+
+        yield advance
+
+    target: LanguageModel[TargetId] = LanguageModel.from_folder(folders[0])
+    draft: LanguageModel[Any] = LanguageModel.from_folder(folders[1])
+    options = LabelOptions(
+        positions=512, held_out=64, window=WINDOW, labelling=Labelling(kind=kind)
+    )
+    labels = label_corpus(target, corpus, place / "work", options, labeller=NextIds)
+    found: list[Evaluation] = []
+    teach(
+        draft,
+        Pair(target.tokenizer, draft.tokenizer),
+        labels,
+        place / "draft",
+        place / "work",
+        fit,
+        window=WINDOW,
+        stage=stage,
+        report=found.append,
+    )
+    return found
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("lora", [None, 8])
+def test_it_learns_and_goes_on_where_it_was_killed(
+    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, lora: int | None
+) -> None:
+    fit = replace(FIT, lora=lora)
+    found = taught(folders, corpus, tmp_path / "whole", fit)
+    assert found[-1].loss < (0.6 if lora is None else 0.95) * found[0].loss
+    if lora is None:
+        assert found[-1].accepted_per_round > 0.2
+    for at in (9, 23):
+        with pytest.raises(Killed):
+            taught(folders, corpus, tmp_path / "parts", fit, kill_at=at)
+    rest = taught(folders, corpus, tmp_path / "parts", fit)
+    assert rest[1:] == found[-len(rest) + 1 :]
+    assert 1 < len(rest) < len(found)
+    assert files(tmp_path / "parts" / "draft") == files(tmp_path / "whole" / "draft")
+    model = LanguageModel[Any].from_folder(tmp_path / "whole" / "draft").model
+    assert not [name for name, _ in model.named_modules() if "lora" in name]
+
+
+@pytest.mark.parametrize("loss", ["kl", "reverse", "acceptance"])
+def test_what_the_target_finds_probable_is_learned(
+    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, loss: Any
+) -> None:
+    fit = replace(FIT, losses=(loss,), epochs=3)
+    for kind in ("greedy", "generated"):
+        found = taught(folders, corpus, tmp_path / kind, fit, kind=kind)  # type: ignore[arg-type]
+        assert found[-1].loss < 0.95 * found[0].loss, kind
+
+
+def test_the_draft_models_own_folder_is_not_written(
+    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path
+) -> None:
+    (tmp_path / "draft").symlink_to(folders[1])
+    with pytest.raises(UsageError, match="give another --output"):
+        taught(folders, corpus, tmp_path)

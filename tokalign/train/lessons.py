@@ -1,0 +1,291 @@
+"""Texts and labels as a draft model is taught by them: all boundaries of a text in one pass.
+
+The draft model reads its own canonical encoding of a text. At every boundary of the target's tokens
+its rows say how probable each next target token is: the row at the boundary does, or, where the
+boundary lies within a draft token, the row before that token, given the bytes read already. So the
+marginal that `exact` computes for one boundary with a pass of its own is had for all of them at the
+price of reading the text.
+
+A target token that no single draft token covers is spelled by several. Where it is the text's own
+next token, their rows are at hand: the product of their probabilities counts as well, the last of
+them again as a sum of covers. Other encodings of the same bytes, which are not canonical, are left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.translation.base import Pair
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.train.covers import Covers, Ids
+from tokalign.train.labels import Labels, with_others
+
+NO_LABEL = -1
+"""In the place of an id: nothing follows."""
+ONE, ZERO = 0, 1
+"""Sums that are always there: an empty product, and the probability of what has no cover."""
+MOST_FACTORS = 4
+"""Draft tokens that spell one target token; what takes more is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledText:
+    """A text and what the target says follows each of its ids.
+
+    ids: i32[n]. labels: i32[n, 1 + k]: the id to learn where one is learned, and the k ids that the
+    target finds most probable. probabilities: f16[n, k], of these.
+    """
+
+    ids: Ids
+    labels: Ids
+    probabilities: NDArray[np.float16]
+
+
+def texts_of(labels: Labels, length: int) -> list[LabelledText]:
+    """The texts in `labels` as `NextIds` writes them, `length` rows for each."""
+    found = []
+    for begin in range(0, len(labels.ids) - length + 1, length):
+        ids = np.asarray(labels.ids[begin : begin + length])
+        values = np.asarray(labels.values[begin : begin + length])
+        known = int((ids[:, 0] != NO_LABEL).sum())
+        found.append(LabelledText(ids[:known, 0], ids[:known, 1:], values[:known]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A boundary after a target token.
+
+    row: of the draft's text, after which a token follows that begins with `partial`.
+    at: the index of the target token before it.
+    """
+
+    row: int
+    partial: bytes
+    at: int
+
+
+class Reading:
+    """A text as the draft model reads it, and where the target's boundaries lie in it.
+
+    ids: the draft's. boundaries: those after which a label can be learned; none where the two texts
+    differ, as where special tokens are spelled.
+    """
+
+    def __init__(self, pair: Pair, text: LabelledText) -> None:
+        own = [TargetId(int(i)) for i in text.ids]
+        draft_text = Prompt(target=own[:1]).draft_text(pair)
+        draft_text.follow(own)
+        self.ids: list[DraftId] = list(draft_text.ids)
+        tokens, size = pair.draft.vocabulary.tokens, len(pair.draft.vocabulary.tokens)
+        self.spelled = [tokens[i] if i < size else b"" for i in self.ids]
+        data, theirs = b"".join(self.spelled), pair.target.vocabulary.tokens
+        spelled = [theirs[i] for i in own]
+        first = next((at for at, token in enumerate(spelled) if token), 0)
+        if pair.target.spec.dummy_prefix and spelled:
+            spelled[first] = spelled[first].removeprefix(b" ")
+        length = sum(map(len, spelled))
+        self.boundaries: list[Boundary] = []
+        if data.endswith(b"".join(spelled)):
+            ends = accumulate(map(len, spelled), initial=len(data) - length)
+            next(ends)
+            self._find(list(ends), first)
+
+    def _find(self, ends: Sequence[int], first: int) -> None:
+        """ends: of the target's tokens in the bytes that the draft reads."""
+        token, begin = 0, 0  # the draft token that the boundary lies in or before, its first byte
+        for at, end in enumerate(ends):
+            while token < len(self.ids) and begin + len(self.spelled[token]) <= end:
+                begin += len(self.spelled[token])
+                token += 1
+            if at < first or not token:
+                continue
+            partial = self.spelled[token][: end - begin] if token < len(self.ids) else b""
+            self.boundaries.append(Boundary(token - 1, partial, at))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What a batch of texts teaches; n boundaries with 1 + k labels each.
+
+    read: i32[B, L], the draft's ids, padded at their ends.
+    candidates: i32[C], ascending, the draft ids that the softmax goes over; log_weights: f32[C], as
+        of `labels.Batch`.
+    rows, columns, sums: i32[E], what is added up: the probability of candidate `columns` in row
+        `rows` of all B * L, to the sum `sums`. The first two sums are one and zero. count: of sums.
+    covers: i32[n, 1 + k], the sum of each label's covers. factors: i32[n, MOST_FACTORS], the sums
+        whose product spells the first label. given: i32[n], the sum of what may follow at all.
+    probabilities: f32[n, k], of all labels but the first.
+    own: i32[2, m], rows of the draft's text and the columns of what follows in it.
+    """
+
+    read: Ids
+    candidates: Ids
+    log_weights: NDArray[np.float32]
+    rows: Ids
+    columns: Ids
+    sums: Ids
+    count: int
+    covers: Ids
+    factors: Ids
+    given: Ids
+    probabilities: NDArray[np.float32]
+    own: Ids
+
+
+class Lessons:
+    """The lessons of a training run, in a random order that differs from epoch to epoch.
+
+    size: texts of a lesson. candidates: ids that the softmax goes over at least, those beyond the
+    covers drawn as in `labels.Batches`; None for the whole vocabulary.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        texts: Sequence[LabelledText],
+        *,
+        size: int,
+        vocabulary_size: int,
+        candidates: int | None,
+        seed: int,
+    ) -> None:
+        self._pair, self._vocabulary_size, self._seed = pair, vocabulary_size, seed
+        pairs = [(text, Reading(pair, text)) for text in texts]
+        self._texts = [(text, reading) for text, reading in pairs if reading.boundaries]
+        used = {token for _, reading in self._texts for token in reading.ids}
+        self.covers = Covers(pair, used)
+        self.size = min(size, len(self._texts))
+        self._candidates = candidates
+        self._order = lru_cache(maxsize=2)(self._order_of)
+
+    @property
+    def positions(self) -> int:
+        """How many boundaries are learned from."""
+        return sum(len(reading.boundaries) for _, reading in self._texts)
+
+    @property
+    def per_epoch(self) -> int:
+        """How many lessons have each text at most once."""
+        return len(self._texts) // self.size
+
+    def __getitem__(self, number: int) -> Lesson:
+        """The lesson of a number, 0 or more; after the last of an epoch comes another epoch."""
+        epoch, index = divmod(number, self.per_epoch)
+        chosen = self._order(epoch)[index * self.size : (index + 1) * self.size]
+        sums = _Sums(self.covers)
+        texts = [self._texts[i] for i in chosen]
+        length = max(len(reading.ids) for _, reading in texts)
+        read = np.zeros((len(texts), length), np.int32)
+        for line, (text, reading) in enumerate(texts):
+            read[line, : len(reading.ids)] = reading.ids
+            sums.add(text, reading, line * length)
+        return sums.finish(read, self._with_others, number)
+
+    def _order_of(self, epoch: int) -> NDArray[np.intp]:
+        return np.random.default_rng((self._seed, epoch)).permutation(len(self._texts))
+
+    def _with_others(self, needed: Ids, number: int) -> tuple[Ids, NDArray[np.float32]]:
+        count = self._candidates
+        if count is not None:  # a quarter of them at least is drawn
+            count = min(self._vocabulary_size, max(count, len(needed) + count // 4))
+        return with_others(needed, self._vocabulary_size, count, (self._seed, 1, number))
+
+
+class _Sums:
+    """Gathers what a lesson adds up."""
+
+    def __init__(self, covers: Covers) -> None:
+        self._covers = covers
+        self._known: dict[Any, int] = {}
+        self._rows: list[Ids] = []
+        self._tokens: list[Ids] = []
+        self._sizes: list[int] = []
+        self._slots: list[list[int]] = []
+        self._factors: list[list[int]] = []
+        self._given: list[int] = []
+        self._probabilities: list[NDArray[Any]] = []
+        self._own: list[NDArray[Any]] = []
+
+    def add(self, text: LabelledText, reading: Reading, offset: int) -> None:
+        """Take in a text whose rows begin at `offset`."""
+        covers = self._covers
+        for one in reading.boundaries:
+            labels = [TargetId(int(i)) for i in text.labels[one.at]]
+            if labels[0] == NO_LABEL:
+                continue
+            row = offset + one.row
+            slots = [
+                self._sum(row, covers.of(one.partial + covers.bytes_of(label), label))
+                for label in labels
+            ]
+            follows = one.at + 1 < len(text.ids) and text.ids[one.at + 1] == labels[0]
+            factors = self._spelling(reading, one, labels[0], offset) if follows else None
+            if slots[0] == ZERO and factors is None:
+                continue  # the draft model cannot say it
+            self._slots.append(slots)
+            self._factors.append((factors or [ZERO]) + [ONE] * (MOST_FACTORS - len(factors or "1")))
+            allowed = self._covers.starting_with(one.partial)
+            self._given.append(self._sum(row, allowed) if one.partial else ONE)
+            self._probabilities.append(text.probabilities[one.at])
+        count = len(reading.ids) - 1
+        self._own.append(np.stack([np.arange(count) + offset, np.array(reading.ids[1:])]))
+
+    def _spelling(
+        self, reading: Reading, one: Boundary, label: TargetId, offset: int
+    ) -> list[int] | None:
+        """The sums whose product spells the text's next token in several draft tokens, if it is."""
+        left, row, factors = one.partial + self._covers.bytes_of(label), one.row, list[int]()
+        while row + 1 < len(reading.ids) and len(factors) < MOST_FACTORS:
+            token, spelled = reading.ids[row + 1], reading.spelled[row + 1]
+            if not spelled or len(spelled) >= len(left) or not left.startswith(spelled):
+                break
+            factors.append(self._sum(offset + row, np.array([token], np.int32)))
+            left, row = left[len(spelled) :], row + 1
+        if not factors or len(factors) == MOST_FACTORS:
+            return None
+        last = self._sum(offset + row, self._covers.of(left, label))
+        return None if last == ZERO else [*factors, last]
+
+    def _sum(self, row: int, tokens: Ids) -> int:
+        """The number of the sum of these tokens' probabilities in a row."""
+        if not len(tokens):
+            return ZERO
+        # `_tokens` keeps every array alive, so no other one gets its identity.
+        key = row, id(tokens) if len(tokens) > 1 else -int(tokens[0])
+        if key not in self._known:
+            self._known[key] = len(self._sizes) + 2
+            self._sizes.append(len(tokens))
+            self._rows.append(np.full(len(tokens), row, np.int32))
+            self._tokens.append(tokens)
+        return self._known[key]
+
+    def finish(self, read: Ids, with_others: Any, number: int) -> Lesson:
+        """The lesson of all texts taken in."""
+        own = np.concatenate(self._own, axis=1).astype(np.int32)
+        tokens = np.concatenate([*self._tokens, np.zeros(0, np.int32)])
+        candidates, log_weights = with_others(np.union1d(tokens, own[1]).astype(np.int32), number)
+        own[1] = np.searchsorted(candidates, own[1])
+        return Lesson(
+            read=read,
+            candidates=candidates,
+            log_weights=log_weights,
+            rows=np.concatenate([*self._rows, np.zeros(0, np.int32)]),
+            columns=np.searchsorted(candidates, tokens).astype(np.int32),
+            sums=np.repeat(np.arange(len(self._sizes), dtype=np.int32) + 2, self._sizes),
+            count=len(self._sizes) + 2,
+            covers=np.array(self._slots, np.int32),
+            factors=np.array(self._factors, np.int32),
+            given=np.array(self._given, np.int32),
+            probabilities=np.array(self._probabilities, np.float32),
+            own=own,
+        )

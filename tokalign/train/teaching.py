@@ -1,0 +1,247 @@
+"""Teaching a draft model with another tokenizer what a target says: what `run.py` needs of it.
+
+What is learned is what `exact` uses: the probability of the target's next token as a sum over
+covers (`lessons.py`). All weights are trained, or LoRA adapters that mlx-lm's tuner puts over the
+linear layers, which are fused again in what is saved. The result is a folder like the draft's own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from tokalign.atomic_file import appearing, unwritable, write_file
+from tokalign.build.corpus import Stage, silent
+from tokalign.errors import CorpusError, UsageError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.target_session import find_head
+from tokalign.runtime.mlx.weights import content_fingerprint, twin_of
+from tokalign.runtime.rounds import Array
+from tokalign.runtime.translation.base import Pair
+from tokalign.tokenizer.vocabulary import DraftId
+from tokalign.train.covers import Covers
+from tokalign.train.labelled_corpus import LabelledCorpus
+from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, Reading, texts_of
+from tokalign.train.options import FitOptions
+from tokalign.train.run import Evaluation, Trained, fit
+
+WEIGHTS, TOLD = "model.safetensors", "training.json"
+_WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", TOLD
+_LEAST = 1e-30
+_SCALE = 2.0
+
+
+def marginals(logits: Array, lesson: Lesson) -> Array:
+    """The probability f32[n, 1 + k] of every label.
+
+    logits: f32[B * L, C], of the candidates.
+    """
+    logits = logits.astype(mx.float32)
+    whole = mx.logsumexp(logits + mx.array(lesson.log_weights), axis=-1)
+    rows = mx.array(lesson.rows)
+    chosen = mx.exp(logits[rows, mx.array(lesson.columns)] - whole[rows])
+    sums = (mx.arange(lesson.count) == 0).astype(mx.float32)
+    sums = sums.at[mx.array(lesson.sums)].add(chosen)
+    covered, factors = sums[mx.array(lesson.covers)], sums[mx.array(lesson.factors)]
+    spelled = factors[:, 0]
+    for at in range(1, MOST_FACTORS):
+        spelled = spelled * factors[:, at]
+    covered = mx.concatenate([covered[:, :1] + spelled[:, None], covered[:, 1:]], axis=1)
+    return covered / mx.maximum(sums[mx.array(lesson.given)], _LEAST)[:, None]
+
+
+def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
+    """The mean of some losses, in nats for each boundary (of "text": for each draft token).
+
+    "text": cross-entropy of the draft's own tokens. "marginal": of the label. The others compare
+    the probabilities p of the target's most probable ids with the draft's q: "kl" and "reverse" are
+    the divergences of q from p and of p from q, what is left over counted as one more id;
+    "acceptance" is -log of the sum of min(p, q), the share of drawn ids that would be accepted.
+    """
+    found = []
+    q = mx.maximum(marginals(logits, lesson), _LEAST)
+    p = mx.array(lesson.probabilities)
+    p = mx.where(mx.array(lesson.covers[:, 1:] > 1), p, 0.0)  # what has no cover is left over
+    others = mx.stack([mx.clip(1 - x.sum(axis=1), 1e-4, 1.0) for x in (p, q[:, 1:])])
+    log_p, log_q = mx.log(mx.maximum(p, 1e-6)), mx.log(q[:, 1:])
+    for kind in kinds:
+        if kind == "text":
+            rows, columns = mx.array(lesson.own)
+            whole = mx.logsumexp(logits + mx.array(lesson.log_weights), axis=-1)
+            found.append((whole[rows] - logits[rows, columns]).mean())
+        elif kind == "marginal":
+            found.append(-mx.log(q[:, 0]).mean())
+        elif kind == "kl":
+            ours = (p * (log_p - log_q)).sum(axis=1)
+            found.append((ours + others[0] * mx.log(others[0] / others[1])).mean())
+        elif kind == "reverse":
+            ours = (q[:, 1:] * (log_q - log_p)).sum(axis=1)
+            found.append((ours + others[1] * mx.log(others[1] / others[0])).mean())
+        else:
+            accepted = mx.minimum(p, q[:, 1:]).sum(axis=1)
+            found.append(-mx.log(mx.maximum(accepted, 1e-6)).mean())
+    return sum(found) / len(found)
+
+
+def teach(
+    draft: LanguageModel[DraftId],
+    pair: Pair,
+    labels: LabelledCorpus,
+    output: Path,
+    workspace: Path,
+    options: FitOptions,
+    *,
+    window: int,
+    stage: Stage = silent,
+    report: Callable[[Evaluation], None] = lambda _: None,
+) -> Trained:
+    """Train a draft model on labels and write it into `output`, in the number format of its files.
+
+    labels: as `NextIds` makes them of windows of this length. The model is changed in place.
+    Raises: CorpusError where the draft model's tokenizer cannot read the texts; UsageError for an
+        output that is the draft model's own folder; as `fit`.
+    """
+    if draft.folder is None or output.resolve() == draft.folder.resolve():
+        raise UsageError(f"{output} is the draft model's own folder; give another --output")
+    learner = _DraftLearner(draft, pair, labels, options, window)
+    return fit(learner, output, workspace, options, stage=stage, report=report)
+
+
+class _DraftLearner:
+    """See `Learner`; arguments as of `teach`."""
+
+    def __init__(
+        self,
+        draft: LanguageModel[DraftId],
+        pair: Pair,
+        labels: LabelledCorpus,
+        options: FitOptions,
+        window: int,
+    ) -> None:
+        self._draft, self._losses, self._recipe = draft, options.losses, labels.recipe
+        self.module = model = draft.model
+        self.identity = [content_fingerprint(model), labels.recipe]
+        size = vocabulary_size(model)
+        self.batches = Lessons(
+            pair,
+            texts_of(labels.training, window),
+            size=max(1, options.batch // window),
+            vocabulary_size=size,
+            candidates=options.candidates,
+            seed=options.seed,
+        )
+        self.positions = self.batches.positions
+        self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
+        held_out = [(text, Reading(pair, text)) for text in texts_of(labels.held_out, window)]
+        self._held_out = [(text, reading) for text, reading in held_out if reading.boundaries]
+        if not self.positions or not self._held_out:
+            raise CorpusError(
+                "the draft model's tokenizer does not spell these texts as the target's does, so "
+                "nothing can be learned from them; give other text"
+            )
+        self._body, self._head = _ends(model)
+        if options.lora:
+            mx.random.seed(options.seed)
+            model.freeze()
+            config = {"rank": options.lora, "scale": _SCALE, "dropout": 0.0}
+            linear_to_lora_layers(model, len(model.layers), config)
+
+    def loss(self, batch: Lesson) -> Array:
+        """See `Learner`."""
+        read, candidates = mx.array(batch.read), mx.array(batch.candidates)
+        if self._head is None:
+            logits = self.module(read).reshape(read.size, -1)[:, candidates]
+        else:
+            hidden = self._body(read).reshape(read.size, -1)
+            logits = hidden @ self._head(candidates).T
+        return loss_of(logits.astype(mx.float32), batch, self._losses)
+
+    def measure(self) -> tuple[float, ...]:
+        """See `Learner`. A guess is the most probable next target token, by covers."""
+        right = found = 0
+        for text, reading in self._held_out:
+            rows = np.array(self.module(mx.array([reading.ids]))[0].astype(mx.float32))
+            for one in reading.boundaries:
+                label = int(text.labels[one.at, 0])
+                if label != NO_LABEL:
+                    found += 1
+                    right += self._covers.guess(one.partial, rows[one.row]) == label
+        return (right / max(1, found),)
+
+    def save(self, folder: Path, told: Mapping[str, Any]) -> None:
+        """See `Learner`. LoRA adapters are fused."""
+        own = self._draft.folder
+        assert own is not None, "`teach` asks for it"
+        dtype = _number_format(own)
+        fused = twin_of(self.module, lambda module: module.fuse() if _is_lora(module) else None)
+        weights = {
+            name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
+            for name, weight in tree_flatten(fused.parameters())
+        }
+        told = {**told, **{name: self._recipe[name] for name in ("labelling", "corpus", "target")}}
+        _copy(own, folder)
+        write_file(folder / TOLD, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        # An open file, not a path: mlx would hide why a write failed.
+        with appearing(folder / WEIGHTS) as temporary, temporary.open("wb") as file:
+            mx.save_safetensors(file, weights, {"format": "mlx"})
+
+    def publish(self, best: Path, output: Path) -> None:
+        """See `Learner`."""
+        _copy(best, output)
+        for name in (TOLD, WEIGHTS):
+            with appearing(output / name) as temporary:
+                shutil.copyfile(best / name, temporary)
+
+
+def _ends(model: Any) -> tuple[Any, Callable[[Array], Array] | None]:
+    """The part of a model before its head, and what gives rows of the head's matrix.
+
+    The latter is None for a model that does more than multiply the two: then all logits have to be
+    computed. That is tried out.
+    """
+    head, body = find_head(model), getattr(model, "model", None)
+    if head is None or body is None or "scales" in head or "bias" in head:
+        return None, None
+    try:
+        tokens = mx.array([[1, 2, 3]])
+        logits, ours = model(tokens), body(tokens) @ head.weight.T
+        same = bool(mx.allclose(logits.astype(mx.float32), ours.astype(mx.float32), 1e-3, 1e-3))
+    except Exception:  # whatever the part of a model raises that is called in another way
+        return None, None
+    return (body, lambda ids: head.weight[ids]) if same else (None, None)
+
+
+def _is_lora(module: Any) -> bool:
+    return hasattr(module, "fuse") and "lora_a" in module
+
+
+def _copy(source: Path, folder: Path) -> None:
+    """Copy everything but weights. Raises: UsageError or OutputError if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in source.iterdir():
+            if path.is_file() and not any(path.match(kind) for kind in _WEIGHT_FILES):
+                shutil.copyfile(path, folder / path.name)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _number_format(folder: Path) -> Any:
+    """The number format that most floating-point weights of a folder have."""
+    counts: Counter[Any] = Counter()
+    for path in folder.glob("model*.safetensors"):
+        weights: Any = mx.load(str(path))  # lazy: only the header is read
+        for weight in weights.values():
+            if mx.issubdtype(weight.dtype, mx.floating):
+                counts[weight.dtype] += weight.size
+    return counts.most_common(1)[0][0]
