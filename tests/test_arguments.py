@@ -11,9 +11,9 @@ from tokalign.arguments import as_path
 from tokalign.build.sources import find_sources
 from tokalign.cli import group
 from tokalign.cost.curve import read_curve
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CorpusError, TokalignError, UsageError
 from tokalign.names.registry import resolve_model, resolve_tokenizer
+from tokalign.runtime.methods import DraftingOptions
 
 NOBODY = "~no-such-user/x"
 

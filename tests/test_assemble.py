@@ -16,11 +16,11 @@ from small_tables import write_alignment, write_dictionary
 import tokalign
 from tokalign.assemble import assemble, choose_dtype, load_decoder, load_models
 from tokalign.cli.decode import command
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft_length import opening_knowledge
 from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.dictionary import Dictionaries

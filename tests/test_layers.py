@@ -48,7 +48,6 @@ LAYERS = (
     {"build", "runtime"},
     {"evaluate", "train"},
     {"report"},
-    {"drafting_options"},
     {"assemble"},
     {"api", "cli", "serve", "vllm", "__init__", "__main__"},
 )

@@ -15,6 +15,8 @@ from typing import Any
 
 from tokalign.errors import UsageError
 
+FilePath = str | PathLike[str]
+
 _LONGEST_VALUE = 60
 
 

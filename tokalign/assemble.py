@@ -16,13 +16,14 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokalign.drafting_options import DraftingOptions
+from tokalign.arguments import FilePath
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.methods import (
     AUTO,
+    DraftingOptions,
     choose_method,
     choose_translation,
 )
@@ -30,7 +31,7 @@ from tokalign.tables.alignment import Alignment
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import Note
 from tokalign.tables.logit_rows import LogitRows
-from tokalign.tables.opening import FilePath, open_alignment, open_dictionary, open_logit_rows
+from tokalign.tables.opening import open_alignment, open_dictionary, open_logit_rows
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -185,11 +186,6 @@ def assemble(
         options, draft = DraftingOptions(method="plain"), None
     draft = _readable_draft(target, _used_draft(draft, options, note), options, note)
     drafter = _open_drafter(target, draft is not None, options, note)
-    if options.beam is not None and drafter is None and draft is None:
-        raise UsageError(
-            "--beam-width and --beam-length shape the beam of a recurrent drafter, and none is "
-            "used here; give --drafter FOLDER, or leave them out"
-        )
     drafting = choose_drafting(
         target.tokenizer,
         None if draft is None else draft.tokenizer,
@@ -264,7 +260,6 @@ def choose_drafting(
         num_draft_tokens=options.num_draft_tokens,
         alternatives=options.alternatives,
         draft_rows=options.draft_rows,
-        beam=options.beam,
         dictionary=dictionary,
         alignment=alignment,
     )

@@ -25,9 +25,9 @@ import click
 
 from tokalign.assemble import assemble, load_models
 from tokalign.cli.bench_options import read_texts
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 
 _ROWS = 15

@@ -37,13 +37,13 @@ from tokalign.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.bench_options import read_texts
 from tokalign.cli.output import progress
 from tokalign.cost.store import find_curve, store_curve
-from tokalign.drafting_options import DraftingOptions
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import model_fingerprint
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.tables.logit_rows import LogitRows

@@ -30,11 +30,10 @@ from rich.progress import track
 
 from tokalign.assemble import load_decoder
 from tokalign.cli.bench_options import read_texts
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, DraftingOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession

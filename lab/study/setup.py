@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from lab.study.result import Setting
     from lab.study.run import Study
     from tokalign.cost.curve import CostCurve
-    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.runtime.methods import DraftingOptions
     from tokalign.tokenizer.tokenizer import Tokenizer
 
 DRAFTER = "drafter"
@@ -66,8 +66,7 @@ def load(options: StudyOptions) -> Loaded:
     """Load the models, and open the tables that fit them. Raises: as `assemble`; UsageError."""
     from lab.baselines.decoder import BaselineDecoder
     from tokalign.assemble import assemble, load_models
-    from tokalign.drafting_options import DraftingOptions
-    from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+    from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, DraftingOptions
 
     names = _short_names(options.draft)
     ours, *theirs = load_models(

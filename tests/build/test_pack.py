@@ -19,8 +19,8 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.counting.word_list import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import BundleError, TokalignError
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.shipped import TABLES, sample_text, shipped
 from tokalign.tables.bundle import (
     Bundle,

@@ -21,7 +21,6 @@ from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.chat import command as chat
 from tokalign.cli.decode import command as decode
 from tokalign.cli.tables import pull, push
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import (
     BundleError,
     FingerprintError,
@@ -32,8 +31,15 @@ from tokalign.errors import (
 )
 from tokalign.evaluate.calibrate import self_draft_trace
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.generate import Generation
+from tokalign.runtime.draft.recurrent import BeamDrafter, BeamShape
+from tokalign.runtime.loop import Limits
+from tokalign.runtime.loop import decode as decode_loop
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.mlx.drafter_session import DrafterSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.rounds import Context, Round
+from tokalign.runtime.verify import TargetVerifier
 
 PROMPT = "Zażółć gęślą"
 TOKENS = 30
@@ -243,18 +249,20 @@ def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
 
 def test_the_self_draft_trace_of_a_drafter_is_what_it_drafts_in_decoding(files: Files) -> None:
     """Chains of the same search, from the states that one pass over the text has computed."""
-    options = DraftingOptions(
-        method="drafter", drafter=files.drafter, beam_width=1, beam_length=4, alternatives=0
-    )
+    options = DraftingOptions(method="drafter", drafter=files.drafter)
     decoder = load_decoder(str(files.target), None, options, dtype="float32")
     trace = self_draft_trace(decoder, [PROMPT], tokens=TOKENS, limit=4)
     [text] = trace.texts
-    generation = Generation(
-        decoder, decoder.prompt(PROMPT, use_template=False), max_tokens=TOKENS + 1
-    )
-    list(generation)
+    assert decoder.drafter is not None
+    target = decoder.open_target()
+    drafter = BeamDrafter(DrafterSession(decoder.drafter, target), beam=BeamShape(1, 4))
+    context = Context(decoder.prompt(PROMPT, use_template=False).target)
+    limits = Limits(max_tokens=TOKENS + 1)
+    events = decode_loop(context, drafter, TargetVerifier(target, Sampling()), limits=limits)
     begin, compared = text.given - 1, 0
-    for one in generation.rounds:
+    for one in events:
+        if not isinstance(one, Round):
+            continue
         if one.draft_passes == 4 and begin + 4 < text.length:
             assert one.accepted == text.proposals["draft"][begin].accepted
             compared += 1

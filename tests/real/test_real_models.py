@@ -24,9 +24,9 @@ from served import metric, serving
 from tokalign.assemble import assemble, load_models
 from tokalign.cli.chat import command as chat_command
 from tokalign.cli.decode import command as decode_command
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
 

@@ -13,9 +13,9 @@ from random_models import random_model, write_model
 from small_tokenizers import of_merges
 
 from tokalign.assemble import assemble
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.tokenizer.vocabulary import TargetId

@@ -22,11 +22,11 @@ from processes import wait_for
 
 from tokalign.assemble import assemble
 from tokalign.cli.tables import command as tables
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.remembered import FILE, RememberedStore, forget_remembered, open_remembered
 from tokalign.tables.bundle import read_bundle, write_bundle

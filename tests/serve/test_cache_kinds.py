@@ -18,8 +18,8 @@ from random_models import random_model
 from served import assert_both_ways, complete, ids_of, metric, plain_ids, serving
 from small_tokenizers import write_tokenizer
 
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.serve import Settings
 
 

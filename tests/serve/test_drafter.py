@@ -11,8 +11,8 @@ from places import DEMO
 from random_drafters import taught_drafter
 from served import complete, demo_settings, metric, serving
 
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 
 PROMPT, OTHER = "Wisła jest", "Zima w górach"

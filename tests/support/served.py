@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import mlx.core as mx
 from places import DEMO
 
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
 from tokalign.serve.server import Server

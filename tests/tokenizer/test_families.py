@@ -21,10 +21,10 @@ from tokenizers import Tokenizer as Library
 from tokalign.api.objects import as_tokenizer
 from tokalign.assemble import assemble
 from tokalign.bpe.encoder import IncrementalEncoder
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.text import TextStream
 from tokalign.runtime.translation.boundary import Boundary

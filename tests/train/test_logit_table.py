@@ -13,10 +13,10 @@ from polish import SENTENCES
 
 from tokalign.assemble import assemble
 from tokalign.build.corpus import Corpus
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.logit_store import LogitStore, tail_of
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.logit_rows import KEPT, LOG_ODDS, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table

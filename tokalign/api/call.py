@@ -25,11 +25,10 @@ from tokalign.api.objects import (
 )
 from tokalign.arguments import require_integer, require_text, shown
 from tokalign.assemble import assemble, no_note
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation, Piece
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import LogitsProcessor

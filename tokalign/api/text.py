@@ -22,13 +22,12 @@ from tokalign.api.objects import (
     remember_tokenizer,
     tokenizer_of,
 )
-from tokalign.arguments import require_callable, require_integer, shown
+from tokalign.arguments import FilePath, require_callable, require_integer, shown
 from tokalign.assemble import assemble, no_note
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
-from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES
+from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
@@ -36,7 +35,6 @@ from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note
-from tokalign.tables.opening import FilePath
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -77,8 +75,6 @@ def stream_generate(
     translation: str | None = None,
     num_draft_tokens: int | None = None,
     alternatives: int = DEFAULT_ALTERNATIVES,
-    beam_width: int | None = None,
-    beam_length: int | None = None,
     dictionary: FilePath | Sequence[FilePath] | None = None,
     language: str | Sequence[str] | None = None,
     alignment: FilePath | None = None,
@@ -111,7 +107,6 @@ def stream_generate(
         model's configuration names; -1 for as many as that context holds.
     drafter: the folder of a recurrent drafter that was trained on the model; without a draft model,
         one in the model's folder or beside its tables is found.
-    beam_width, beam_length: propose the drafter's beam of this shape whole, for experiments.
     draft_model: a smaller mlx-lm model to draft with. Without one, text is drafted from a
         dictionary, if one fits the tokenizer, and from the context.
     draft_tokenizer: the draft model's; `tokenizer` again if they share one. It may be left out for
@@ -183,8 +178,6 @@ def stream_generate(
             num_draft_tokens=num_draft_tokens,
             alternatives=alternatives,
             drafter=drafter,
-            beam_width=beam_width,
-            beam_length=beam_length,
             dictionary=dictionary,
             language=language,
             alignment=alignment,

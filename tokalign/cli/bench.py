@@ -89,7 +89,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     Measurements are taken from the file and from this run.
     """
     from tokalign.assemble import choose_dtype, keep_loaded, load_decoder
-    from tokalign.drafting_options import DraftingOptions
+    from tokalign.runtime.methods import DraftingOptions
 
     if options.target is None:
         if options.results is None:

@@ -74,8 +74,8 @@ def _load(
 ) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
     """The target's tokenizer, the draft model, and how to draft with every source there is."""
     from tokalign.assemble import choose_drafting, keep_loaded, load_models
-    from tokalign.drafting_options import DraftingOptions
     from tokalign.names.registry import Resolved, resolve_tokenizer
+    from tokalign.runtime.methods import DraftingOptions
 
     assert options.target is not None
     asked = DraftingOptions(

@@ -169,7 +169,7 @@ def _load(
 ) -> Decoder:
     """The target with the draft model that is named, else the drafter that is named or found."""
     from tokalign.assemble import load_decoder
-    from tokalign.drafting_options import DraftingOptions
+    from tokalign.runtime.methods import DraftingOptions
     from tokalign.runtime.mlx.drafter_folder import find_drafter
 
     noted = partial(note, quiet=quiet)

@@ -44,8 +44,8 @@ def load(
     Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
     """
     from tokalign.assemble import keep_loaded, load_decoder
-    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.decoder import tokens_that_stop
+    from tokalign.runtime.methods import DraftingOptions
     from tokalign.runtime.mlx.cache import CacheOptions
 
     cache, drafting = take(CacheOptions, given), take(DraftingOptions, given)

@@ -202,7 +202,7 @@ def command(**given: Any) -> None:
 
 def _settings(given: dict[str, Any]) -> Any:
     """The server's settings from the command line. Raises: UsageError."""
-    from tokalign.drafting_options import DraftingOptions
+    from tokalign.runtime.methods import DraftingOptions
     from tokalign.serve import Settings
 
     if given["model"] is None and not given["allow_model_switching"]:

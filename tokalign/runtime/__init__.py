@@ -15,7 +15,7 @@ What drafts:
 
 Around the loop:
 
-    methods.py              the names of methods and translations
+    methods.py              how to draft, as asked for: methods, translations and their options
     drafting.py             a method's name -> its drafters
     decoder.py              models, tables and options -> a decoder, from which requests are decoded
     generate.py             one request: events -> output tokens with text and statistics

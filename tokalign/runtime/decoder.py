@@ -289,7 +289,6 @@ class Decoder:
             DrafterSession(self.drafter, target),
             sampler=self._draft_sampler,
             length=drafting.num_draft_tokens or DEFAULT_SHAPE.length,
-            beam=drafting.beam,
             rows=drafting.draft_rows,
             branches=branches,
         )

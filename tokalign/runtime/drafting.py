@@ -15,7 +15,6 @@ from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft.recurrent import BeamShape
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWorth
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
@@ -52,8 +51,6 @@ class Drafting:
         costs decide.
     exact_rows: rows of a pass at most, up to which its logits are those of single rows, bit for
     bit; None for any number.
-    beam: the shape of a recurrent drafter's beam, which is then proposed whole; None to have every
-        round choose the rows and the number of steps.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     noise: of the coming choices of one request; None where nothing is drawn.
     knowledge: by which the planner chooses every draft length; None where lengths are given.
@@ -73,7 +70,6 @@ class Drafting:
     known_rows: LogitRows | None = None
     draft_rows: int | None = None
     exact_rows: int | None = None
-    beam: BeamShape | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     noise: ComingNoise | None = None
     constraint: Constraint | None = None

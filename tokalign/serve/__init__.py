@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tokalign.drafting_options import DraftingOptions
+from tokalign.runtime.methods import DraftingOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tokalign.arguments import shown_path
+from tokalign.arguments import FilePath, shown_path
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
@@ -28,8 +28,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
 T = TypeVar("T")
-
-FilePath = str | os.PathLike[str]
 
 Align = Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Alignment]
 

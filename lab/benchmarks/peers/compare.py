@@ -29,8 +29,8 @@ from lab.benchmarks.peers.in_transformers import Counted, Transformers
 from lab.benchmarks.peers.outcome import Asked, Contender, Run
 from tokalign.assemble import load_decoder
 from tokalign.cli.bench_options import read_texts
-from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.chat import encode_prompt
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -91,7 +91,7 @@ def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path
     """
     from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
     from tokalign.assemble import assemble, load_models
-    from tokalign.drafting_options import DraftingOptions
+    from tokalign.runtime.methods import DraftingOptions
 
     ours, theirs = load_models([str(target), str(draft)], dtype="float32")
     loaded = {"stop_ids": ours.stop_ids, "model": ours.model}

@@ -26,11 +26,11 @@ from tokalign.atomic_file import locked
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.cost.curve import CostCurve
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import Block
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.shipped import LANGUAGES
 from tokalign.tables.bundle import write_bundle

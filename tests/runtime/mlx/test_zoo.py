@@ -22,7 +22,6 @@ from small_tokenizers import of_merges
 
 from tokalign.api.text import stream_generate
 from tokalign.assemble import assemble
-from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft.hybrid import Hybrid
@@ -30,6 +29,7 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import MOST_READ_AGAIN, Limits, decode
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.model_arguments import embedding_of
