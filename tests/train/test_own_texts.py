@@ -8,21 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
-import numpy as np
 import pytest
 from places import DEMO
-from random_models import random_model
-from zoo import zoo_model
 
+from tokalign.assemble import assemble
 from tokalign.build.corpus import Corpus, Progress
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DraftingOptions
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train import own_texts
 from tokalign.train.options import Writing
 from tokalign.train.own_texts import write_texts
-from tokalign.train.writing import write
 
 PROMPTS = ["Wisła jest", "Co to jest chleb?", "Opisz", "Dlaczego zimą pada śnieg, a latem deszcz?"]
 
@@ -34,6 +32,7 @@ def target() -> LanguageModel[TargetId]:
 
 @pytest.fixture
 def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.setattr(own_texts, "TEXTS", 5)
     monkeypatch.setattr(own_texts, "AT_ONCE", 3)
     monkeypatch.setattr(own_texts, "LENGTH", 20)
     monkeypatch.setattr(own_texts, "_FEWEST_TOKENS", 0)
@@ -42,16 +41,26 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     return Corpus([path])
 
 
-@pytest.mark.parametrize("model", [random_model(), zoo_model("mamba2")])
-def test_texts_after_openings_of_different_lengths_are_those_of_each_alone(model: Any) -> None:
-    openings = [[5, 9, 17, 3, 44], [61], [8, 2, 33]]
-    options: dict[str, Any] = {"length": 6, "temperature": 1e-5, "stop_ids": ()}
-    columns = write(model, openings, mx.random.key(0), **options)
-    for opening, written in zip(openings, np.array(mx.stack(list(columns), axis=1)), strict=True):
-        ids = list(opening)
-        for found in written.tolist():
-            assert found == int(mx.argmax(model(mx.array([ids]))[0, -1]))
-            ids.append(found)
+def test_a_cold_target_writes_what_it_answers_alone(
+    target: LanguageModel[TargetId], prompts: Corpus, tmp_path: Path
+) -> None:
+    decoder = assemble(target, None, DraftingOptions(method="plain"))
+    options = Writing(tokens=1, prompts=True, temperature=1e-5)
+    answers = set()
+    for prompt in PROMPTS:
+        generation = Generation(decoder, decoder.prompt(prompt), max_tokens=own_texts.LENGTH)
+        for _ in generation:
+            pass
+        ids = [one for one in generation.context.emitted if one not in target.stop_ids]
+        answers.add(target.tokenizer.decode(ids))
+    texts = _texts(write_texts(target, prompts, tmp_path / "a.jsonl", options), tmp_path)
+    assert len(texts) == own_texts.TEXTS
+    assert set(texts) == answers
+
+
+def _texts(_written: Corpus, folder: Path) -> list[str]:
+    lines = (folder / "a.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines[1:]]
 
 
 class Killed(BaseException):
@@ -60,12 +69,12 @@ class Killed(BaseException):
 
 @contextmanager
 def killing(_total: int, label: str) -> Iterator[Progress]:
-    calls = 0
+    tokens = 0
 
-    def advance(_amount: int) -> None:
-        nonlocal calls
-        calls += 1
-        if label == "the target writes" and calls == 4:  # the first says what is there already
+    def advance(amount: int) -> None:
+        nonlocal tokens
+        tokens += amount
+        if label == "the target writes" and tokens > 120:  # in the second part or the third
             raise Killed
 
     yield advance
@@ -81,7 +90,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
     with pytest.raises(Killed):
         write_texts(target, prompts, again, options, stage=killing)
     part = again.with_name("again.jsonl.part")
-    part.write_bytes(part.read_bytes()[:-10])  # the last batch was not written whole
+    part.write_bytes(part.read_bytes() + b"{")  # a part that was not written whole
     write_texts(target, prompts, again, options)
     assert again.read_bytes() == whole.read_bytes()
     before = again.stat().st_mtime_ns

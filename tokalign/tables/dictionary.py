@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -56,10 +57,17 @@ class Dictionaries:
     A hybrid takes each as a source of its own and learns which to trust. Everything else asks them
     as one dictionary: the longest match answers, the surer one of equally long ones.
     `benchmarks/languages.py` compares this rule with others.
+    weights: by source. A match counts as so many times as long, for a dictionary that knows the
+    text better than another.
     """
 
-    def __init__(self, by_source: Mapping[str, Dictionary]) -> None:
+    def __init__(
+        self,
+        by_source: Mapping[str, Dictionary],
+        weights: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.by_source = dict(by_source)
+        self._weights = weights
 
     def __len__(self) -> int:
         """The number of stored contexts of all dictionaries."""
@@ -68,8 +76,8 @@ class Dictionaries:
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
         """See `Dictionary`: what the dictionary with the longest match expects."""
         found = [
-            (table.match_length(suffix), expected)
-            for table in self.by_source.values()
+            (self._length(source, suffix), expected)
+            for source, table in self.by_source.items()
             if (expected := table.expected(suffix))
         ]
         return max(found, key=lambda one: (one[0], one[1][0][1]))[1] if found else ()
@@ -82,11 +90,14 @@ class Dictionaries:
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree[TargetId]:
         """See `Dictionary`. The ids have the source of the dictionary that answers."""
-        best, best_rank = EMPTY_TREE, (0, 0.0)
+        best, best_rank = EMPTY_TREE, (0.0, 0.0)
         for source, table in self.by_source.items():
             answer = table.follow(suffix, limit, p_min=p_min)
             if answer:
-                rank = table.match_length(suffix), answer.probabilities[0]
+                rank = self._length(source, suffix), answer.probabilities[0]
                 if rank > best_rank:
                     best, best_rank = answer.guessed_by(source), rank
         return best
+
+    def _length(self, source: str, suffix: Sequence[TargetId]) -> float:
+        return self.by_source[source].match_length(suffix) * self._weights.get(source, 1.0)

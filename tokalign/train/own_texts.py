@@ -1,8 +1,8 @@
 """A corpus that the target writes: answers to prompts, or what follows openings of other text.
 
-The texts are lines of a file, which `tokalign build` counts like any corpus. They are written in
-batches, and each batch depends on its number alone. So a killed run goes on after its last whole
-batch and ends with the same bytes.
+The texts are lines of a file, which `tokalign build` counts like any corpus. mlx-lm writes several
+at once: where one ends, the next begins. They come in parts of `TEXTS`, and each part depends on
+its number alone. So a killed run goes on after its last whole part and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from random import Random
 from typing import Any, BinaryIO, NamedTuple
 
 import mlx.core as mx
-import numpy as np
+from mlx_lm.generate import BatchGenerator
 
 from tokalign.atomic_file import locked, unwritable
-from tokalign.build.corpus import Corpus, Stage, silent
+from tokalign.build.corpus import Corpus, Progress, Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.chat import as_messages, encode_chat, encode_prompt, with_bos
 from tokalign.runtime.decoder import LanguageModel
@@ -28,16 +28,18 @@ from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows
 from tokalign.train.options import OPENING, Writing
-from tokalign.train.writing import before_stop, write
+
+TEXTS = 128
+"""Texts of a part; at its end fewer than `AT_ONCE` are written at once."""
 
 AT_ONCE = 32
-"""Texts of a batch. On a Mac a pass over so many takes little more than one over a single text."""
+"""Texts that are written at once. All of them read the weights together."""
 
 LENGTH = 256
 """Ids of a text, after its opening, if it does not end by itself."""
 
 _FEWEST_TOKENS = 8
-"""A batch with fewer for each text shows that the target has nothing to say here."""
+"""A part with fewer for each text shows that the target has nothing to say here."""
 
 
 class Opening(NamedTuple):
@@ -58,7 +60,7 @@ def write_texts(
     """The corpus of what the target writes; it is written to `path`, unless it is there already.
 
     path: a .jsonl file. Another text in its place is kept as `*.previous`.
-    Raises: as `Corpus.lines` and `write`; CorpusError for a corpus without openings, and for a
+    Raises: as `Corpus.lines`; CorpusError for a corpus without openings, and for a
         target that ends its texts at once; UsageError while another process writes this file.
     """
     head = _record(text="", written=_recipe(target, corpus, options))
@@ -68,8 +70,7 @@ def write_texts(
             openings = _openings(target, corpus, options, stage)
             try:
                 with stage(options.tokens, "the target writes") as advance:
-                    for written in _grow(begun, head, target, openings, options):
-                        advance(written)
+                    _grow(begun, head, target, openings, options, advance)
                 if path.exists():
                     os.replace(path, path.with_name(f"{path.name}.previous"))
                 os.replace(begun, path)
@@ -100,42 +101,45 @@ def _grow(
     target: LanguageModel[TargetId],
     openings: Sequence[Opening],
     options: Writing,
-) -> Iterator[int]:
-    """Append batches until there are enough tokens; yields how many each has."""
+    advance: Progress,
+) -> None:
+    """Append parts until there are enough tokens. advance: called with how many tokens are new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     with path.open("r+b") as file:
-        batch, tokens = _go_on(file, head)
-        yield tokens
-        order = _order(len(openings), options.seed, start=batch * AT_ONCE)
+        part, tokens = _go_on(file, head)
+        advance(tokens)
+        order = _order(len(openings), options.seed, start=part * TEXTS)
         while tokens < options.tokens:
-            some = [openings[next(order)] for _ in range(AT_ONCE)]
-            key = mx.random.key((options.seed << 32) + batch)
-            lines, written = _write_batch(target, some, options, key)
-            if written < AT_ONCE * _FEWEST_TOKENS:
+            some = [openings[next(order)] for _ in range(TEXTS)]
+            mx.random.seed((options.seed << 32) + part)
+            written = _write(target, some, options.temperature, advance)
+            count = sum(map(len, written))
+            if count < TEXTS * _FEWEST_TOKENS:
                 raise CorpusError(
-                    f"{AT_ONCE} texts of the target had {written} tokens in all, so it has nothing "
-                    "to say after these lines; give others, with --prompts if they are prompts"
+                    f"{TEXTS} texts of the target had {count} tokens in all, so it has nothing to "
+                    "say after these lines; give others, with --prompts if they are prompts"
                 )
-            file.write(lines)
+            for opening, ids in zip(some, written, strict=True):
+                text = target.tokenizer.decode([*opening.kept, *ids])
+                file.write(_record(text=text, tokens=len(ids)))
             file.flush()
             os.fsync(file.fileno())
-            batch, tokens = batch + 1, tokens + written
-            yield written
+            part, tokens = part + 1, tokens + count
 
 
 def _go_on(file: BinaryIO, head: bytes) -> tuple[int, int]:
-    """How many whole batches are in a file and their tokens; what is not of a whole one is cut."""
+    """How many whole parts are in a file and their tokens; what is not of a whole one is cut."""
     lines = file.read().split(b"\n")[:-1]
     if [line + b"\n" for line in lines[:1]] != [head]:
         lines = []
         file.seek(0)
         file.write(head)
-    batches = max(0, len(lines) - 1) // AT_ONCE
-    whole = lines[1 : 1 + batches * AT_ONCE]
+    parts = max(0, len(lines) - 1) // TEXTS
+    whole = lines[1 : 1 + parts * TEXTS]
     file.truncate(len(head) + sum(len(line) + 1 for line in whole))
     file.seek(0, os.SEEK_END)
-    return batches, sum(int(json.loads(line)["tokens"]) for line in whole)
+    return parts, sum(int(json.loads(line)["tokens"]) for line in whole)
 
 
 def _order(openings: int, seed: int, *, start: int) -> Iterator[int]:
@@ -146,26 +150,30 @@ def _order(openings: int, seed: int, *, start: int) -> Iterator[int]:
         yield from order[start % openings :] if turn == start // openings else order
 
 
-def _write_batch(
-    target: LanguageModel[TargetId], openings: Sequence[Opening], options: Writing, key: Any
-) -> tuple[bytes, int]:
-    """The lines of a batch, one for each opening, and how many tokens the target wrote."""
-    columns = write(
+def _write(
+    target: LanguageModel[TargetId],
+    openings: Sequence[Opening],
+    temperature: float,
+    advance: Progress,
+) -> list[list[TargetId]]:
+    """What the target writes after each opening, without the id that ends it."""
+    generator = BatchGenerator(
         target.model,
-        [opening.ids for opening in openings],
-        key,
-        length=LENGTH,
-        temperature=options.temperature,
-        stop_ids=target.stop_ids,
+        max_tokens=LENGTH,
+        stop_tokens=[[token] for token in sorted(target.stop_ids)],
+        # mlx-lm's own sampler is compiled anew for every number of texts.
+        sampler=lambda logprobs: mx.random.categorical(logprobs / temperature),
+        completion_batch_size=AT_ONCE,
     )
-    ids = np.array(mx.stack(list(columns), axis=1))
-    lengths = before_stop(ids, target.stop_ids).sum(axis=1).tolist()
-    texts = [
-        target.tokenizer.decode([*opening.kept, *map(TargetId, row[:length])])
-        for opening, row, length in zip(openings, ids.tolist(), lengths, strict=True)
-    ]
-    records = [_record(text=text, tokens=n) for text, n in zip(texts, lengths, strict=True)]
-    return b"".join(records), sum(lengths)
+    numbers = generator.insert([opening.ids for opening in openings])
+    written: dict[int, list[TargetId]] = {number: [] for number in numbers}
+    while came := generator.next_generated():
+        kept = [one for one in came if one.finish_reason != "stop"]
+        for one in kept:
+            written[one.uid].append(TargetId(one.token))
+        advance(len(kept))
+    generator.close()
+    return [written[number] for number in numbers]
 
 
 def _openings(

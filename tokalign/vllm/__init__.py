@@ -30,6 +30,7 @@ from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
 from tokalign.runtime.draft.lookup import (
+    FIRST_IDS,
     FIRST_SHARE,
     LEAST_OF_BEST,
     LEAST_SHARE,
@@ -310,6 +311,15 @@ def last_ids(rows: Rows, row: Ids, lengths: Ids) -> Ids:
     return np.where(inside, found, NO_ID).astype(np.int64)
 
 
+_SETTLED = round(1 / RATE) - FIRST_IDS
+"""After so many ids each further one has the weight `RATE`."""
+
+_RATES = np.maximum(RATE, 1 / (FIRST_IDS + np.arange(_SETTLED + PROMPT_END + 1)))
+_LEFT = np.cumprod(1 - np.where(np.arange(len(_RATES)), _RATES, 0))
+"""By how many ids were compared: the weight of the last one, and what is left of the first share.
+"""
+
+
 class BatchFit:
     """Which dictionaries fit which requests: `DictionaryFit` for all requests of a batch at once.
 
@@ -325,6 +335,7 @@ class BatchFit:
         self._lengths = np.zeros(0, dtype=np.int64)
         self._endings = np.zeros((0, MAX_CONTEXT), dtype=np.int64)
         self._shares = np.zeros((len(self._tables), 0))
+        self._compared = np.zeros(0, dtype=np.int64)
 
     def follow(self, rows: Rows, lengths: Ids) -> NDArray[np.bool_]:
         """Read on in all texts; returns which dictionary fits which one, b[dictionaries, requests].
@@ -341,8 +352,11 @@ class BatchFit:
         age = np.arange(len(row)) - np.repeat(np.cumsum(new) - new, new)
         place = lengths[row] - 1 - age
         observed, before = rows[row, place], last_ids(rows, row, place)
-        weights = RATE * (1 - RATE) ** age
-        shares *= (1 - RATE) ** new
+        now = self._compared + new
+        number = now[row] - age  # of ids compared, this one included
+        weights = _RATES[number] * _LEFT[now[row]] / _LEFT[number]
+        shares *= _LEFT[now] / _LEFT[self._compared]
+        self._compared = np.minimum(now, _SETTLED)
         for share, lookup in zip(shares, self._tables, strict=True):
             found = lookup.predict(before)
             right = (found.ids == observed) & (found.probabilities >= lookup.table.parameters.p_min)
@@ -361,6 +375,9 @@ class BatchFit:
         goes_on &= (before == self._endings[:known]).all(axis=1)
         shares = np.full((len(self._tables), len(lengths)), FIRST_SHARE)
         shares[:, :known] = np.where(goes_on, self._shares[:, :known], FIRST_SHARE)
+        compared = np.zeros(len(lengths), dtype=np.int64)
+        compared[:known] = np.where(goes_on, self._compared[:known], 0)
+        self._compared = compared
         fresh = np.full(len(lengths), PROMPT_END)
         fresh[:known] = np.where(goes_on, new, PROMPT_END)
         return shares, np.clip(fresh, 0, np.maximum(lengths - 1, 0))

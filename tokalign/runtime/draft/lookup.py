@@ -11,11 +11,14 @@ from tokalign.tokenizer.vocabulary import TargetId
 PROMPT_END = 64
 """How many ids at the end of the prompt are looked at; older ones would hardly count."""
 
-RATE = 1 / 16
-"""Weight of the newest id in the share of ids that a dictionary expected."""
+RATE = 1 / 32
+"""Least weight of the newest id in the share of ids that a dictionary expected. A dictionary of
+manuals expects one id of news in twelve, one of another language one in fifty: so many ids it takes
+to tell them apart."""
 
-FIRST_SHARE = 0.2
-"""The share assumed before any text: every dictionary is asked until the text speaks against it."""
+FIRST_SHARE, FIRST_IDS = 0.2, 8
+"""The share assumed before any text, and how many ids that counts as: every dictionary is asked
+until the text speaks against it."""
 
 LEAST_SHARE = 0.03
 """A dictionary with a smaller share is of no use to any text."""
@@ -36,7 +39,12 @@ class DictionaryFit:
     def __init__(self, tables: Mapping[str, Dictionary]) -> None:
         self._tables = dict(tables)
         self._shares = dict.fromkeys(self._tables, FIRST_SHARE)
-        self._seen = 0
+        self._seen = self._compared = 0
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """How often each dictionary expected what came, lately."""
+        return self._shares
 
     def follow(self, ids: Sequence[TargetId]) -> dict[str, Dictionary]:
         """Read on in a text and return the dictionaries that fit it now.
@@ -51,9 +59,11 @@ class DictionaryFit:
         return {name: self._tables[name] for name, share in self._shares.items() if share >= least}
 
     def _compare(self, before: Sequence[TargetId], came: TargetId) -> None:
+        self._compared += 1
+        rate = max(RATE, 1 / (FIRST_IDS + self._compared))
         for name, table in self._tables.items():
             expected = table.follow(before, 1).ids
-            self._shares[name] += RATE * ((expected == (came,)) - self._shares[name])
+            self._shares[name] += rate * ((expected == (came,)) - self._shares[name])
 
 
 _LESS_SURE = 0.7
@@ -81,7 +91,9 @@ class DictionaryDrafter(Drafter):
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `rounds.Drafter`."""
         ids, most = context.ids, min(limit, self._max_tokens)
-        table = self._table if self._fit is None else Dictionaries(self._fit.follow(ids))
+        table, fit = self._table, self._fit
+        if fit is not None:
+            table = Dictionaries(fit.follow(ids), fit.shares)
         return Proposal(tree=table.follow(ids[-MAX_CONTEXT:], most, p_min=self._p_min))
 
 
