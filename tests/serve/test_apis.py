@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from places import DEMO
 from served import demo_settings, echo_folder, request, serving
 
 from tokalign.serve import Settings
+from tokalign.serve.admission import Refusal
+from tokalign.serve.body import merged
+from tokalign.serve.decoding import fill_in_prompt
+from tokalign.serve.models import Models
 from tokalign.serve.server import Server
+from tokalign.tokenizer.self_check import read_tokenizer
 
 WEATHER: dict[str, Any] = {
     "name": "pogoda",
@@ -254,3 +261,117 @@ def test_errors_are_those_of_anthropics_client(server: Server, echo: Server) -> 
         message(server, "Wisła " * 4000, stream=True)
     with pytest.raises(NotFoundError, match="someone/else"):
         message(server, "x", extra_body={"model": "someone/else"})
+
+
+# -- several answers -------------------------------------------------------------------------------
+
+
+def complete(server: Server, **more: Any) -> Any:
+    return openai(server).completions.create(model="default_model", **{"max_tokens": 8, **more})
+
+
+def test_choices_have_seeds_of_their_own(server: Server) -> None:
+    given: dict[str, Any] = {
+        "temperature": 1.0,
+        "logprobs": 0,
+        "extra_body": {"logit_bias": {"2": -100}},
+    }
+    alone = [complete(server, prompt="Wisła", seed=seed, **given) for seed in (7, 8, 9)]
+    several = complete(server, prompt="Wisła", seed=7, n=3, **given)
+    assert [c.text for c in several.choices] == [c.choices[0].text for c in alone]
+    assert len({c.text for c in several.choices}) == 3
+    assert [c.index for c in several.choices] == [0, 1, 2]
+    assert several.usage.prompt_tokens == alone[0].usage.prompt_tokens
+    assert several.usage.completion_tokens == sum(a.usage.completion_tokens for a in alone)
+    assert [len(c.logprobs.tokens) for c in several.choices] == [8] * 3
+    parts = list(complete(server, prompt="Wisła", seed=7, n=3, stream=True, **given))
+    for index, choice in enumerate(several.choices):
+        own = [p.choices[0] for p in parts if p.choices[0].index == index]
+        assert "".join(part.text for part in own) == choice.text
+        assert [part.finish_reason for part in own][-1] == choice.finish_reason
+    messages: Any = [{"role": "user", "content": "Wisła?"}]
+    equal = openai(server).chat.completions.create(
+        model="default_model", messages=messages, n=2, max_tokens=5
+    )
+    assert equal.choices[0].message == equal.choices[1].message
+
+
+def test_a_list_of_prompts_is_answered_as_each_alone(server: Server) -> None:
+    prompts = ["Wisła jest", "Odra płynie", "Zupa"]
+    sampled: dict[str, Any] = {"temperature": 0.9, "seed": 3}
+    alone = [complete(server, prompt=prompt, **sampled) for prompt in prompts]
+    ids = [read_tokenizer(DEMO / "target").encode(f"<s>{text}", specials=True) for text in prompts]
+    for given in (prompts, ids):
+        together = complete(server, prompt=given, **sampled)
+        assert [c.text for c in together.choices] == [a.choices[0].text for a in alone]
+        assert together.usage.prompt_tokens == sum(a.usage.prompt_tokens for a in alone)
+    twice = complete(server, prompt=prompts, n=2, **sampled)
+    assert [c.text for c in twice.choices[::2]] == [a.choices[0].text for a in alone]
+
+
+@pytest.mark.parametrize("given", ["Wisła jest", [5, 300, 301]])
+def test_an_echo_comes_first(server: Server, given: Any) -> None:
+    text = given if isinstance(given, str) else read_tokenizer(DEMO / "target").decode(given)
+    answer = complete(server, prompt=given).choices[0].text
+    assert complete(server, prompt=given, echo=True).choices[0].text == text + answer
+    parts = complete(server, prompt=given, echo=True, stream=True)
+    assert "".join(part.choices[0].text for part in parts) == text + answer
+
+
+def test_a_suffix_asks_in_the_tokens_of_the_model(server: Server) -> None:
+    import openai as package
+
+    with pytest.raises(package.BadRequestError, match="suffix is not served"):
+        complete(server, prompt="Wisła", suffix="Bałtyk")
+
+    def asked(*names: str, prompt: Any = "a{0}") -> str:
+        return fill_in_prompt(SimpleNamespace(get_added_vocab=lambda: names), prompt, "b")
+
+    codestral, qwen = (
+        ("[SUFFIX]", "[PREFIX]"),
+        [f"<|fim_{n}|>" for n in ("prefix", "suffix", "middle")],
+    )
+    assert asked(qwen[0], *codestral) == "[SUFFIX]b[PREFIX]a{0}"
+    assert asked(*qwen) == "<|fim_prefix|>a{0}<|fim_suffix|>b<|fim_middle|>"
+    with pytest.raises(Refusal, match="not ids"):
+        asked(*qwen, prompt=[5])
+
+
+def test_a_bias_leaves_drafting_exact(server: Server) -> None:
+    bias = {"2": -100, "4": -100, "300": 2.5, "301": -3, "310": 4}
+    for sampled in ({}, {"temperature": 1.0, "seed": 4}):
+        drafted, plain = (
+            complete(
+                server, prompt="Wisła", logit_bias=bias, max_tokens=40, extra_body=more, **sampled
+            )
+            for more in ({}, {"num_draft_tokens": 0})
+        )
+        assert drafted.choices[0].text == plain.choices[0].text
+        assert drafted.usage.completion_tokens_details.accepted_prediction_tokens > 0
+
+
+def test_models_that_may_be_named_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokalign.serve.models.models_here", lambda: ["bielik", "llama3.2"])
+    listed = Models(Settings(model="bielik"), print).model_list()
+    assert [model["id"] for model in listed] == ["bielik"]
+    listed = Models(Settings(model="bielik", allow_model_switching=True), print).model_list()
+    assert [model["id"] for model in listed] == ["bielik", "llama3.2"]
+
+
+def test_neighbours_are_merged_for_templates() -> None:
+    part = {"type": "text", "text": "c"}
+    given = [
+        {"role": "system", "content": ""},
+        {"role": "system", "content": "a"},
+        {"role": "system", "content": "b"},
+        {"role": "user", "content": [part]},
+        {"role": "system", "content": "d"},
+        {"role": "assistant", "content": [part, part]},
+        {"role": "user", "content": "e"},
+    ]
+    assert merged(given) == [
+        {"role": "system", "content": "a\n\nb"},
+        {"role": "user", "content": "c\n\nd"},
+        {"role": "assistant", "content": "cc"},
+        {"role": "user", "content": "e"},
+    ]

@@ -8,21 +8,23 @@ API has one, and they share everything before this. Read next: `completions.py`.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
 from mlx_lm.generate import TextStateMachine
-from mlx_lm.server import ToolCallFormatter
 
 from tokalign.runtime.text import token_bytes
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import NO_TOKEN, Answer, Asked, Emitted, Reason
 from tokalign.serve.models import Models
+
+_LOG = logging.getLogger(__name__)
 
 Kind = Literal["text", "thought", "call"]
 
@@ -40,14 +42,17 @@ class Block:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What becomes of the block with this index: it begins, grows by a text, or ends."""
+class Step(NamedTuple):
+    """What becomes of a block: it begins, grows by a text, or ends. at: which one it is."""
 
     what: Literal["begin", "grow", "end"]
-    index: int
+    at: int
     block: Block
     text: str = ""
+
+
+Steps = Iterator[tuple["Choice", Step | None]]
+"""The steps of all choices; None follows the last one of each."""
 
 
 class Choice:
@@ -67,7 +72,6 @@ class Choice:
         self.shown = 0
         self.thought_tokens = 0
         self.reason: Reason | Literal["tool_calls"] | None = None
-        self._format = ToolCallFormatter(answer.tool_parser, asked.tools)
         self._machine = answer.text_sm.make_state(answer.initial_state)
         self._state = answer.initial_state
         self._call = ""
@@ -88,23 +92,24 @@ class Choice:
         """The tools that were called."""
         return [block for block in self.blocks if block.kind == "call"]
 
-    def take(self, response: Emitted) -> Iterator[Step]:
-        """The steps that one more response of the job makes."""
-        if response.token != NO_TOKEN:
-            self.tokens.append(response)
-            self.thought_tokens += self._state == "reasoning"
-        self._machine, segments = TextStateMachine.split(self._machine, response.text)
-        ends = response.finish_reason is not None
-        if ends and self.answer.stop_text is None:
-            self._machine, held, state = TextStateMachine.flush(self._machine)
-            segments.append((state, held))
-        for state, text in segments:
-            yield from self._add(state, text)
-        if ends:
-            yield from self._end_calls()
-            yield from self._end()
-            stopped = response.finish_reason == "stop"
-            self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
+    def take(self, responses: Iterable[Emitted]) -> Iterator[Step]:
+        """The steps that the responses of the job make."""
+        for response in responses:
+            if response.token != NO_TOKEN:
+                self.tokens.append(response)
+                self.thought_tokens += self._state == "reasoning"
+            self._machine, segments = TextStateMachine.split(self._machine, response.text)
+            ends = response.finish_reason is not None
+            if ends and self.answer.stop_text is None:
+                self._machine, held, state = TextStateMachine.flush(self._machine)
+                segments.append((state, held))
+            for state, text in segments:
+                yield from self._add(state, text)
+            if ends:
+                yield from self._end_calls()
+                yield from self._end()
+                stopped = response.finish_reason == "stop"
+                self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
 
     def _add(self, state: str, text: str) -> Iterator[Step]:
         if state != "tool":
@@ -139,12 +144,26 @@ class Choice:
             yield Step("end", len(self.blocks) - 1, self.blocks[-1])
 
     def _end_calls(self) -> Iterator[Step]:
-        """The calls in a text that has ended; none where the parser finds none."""
+        """The calls in a text that has ended; none where mlx-lm's parser finds none."""
         text, self._call = self._call, ""
-        for call in self._format([text] if text else []):
-            block = Block("call", id=call["id"], name=call["function"]["name"])
+        if not text:
+            return
+        try:
+            parsed = self.answer.tool_parser(text, self.asked.tools)
+            blocks = [
+                Block(
+                    "call",
+                    json.dumps(call["arguments"], ensure_ascii=False),
+                    str(call.get("id") or uuid4()),
+                    call["name"].strip(),
+                )
+                for call in (parsed if isinstance(parsed, list) else [parsed])
+            ]
+        except Exception as error:  # parsers raise what they like about a text that is cut off
+            _LOG.warning("a tool call cannot be read (%s: %s)", type(error).__name__, error)
+            return
+        for block in blocks:
             yield from self._begin(block)
-            block.text = call["function"]["arguments"]
             yield Step("grow", len(self.blocks) - 1, block, block.text)
             yield from self._end()
 
@@ -197,29 +216,17 @@ class Rendering(ABC):
         """An error in the API's form: OpenAI's."""
         return refusal.to_json()
 
-    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The events of a stream before the first step."""
-        yield from ()
-
     @abstractmethod
-    def step(self, choice: Choice, step: Step) -> Iterator[bytes]:
-        """The events of a step."""
-
-    def end_choice(self, choice: Choice) -> Iterator[bytes]:
-        """The events after the last step of a choice."""
-        yield from ()
-
-    @abstractmethod
-    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The events after the last step of all."""
+    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
+        """The events of the answer as it comes."""
 
     @abstractmethod
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The answer that is no stream."""
 
-    def fail(self, refusal: Refusal) -> Iterator[bytes]:
+    @abstractmethod
+    def fail(self, refusal: Refusal) -> bytes:
         """The last events of a stream that fails."""
-        yield event(self.error(refusal))
 
     def keep_alive(self, read: int, total: int) -> bytes:
         """What a stream sends while a prompt is read."""

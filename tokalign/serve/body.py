@@ -235,16 +235,19 @@ def as_list(name: str, value: object) -> list[Any]:
 def merged(messages: Iterable[Any]) -> list[Any]:
     """Messages for a chat template, many of which want the speakers to alternate.
 
-    Neighbours of the system or the user become one, with an empty line between their parts.
+    Neighbours of the system or the user become one, with an empty line between their parts. What
+    the system says after the beginning, where most templates refuse it, is said by the user.
     """
     found: list[Any] = []
     for message in messages:
         role = message.get("role") if isinstance(message, dict) else None
+        if role == "system" and any(one.get("role") != "system" for one in found):
+            role = "user"
         if role not in ("system", "user"):
             found.append(message)
             continue
         content = message.get("content")
-        if role == "system" and not content:
+        if message["role"] == "system" and not content:
             continue
         parts = [*content] if isinstance(content, list) else [{"type": "text", "text": content}]
         if found and isinstance(found[-1], dict) and found[-1].get("role") == role:

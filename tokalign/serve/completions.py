@@ -10,7 +10,7 @@ from typing import Any, cast
 from mlx_lm.server import get_system_fingerprint
 
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
 from tokalign.serve.body import tells_sources
 from tokalign.serve.job import Emitted
 from tokalign.serve.models import Models
@@ -29,17 +29,11 @@ class Chats(Rendering):
         super().__init__(given, body, models)
         self._tells_sources = tells_sources(body)
 
-    def step(self, choice: Choice, step: Step) -> Iterator[bytes]:
-        """A chunk wherever a block grows."""
-        if step.what == "grow":
-            yield self._chunk([self._part(choice, step)])
-
-    def end_choice(self, choice: Choice) -> Iterator[bytes]:
-        """A chunk with the reason."""
-        yield self._chunk([self._part(choice, None)])
-
-    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The usage, if it is asked for."""
+    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
+        """A chunk wherever a block grows, one with the reason, and the usage if it is wanted."""
+        for choice, step in steps:
+            if step is None or step.what == "grow":
+                yield self._chunk([self._part(choice, step)])
         if self.body.get("stream_options", {}).get("include_usage"):
             yield self._chunk([], usage=_usage(choices))
         yield _DONE
@@ -48,9 +42,9 @@ class Chats(Rendering):
         """See `Rendering`."""
         return self._object(self.kind, [self._whole(c) for c in choices], usage=_usage(choices))
 
-    def fail(self, refusal: Refusal) -> Iterator[bytes]:
+    def fail(self, refusal: Refusal) -> bytes:
         """See `Rendering`."""
-        yield from (event(self.error(refusal)), _DONE)
+        return event(self.error(refusal)) + _DONE
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return event(self._object(f"{self.kind}.chunk", choices, **more))
@@ -103,12 +97,13 @@ class Completions(Chats):
     is_chat = False
     kind, prefix = "text_completion", "cmpl-"
 
-    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The prompts, if they are to be part of the answers."""
+    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
+        """The prompts first, if they are to be part of the answers."""
         if self.body.get("echo"):
             for choice in choices:
                 frame = {"index": choice.index, "finish_reason": None}
                 yield self._chunk([{**frame, "text": self._prompt(choice)}])
+        yield from super().stream(choices, steps)
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return event(self._object(self.kind, choices, **more))

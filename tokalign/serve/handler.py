@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from io import BufferedReader
@@ -30,9 +30,9 @@ from tokalign.serve.admission import (
     require_local_host,
     require_origin,
 )
-from tokalign.serve.answer import Choice, Rendering
+from tokalign.serve.answer import Choice, Rendering, Steps, Usage
 from tokalign.serve.completions import Chats, Completions
-from tokalign.serve.job import Asked
+from tokalign.serve.job import Asked, Emitted
 from tokalign.serve.messages import Messages
 from tokalign.serve.page import read_page
 from tokalign.serve.responses import Responses
@@ -115,19 +115,13 @@ class Handler(BaseHTTPRequestHandler):
             )
         elif path == "/metrics":
             self._write(self.scheduler.metrics.text(), metrics.CONTENT_TYPE)
-        elif path.rstrip("/") == "/v1/models":
-            self._write_json(
-                {
-                    "object": "list",
-                    "data": self.scheduler.model_provider.model_list(),
-                    "has_more": False,
-                }
-            )
-        elif path.startswith("/v1/models/"):
-            name = path.removeprefix("/v1/models/")
-            found = [
-                model for model in self.scheduler.model_provider.model_list() if model["id"] == name
-            ]
+        elif f"{path}/".startswith("/v1/models/"):
+            models = self.scheduler.model_provider.model_list()
+            name = path[len("/v1/models/") :]
+            found = [model for model in models if model["id"] == name]
+            if not name:
+                self._write_json({"object": "list", "data": models, "has_more": False})
+                return
             if not found:
                 raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
             self._write_json(found[0])
@@ -153,8 +147,6 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
         given = body.read_json(data)
         translated = _APIS[path].translate(given)
-        if path == _COUNT_TOKENS:
-            translated = {**translated, "stream": False}
         prediction, grammar = body.predicted(translated), grammar_of(translated)
         choice = body.tool_choice(translated)
         checked = body.check(translated, chat=_APIS[path].is_chat)
@@ -182,45 +174,44 @@ class Handler(BaseHTTPRequestHandler):
             for prompt in checked.get("prompts", [""])
             for index in range(checked["n"])
         ]
-        if asked.only_counts:
-            (answer,), _ = self.scheduler.submit(requests)
-            self._write_json({"input_tokens": len(answer.prompt)})
-        else:
-            self._reply(self._rendering, requests, each=checked["n"])
+        self._reply(self._rendering, requests)
 
     def _reply(
-        self,
-        rendering: Rendering,
-        requests: list[tuple[Asked, GenerationArguments]],
-        *,
-        each: int,
+        self, rendering: Rendering, requests: Sequence[tuple[Asked, GenerationArguments]]
     ) -> None:
-        """Write the answers, `each` of them to the same prompt."""
-        answers, coming = self.scheduler.submit(requests)
-        choices = [
-            Choice(index, asked, answer, counts_prompt=index % each == 0)
-            for index, ((asked, _), answer) in enumerate(zip(requests, answers, strict=True))
-        ]
-        try:
-            if rendering.body["stream"]:
-                self._begin_stream()
-                self._send(rendering.begin(choices))
-            for index, item in coming:
-                choice = choices[index]
-                if isinstance(item, tuple):
-                    self._send([rendering.keep_alive(*item)])
-                    continue
-                for step in choice.take(item):
-                    self._send(rendering.step(choice, step))
-                if choice.reason is not None:
-                    self._send(rendering.end_choice(choice))
+        """Have requests answered that are one to the client, and write their answers."""
+        begun: list[tuple[Choice, Iterator[Emitted]]] = []
+
+        def tell(read: int, total: int) -> None:
             if self._streams:
-                self._send(rendering.end(choices))
+                self._send(rendering.keep_alive(read, total))
+
+        def steps() -> Steps:
+            """Choice after choice: the later ones are decoded meanwhile."""
+            for choice, responses in begun:
+                for step in choice.take(responses):
+                    yield choice, step
+                yield choice, None
+
+        try:
+            for index, (asked, args) in enumerate(requests):
+                answer, responses = self.scheduler.generate(asked, args, tell)
+                is_first = index % rendering.body["n"] == 0
+                begun.append((Choice(index, asked, answer, counts_prompt=is_first), responses))
+            choices = [choice for choice, _ in begun]
+            if choices[0].asked.only_counts:
+                self._write_json({"input_tokens": Usage.of(choices).prompt})
+            elif rendering.body["stream"]:
+                self._begin_stream()
+                for data in rendering.stream(choices, steps()):
+                    self._send(data)
             else:
+                for _ in steps():
+                    pass
                 self._write_json(rendering.whole(choices))
         finally:
-            for answer in answers:
-                answer.stop()
+            for choice, _ in begun:
+                choice.answer.stop()
 
     def _begin_stream(self) -> None:
         self._streams = True
@@ -230,11 +221,9 @@ class Handler(BaseHTTPRequestHandler):
         self._set_cors_headers()
         self.end_headers()
 
-    def _send(self, events: Iterable[bytes]) -> None:
-        """Send events at once. Nothing is made of them if there is no stream."""
-        if self._streams and (data := b"".join(events)):
-            self.wfile.write(data)
-            self.wfile.flush()
+    def _send(self, data: bytes) -> None:
+        self.wfile.write(data)
+        self.wfile.flush()
 
     def _authorize(self) -> str:
         """The scope of the request; see `authorized_key`. Raises: Refusal."""

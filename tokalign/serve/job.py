@@ -6,7 +6,7 @@ import select
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from queue import Queue
 from time import monotonic
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from mlx_lm.server import (
     _format_top_logprobs,
 )
 
-from tokalign.arguments import shown
 from tokalign.runtime.grammar import Constraint, Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
@@ -31,9 +30,6 @@ NO_TOKEN = -1
 """The token of a response that only says why the answer ends."""
 
 Reason = Literal["stop", "length"]
-
-ToolParser = Callable[[str, Any], Any]
-"""mlx-lm's: the text of a call, and the tools of the request -> one call or several."""
 
 _NOTHING: tuple[dict[str, Any], ...] = ()
 
@@ -100,30 +96,6 @@ class Asked(CompletionRequest):  # type: ignore[misc]
             return True
 
 
-def checked(parser: ToolParser | None) -> ToolParser | None:
-    """A tool parser that raises nothing but ValueError, for which mlx-lm leaves out the call.
-
-    Whatever else it raised, and a call without a name or arguments, would end in an error in the
-    place of the whole answer.
-    """
-    if parser is None:
-        return None
-
-    @wraps(parser)
-    def parse(text: str, tools: Any) -> Any:
-        try:
-            parsed = parser(text, tools)
-        except Exception as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
-        for call in parsed if isinstance(parsed, list) else [parsed]:
-            fits = isinstance(call, dict) and isinstance(call.get("name"), str)
-            if not fits or "arguments" not in call:
-                raise ValueError(f"not a call with a name and arguments: {shown(call)}")
-        return parsed
-
-    return parse
-
-
 class StopTexts:
     """Finds the first stop text in an answer that comes in parts."""
 
@@ -164,15 +136,14 @@ class Positioned:
 class Job:
     """A request that has been started. Only the scheduler's thread uses it.
 
-    queue: whatever has a queue's `put`. ids: prompt and answer so far. max_tokens: of the answer;
-    the context has room for them.
+    ids: prompt and answer so far. max_tokens: of the answer; the context has room for them.
     deadline: when the answer ends, finished or not. ended: why it ended; None until then.
     opening: the target's cache that was found for the prompt. draft: the draft's, until it is used.
     grammar: what the answer has to match; constraint: the same after this prompt.
     marks: numbers of prompt ids after which the cache is worth keeping, and what ends there.
     """
 
-    queue: Any
+    queue: Queue[Any]
     asked: Asked
     args: GenerationArguments
     answer: Answer

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokalign.arguments import shown
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
 from tokalign.serve.body import as_list, merged
 
 _ERRORS: Mapping[int, str] = {
@@ -45,7 +45,7 @@ class Messages(Rendering):
                 *(one for message in messages for one in _messages(message)),
             ]
         )
-        body["stop"] = body.pop("stop_sequences", [])
+        body["stop"], body["n"] = body.pop("stop_sequences", []), 1
         if "tools" in body:
             body["tools"] = [_tool(tool) for tool in as_list("tools", body["tools"]) if _can(tool)]
         choice = body.get("tool_choice")
@@ -73,28 +73,12 @@ class Messages(Rendering):
         error = {"type": _ERRORS.get(refusal.status, kind), "message": str(refusal)}
         return {"type": "error", "error": error}
 
-    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
         """See `Rendering`."""
         yield _event("message_start", message=self._message(choices, []))
-
-    def step(self, choice: Choice, step: Step) -> Iterator[bytes]:
-        """See `Rendering`."""
-        match step.what:
-            case "begin":
-                empty = {**_content(step.block), **_EMPTY[step.block.kind]}
-                yield _event("content_block_start", index=step.index, content_block=empty)
-            case "grow":
-                kind, name = _DELTAS[step.block.kind]
-                delta = {"type": kind, name: step.text}
-                yield _event("content_block_delta", index=step.index, delta=delta)
-            case "end":
-                if step.block.kind == "thought":
-                    signature = {"type": "signature_delta", "signature": ""}
-                    yield _event("content_block_delta", index=step.index, delta=signature)
-                yield _event("content_block_stop", index=step.index)
-
-    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """See `Rendering`."""
+        for _, step in steps:
+            if step is not None:
+                yield from _events(step)
         message = self._message(choices, [])
         delta = {name: message[name] for name in ("stop_reason", "stop_sequence")}
         yield _event("message_delta", delta=delta, usage=message["usage"])
@@ -104,9 +88,9 @@ class Messages(Rendering):
         """See `Rendering`."""
         return self._message(choices, [_content(block) for block in choices[0].blocks])
 
-    def fail(self, refusal: Refusal) -> Iterator[bytes]:
+    def fail(self, refusal: Refusal) -> bytes:
         """See `Rendering`."""
-        yield event(self.error(refusal), "error")
+        return event(self.error(refusal), "error")
 
     def keep_alive(self, read: int, total: int) -> bytes:
         """See `Rendering`."""
@@ -133,15 +117,25 @@ class Messages(Rendering):
         }
 
 
+def _events(step: Step) -> Iterator[bytes]:
+    block, at = step.block, step.at
+    if step.what == "begin":
+        empty = _content(Block(block.kind, "", block.id, block.name))
+        yield _event("content_block_start", index=at, content_block=empty)
+    elif step.what == "grow":
+        kind, name = _DELTAS[block.kind]
+        yield _event("content_block_delta", index=at, delta={"type": kind, name: step.text})
+    else:
+        if block.kind == "thought":
+            signature = {"type": "signature_delta", "signature": ""}
+            yield _event("content_block_delta", index=at, delta=signature)
+        yield _event("content_block_stop", index=at)
+
+
 _DELTAS = {
     "text": ("text_delta", "text"),
     "thought": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
-}
-_EMPTY: Mapping[str, dict[str, Any]] = {
-    "text": {"text": ""},
-    "thought": {"thinking": ""},
-    "call": {"input": {}},
 }
 
 
@@ -157,9 +151,8 @@ def _content(block: Block) -> dict[str, Any]:
         case "thought":
             return {"type": "thinking", "thinking": block.text, "signature": ""}
         case "call":
-            given = json.loads(block.text) if block.text else {}
-            fits = isinstance(given, dict)
-            arguments = given if fits else {"arguments": given}
+            given = json.loads(block.text or "{}")
+            arguments = given if isinstance(given, dict) else {"arguments": given}
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
 
 

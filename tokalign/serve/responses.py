@@ -7,7 +7,7 @@ from typing import Any
 
 from tokalign.arguments import shown
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
 from tokalign.serve.body import as_list, merged
 
 _ELSEWHERE = "nothing is stored: send the whole input"
@@ -69,47 +69,47 @@ class Responses(Rendering):
         form = text.get("format") if isinstance(text, dict) else None
         if isinstance(form, dict):
             body["response_format"] = {**form, "json_schema": form}
+        body["n"] = 1
         body["logprobs"] = _LOGPROBS in (body.get("include") or ())
         body.pop("stream_options", None)  # of which none is about what is sent here
         return body
 
-    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
         """See `Rendering`."""
         response = self._response(choices, "in_progress", [])
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
-
-    def step(self, choice: Choice, step: Step) -> Iterator[bytes]:
-        """See `Rendering`."""
-        block, index = step.block, step.index
-        name, field = _EVENTS[block.kind]
-        where = {"item_id": self._item_id(block, index), "output_index": index}
-        part = where if block.kind == "call" else {**where, "content_index": 0}
-        logprobs = self.logprobs(choice.take_tokens()) if block.kind == "text" else []
-        self._logprobs.setdefault(index, []).extend(logprobs)
-        match step.what:
-            case "begin":
-                item = self._item(block, index, "in_progress")
-                yield self._event("response.output_item.added", output_index=index, item=item)
-                if block.kind != "call":
-                    content = self._content(block, index)
-                    yield self._event("response.content_part.added", **part, part=content)
-            case "grow":
-                more = {"logprobs": logprobs} if block.kind == "text" else {}
-                yield self._event(f"{name}.delta", **part, delta=step.text, **more)
-            case "end":
-                more = {"logprobs": self._logprobs[index]} if block.kind == "text" else {}
-                yield self._event(f"{name}.done", **part, **{field: block.text}, **more)
-                if block.kind != "call":
-                    content = self._content(block, index)
-                    yield self._event("response.content_part.done", **part, part=content)
-                item = self._item(block, index, "completed")
-                yield self._event("response.output_item.done", output_index=index, item=item)
-
-    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """See `Rendering`."""
+        for choice, step in steps:
+            if step is not None:
+                yield from self._events(choice, step)
         response = self.whole(choices)
         yield self._event(f"response.{response['status']}", response=response)
+
+    def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
+        block, at = step.block, step.at
+        name, field = _EVENTS[block.kind]
+        part = {"item_id": self._item_id(block, at), "output_index": at}
+        if has_parts := block.kind != "call":
+            part["content_index"] = 0
+        more: dict[str, Any] = {}
+        if block.kind == "text":
+            more["logprobs"] = self.logprobs(choice.take_tokens())
+            self._logprobs.setdefault(at, []).extend(more["logprobs"])
+        content = self._content(block, at)
+        if step.what == "begin":
+            item = self._item(block, at, "in_progress")
+            yield self._event("response.output_item.added", output_index=at, item=item)
+            if has_parts:
+                yield self._event("response.content_part.added", **part, part=content)
+        elif step.what == "grow":
+            yield self._event(f"{name}.delta", **part, delta=step.text, **more)
+        else:
+            more = more and {"logprobs": self._logprobs[at]}
+            yield self._event(f"{name}.done", **part, **{field: block.text}, **more)
+            if has_parts:
+                yield self._event("response.content_part.done", **part, part=content)
+            item = self._item(block, at, "completed")
+            yield self._event("response.output_item.done", output_index=at, item=item)
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """See `Rendering`."""
@@ -121,11 +121,11 @@ class Responses(Rendering):
         output = [self._item(block, i, "completed") for i, block in enumerate(choice.blocks)]
         return self._response(choices, status, output)
 
-    def fail(self, refusal: Refusal) -> Iterator[bytes]:
+    def fail(self, refusal: Refusal) -> bytes:
         """See `Rendering`."""
         error = {"code": "server_error", "message": str(refusal)}
         response = {**self._response([], "failed", []), "error": error}
-        yield self._event("response.failed", response=response)
+        return self._event("response.failed", response=response)
 
     def _event(self, kind: str, **more: Any) -> bytes:
         self._number += 1

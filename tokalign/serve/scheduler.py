@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -37,7 +37,7 @@ from tokalign.serve.decoding import (
     prompt_of,
     sampling_of,
 )
-from tokalign.serve.job import Answer, Asked, Job, checked
+from tokalign.serve.job import Answer, Asked, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar, can_call
@@ -53,22 +53,10 @@ _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """A queue that several jobs put into, each with its index."""
-
-    queue: Queue[tuple[int, Any]]
-    index: int
-
-    def put(self, item: Any) -> None:
-        """See `Queue`."""
-        self.queue.put((self.index, item))
-
-
 class _Request(NamedTuple):
     """A request as the handler submits it."""
 
-    queue: _Lane
+    queue: Queue[Any]
     asked: Asked
     args: GenerationArguments
 
@@ -126,15 +114,13 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         while task.exists() and monotonic() < deadline:
             sleep(_THREAD_END)
 
-    def submit(
-        self, requests: Sequence[tuple[Asked, GenerationArguments]]
-    ) -> tuple[list[Answer], Iterator[tuple[int, Any]]]:
-        """Have requests answered that belong together.
-
-        Returns: their answers, when all have been started; then what comes of each, by its index: a
-        `Emitted`, or a pair with how many ids of the prompt have been read, and of how many.
-        Raises: Refusal if too many wait, or for a request that cannot be started.
-        """
+    def generate(
+        self,
+        request: Asked,
+        generation_args: GenerationArguments,
+        progress_callback: Callable[[int, int], None] | None = None,
+    ) -> tuple[Answer, Iterator[Any]]:
+        """See mlx-lm. Raises: Refusal if too many wait, or for a request that cannot be started."""
         if self.queue_length >= self.settings.max_waiting:
             raise Refusal(
                 429,
@@ -144,40 +130,8 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             )
         if self._stop or not self.generation_available():
             raise Refusal(503, "the server is shutting down")
-        queue: Queue[tuple[int, Any]] = Queue()
-        for index, (asked, args) in enumerate(requests):
-            self.requests.put((_Lane(queue, index), asked, args))
-        answers: dict[int, Answer] = {}
-        early: list[tuple[int, Any]] = []
-        try:
-            while len(answers) < len(requests):
-                index, item = self._await(queue)
-                if isinstance(item, Answer):
-                    answers[index] = item
-                else:
-                    early.append((index, item))
-        except Exception:
-            for answer in answers.values():
-                answer.stop()
-            raise
-
-        def rest() -> Iterator[tuple[int, Any]]:
-            left, before = len(requests), iter(early)
-            while left:
-                index, item = next(before, None) or self._await(queue)
-                if item is None:
-                    left -= 1
-                else:
-                    yield index, item
-
-        return [answers[index] for index in range(len(requests))], rest()
-
-    def _await(self, queue: Queue[tuple[int, Any]]) -> tuple[int, Any]:
-        """What a lane's job says next. Raises: what went wrong."""
-        index, item = self._await_response(queue)
-        if isinstance(item, Exception):
-            raise item
-        return index, item
+        answer, responses = super().generate(request, generation_args, progress_callback)
+        return answer, responses
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -384,7 +338,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         answer = Answer(
             has_tool_calling=models.tokenizer.has_tool_calling,
             has_thinking=models.tokenizer.has_thinking,
-            tool_parser=checked(models.tokenizer.tool_parser),
+            tool_parser=models.tokenizer.tool_parser,
             text_sm=text_machine,
             initial_state=initial_state,
             prompt=prompt,
