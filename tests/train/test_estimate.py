@@ -5,20 +5,29 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from places import DEMO
+from polish import SENTENCES
 
+from tokalign.build.corpus import Corpus
 from tokalign.errors import BundleError
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.weights import load_weights
-from tokalign.train.estimate import ModelShape, Work, estimate
+from tokalign.runtime.translation.base import Pair
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.train.estimate import ModelShape, Work, estimate, estimate_teaching
 from tokalign.train.fit import Recipe, begin, loss_of, make_step
 from tokalign.train.future_ids import Labeller
+from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.labels import Batches
-from tokalign.train.options import Kind, Labelling
+from tokalign.train.next_ids import NextIds
+from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
+from tokalign.train.teaching import teach
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
 WORK: dict[str, Any] = {
@@ -58,6 +67,35 @@ def test_it_bounds_what_mlx_really_holds() -> None:
     for _ in range(2):
         state, _loss = step(state)
     assert found.training_memory / 3 < mx.get_peak_memory() - others < 1.1 * found.training_memory
+
+
+@pytest.mark.parametrize("lora", [None, 8])
+def test_it_bounds_what_teaching_really_holds(tmp_path: Path, lora: int | None) -> None:
+    gc.collect()
+    others = mx.get_active_memory()
+    shapes = [ModelShape.from_folder(DEMO / name) for name in ("target", "draft")]
+    target, draft = (replace(one, weight_bytes=4 * one.parameters) for one in shapes)
+    labels = LabelOptions(positions=512, held_out=128, window=128)
+    options = FitOptions(epochs=1, candidates=2048, evaluations=1, lora=lora)
+    found = estimate_teaching(target, draft, labels, options)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(one.replace("\n", " ") for one in SENTENCES * 20), "utf-8")
+    model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
+    peak = mx.get_peak_memory() - others
+    assert found.labelling_memory / 3 < peak < 1.1 * found.labelling_memory
+    theirs = model.tokenizer
+    del model
+    gc.collect()
+    taught = LanguageModel[DraftId].from_folder(DEMO / "draft", dtype="float32")
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    pair, place = Pair(theirs, taught.tokenizer), tmp_path / "taught"
+    teach(taught, pair, labelled, place, tmp_path / "work", options, window=128)
+    peak = mx.get_peak_memory() - others
+    assert found.training_memory / 3 < peak < 1.1 * found.training_memory
 
 
 def test_work_is_rows_times_weights() -> None:

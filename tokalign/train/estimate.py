@@ -193,7 +193,9 @@ def estimate_teaching(
 def _lesson_memory(draft: ModelShape, labels: LabelOptions, options: FitOptions) -> float:
     """Bytes of one step: weights, logits, and what every layer keeps for its gradients."""
     ids = max(options.batch, labels.window)
-    candidates = options.candidates or draft.vocabulary_size
+    # The covers in a batch may be more than the candidates asked for.
+    candidates = 1.5 * (options.candidates or draft.vocabulary_size)
+    candidates = min(candidates, draft.vocabulary_size)
     weights = _WEIGHT_COPIES * draft.trained(options.lora) * _FLOAT
     logits = _LOGIT_COPIES * ids * candidates * _FLOAT
     of_layer = 8 * draft.hidden_size + 4 * draft.intermediate_size + 2 * draft.heads * labels.window
