@@ -15,8 +15,8 @@ CORPORA = "corpora"
 TABLES = "tables"
 PROMPTS = "prompts"
 
-POLISH = "pl"
-LANGUAGES = ("cs", "hu", "lt", POLISH, "sk", "uk")
+ENGLISH, POLISH = "en", "pl"
+LANGUAGES = ("cs", ENGLISH, "hu", "lt", POLISH, "sk", "uk")
 """Those that a sample text and prompts come in."""
 
 _PACKAGE = Path(__file__).parent

@@ -159,10 +159,10 @@ def test_the_device_chooses_the_number_format(
 def test_prompts_are_in_the_language_that_is_asked_for(tmp_path: Path) -> None:
     given = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "2", "-k", "2"]
     given += ["--method", "copy", "--dtype", "float32", "--json"]
-    polish, ukrainian = bench(*given), bench(*given, "--prompt-language", "uk")
-    assert "prompts -> those in pl; --prompt-language CODE" in polish.stderr
+    english, ukrainian = bench(*given), bench(*given, "--prompt-language", "uk")
+    assert "prompts -> those in en; --prompt-language CODE" in english.stderr
     assert "prompts ->" not in ukrainian.stderr
-    assert json.loads(ukrainian.stdout)["sets"].keys() == json.loads(polish.stdout)["sets"].keys()
+    assert json.loads(ukrainian.stdout)["sets"].keys() == json.loads(english.stdout)["sets"].keys()
     for option in ("--prompt-language", "--language"):
         refused = bench(*given, option, "crh")
         assert isinstance(refused.exception, UsageError)

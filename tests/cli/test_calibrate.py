@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from random_models import write_model
 
+from tokalign.cli.calibrate import _prompts as prompts_of
 from tokalign.cli.calibrate import command as calibrate
 from tokalign.cost.curve import read_curve
 from tokalign.errors import UsageError
@@ -67,7 +68,17 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     assert "nothing has changed" in run_calibrate(models, "--language", "uk").stderr
     refused = str(run_refused(models, "--language", "crh"))
     assert "no sample text in language crh" in refused
-    assert refused.endswith("give one of these to --language")
+    assert refused.endswith("give one of these to --language, or a FILE")
+
+
+def test_prompts_are_of_any_language_by_a_file(tmp_path: Path) -> None:
+    text = tmp_path / "crh.txt"
+    text.write_text("Bir eki\nBugün ava pek yahşı, deñiz tınç, balıqçılar erte çıqtı.\n", "utf-8")
+    assert prompts_of("crh", text) == ["Bugün ava pek yahşı, deñiz tınç, balıqçılar erte"]
+    assert len(prompts_of("en", None)) == 5
+    text.write_text("Bir eki üç\n", "utf-8")
+    with pytest.raises(UsageError, match="more than 8 words; give another one"):
+        prompts_of("crh", text)
 
 
 def test_a_measured_curve_is_what_decoding_begins_with(

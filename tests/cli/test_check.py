@@ -12,6 +12,7 @@ from places import DEMO, ROOT
 from small_families import write_family
 
 from tokalign.cli.check import command
+from tokalign.cli.language import language_of
 from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
 from tokalign.cost.store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
@@ -47,8 +48,10 @@ def check(*arguments: str) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_a_pair_is_counted_and_judged() -> None:
-    found = check("--draft", "llama3.2", "--target", "bielik")
+    found = check("--draft", "llama3.2", "--target", "bielik", "--language", "pl")
     assert set(found) >= KEYS
+    assert list(found)[2:5] == ["verdict", "dictionaries", "this_machine"]
+    assert list(found)[-1] == "machines"
     assert found["intersection_pairs"] == 29_110
     assert found["target_vocabulary_size"] == 32_128
     for share in ("draft_token_coverage", "target_token_coverage", "byte_coverage"):
@@ -68,11 +71,37 @@ def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
     ukrainian, slovak = (check(*pair, "--language", language) for language in ("uk", "sk"))
     assert float(str(ukrainian["target_fertility"])) > 2 * float(str(slovak["target_fertility"]))
     told = CliRunner().invoke(command, list(pair)).stderr
-    assert "text: pl-mini.txt, in Polish; --language or a FILE chooses another one" in told
+    assert "text -> the sample in en; --language or a FILE chooses another one" in told
     with pytest.raises(UsageError, match=r"no sample text in language crh.*FILE"):
         check(*pair, "--language", "crh")
     with pytest.raises(UsageError, match="does nothing with FILE"):
         check(*pair, "--language", "uk", str(ROOT / "README.md"))
+
+
+def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
+    found = check("--target", "bielik")
+    assert "No draft model is given" in str(found["verdict"])
+    assert "those in pl" not in str(found["verdict"])
+    assert 1 < float(str(found["target_fertility"])) < 4
+    assert "draft_vocabulary_size" not in found
+    shown = CliRunner().invoke(command, ["--target", "bielik", "--language", "en"]).stdout
+    names = [line.split("  ")[0] for line in shown.splitlines()]
+    assert names[:3] == ["verdict", "dictionaries", "this machine"]
+    assert names[-1].startswith("Apple")
+
+
+def test_the_language_of_a_text_is_that_of_the_page_or_the_dictionaries(tmp_path: Path) -> None:
+    bielik = resolve_tokenizer("bielik").tokenizer.fingerprint
+    assert language_of(bielik, None) == "pl", "its dictionary comes with tokalign"
+    assert language_of("no such", tmp_path) == "en"
+    for matter, language in (
+        ("language: uk", "uk"),
+        ("license: mit\nlanguage:\n- cs\n- fr\ntags: [x]", "cs"),
+        ("language: [pl, cs]", "en"),
+        ("language_model: uk", "en"),
+    ):
+        (tmp_path / "README.md").write_text(f"---\n{matter}\n---\n\nlanguage: sk\n")
+        assert language_of("no such", tmp_path) == language, matter
 
 
 @pytest.mark.slow

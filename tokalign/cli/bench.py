@@ -14,6 +14,7 @@ from tokalign import __version__
 from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.bench_options import OPTIONS, Options, PromptText, check_conditions, read_prompts
 from tokalign.cli.command import Command, flag_of, was_typed
+from tokalign.cli.language import language_of
 from tokalign.cli.output import echo, print_json, progress
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
@@ -26,7 +27,6 @@ from tokalign.evaluate.measurements import (
     read_measurements,
 )
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
-from tokalign.shipped import POLISH
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import Machine
@@ -96,14 +96,17 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
         return read_measurements(options.results)
     lengths, plain = options.lengths, options.ignore_chat_template
-    texts = read_prompts(
+    texts_in = partial(
+        read_prompts,
         () if plain else options.files,
         options.files if plain else (),
         field=options.field,
         limit=options.limit,
         repeats=options.repeats,
-        language=_language_of_prompts(options),
     )
+    language = _chosen_language(options)
+    # What cannot be read is said before models are loaded; their language is known afterwards.
+    texts = texts_in(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import machine_of
 
@@ -123,6 +126,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         note=options.note,
     )
     keep_loaded()
+    texts = texts or texts_in(language=_found_language(options, decoder))
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
@@ -146,13 +150,18 @@ def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[M
     return found
 
 
-def _language_of_prompts(options: Options) -> str:
-    chosen = options.prompt_language
-    if chosen is None and options.language:
-        chosen = options.language[0].partition(",")[0]
-    if chosen is None and not options.files:
-        options.note(f"prompts -> those in {POLISH}; --prompt-language CODE chooses others")
-    return POLISH if chosen is None else chosen
+def _chosen_language(options: Options) -> str | None:
+    """The language of the prompts, if it was asked for."""
+    if options.prompt_language is None and options.language:
+        return options.language[0].partition(",")[0]
+    return options.prompt_language
+
+
+def _found_language(options: Options, decoder: Decoder) -> str:
+    target = decoder.target
+    language = language_of(target.tokenizer.fingerprint, target.folder)
+    options.note(f"prompts -> those in {language}; --prompt-language CODE chooses others")
+    return language
 
 
 def _bench(

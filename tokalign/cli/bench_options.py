@@ -29,7 +29,7 @@ from tokalign.cli.output import note
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.runtime.methods import METHODS, TRANSLATIONS, check_translation, read_draft_tokens
-from tokalign.shipped import LANGUAGES, POLISH, prompts
+from tokalign.shipped import ENGLISH, LANGUAGES, prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ OPTIONS = (
     Option(
         "--prompt-language",
         f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first "
-        f"of --language, else {POLISH}.",
+        "of --language, else that of the model or its dictionaries, else en.",
         metavar="CODE",
         needs="--target",
         excludes="FILE",
@@ -229,15 +229,16 @@ def read_prompts(
     field: str,
     limit: int | None,
     repeats: int = 1,
-    language: str = POLISH,
+    language: str | None = None,
 ) -> list[PromptText]:
     """Read every prompt of every file, once per repeat.
 
-    If no file is given, those in `language` that come with tokalign. A set is named after its file.
+    If no file is given, those in `language` that come with tokalign, in English by default. A set
+    is named after its file.
     Raises: UsageError, CorpusError.
     """
     if not turns and not windows:
-        folder = prompts(language)
+        folder = prompts(language or ENGLISH)
         turns = [folder / name for name in _OWN_TURNS]
         windows = [folder / name for name in _OWN_WINDOWS]
     sets = [(path, True) for path in windows] + [(path, False) for path in turns]

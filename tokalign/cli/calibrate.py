@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.atomic_file import require_writable
-from tokalign.cli.command import Command, FilePath, FiniteRange, Option
+from tokalign.cli.bench_options import read_texts
+from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
+from tokalign.cli.language import language_of
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import echo, note, print_json, progress, table
+from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.shipped import POLISH, sample_text
+from tokalign.shipped import LANGUAGES, sample_text
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -42,9 +45,10 @@ _OPTIONS = (
     ),
     Option(
         "--language",
-        "The language of the prompts on which acceptance is measured.",
+        f"The language of the prompts on which acceptance is measured: {', '.join(LANGUAGES)}. "
+        "Default: that of the model or its dictionaries, else en.",
         metavar="CODE",
-        default=POLISH,
+        excludes="FILE",
     ),
     Option("--refresh", "Measure again, even if nothing has changed.", is_flag=True),
     Option(
@@ -54,6 +58,7 @@ _OPTIONS = (
         default=30.0,
     ),
     DTYPE,
+    click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
 )
 
 
@@ -64,7 +69,8 @@ def command(
     draft: str | None,
     drafter: Path | None,
     output: Path | None,
-    language: str,
+    file: Path | None,
+    language: str | None,
     refresh: bool,
     budget: float,
     dtype: str | None,
@@ -75,18 +81,24 @@ def command(
 
     With a draft model its passes are timed, with a recurrent drafter its beam searches. A curve
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
+    FILE: a text of one's own, whose lines begin the prompts.
     """
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
-    prompts = _prompts(language)
+    if file is not None:
+        language = str(file)
+    prompts = None if language is None else _prompts(language, file)
     if output is not None:
         require_writable(output, parents=True)
     decoder = _load(target, draft, drafter, dtype, quiet=quiet)
+    if language is None:
+        language = language_of(decoder.target.tokenizer.fingerprint, decoder.target.folder)
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
-    known = curve is not None and curve.notes.get("language", POLISH) == language
+    known = curve is not None and curve.notes.get("language") == language
     if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
+        prompts = prompts or _prompts(language, file)
         curve = _measured(decoder, prompts, budget, quiet=quiet)
         curve = replace(curve, notes={**curve.notes, "language": language})
         note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
@@ -156,12 +168,17 @@ def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
     return count, min(_TOKENS, max(_FEWEST_TOKENS, int(tokens)))
 
 
-def _prompts(language: str) -> list[str]:
-    """The first words of some lines of a sample text."""
-    text = sample_text(language, remedy="give one of these to --language")
-    lines = text.read_text("utf-8").splitlines()
-    long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
-    return [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
+def _prompts(language: str, file: Path | None) -> list[str]:
+    """The first words of some lines of a file, else of a sample text. Raises: UsageError."""
+    text = file or sample_text(language, remedy="give one of these to --language, or a FILE")
+    lines = (line.split() for one in read_texts(text) for line in one.splitlines())
+    found = [
+        " ".join(words[:_PROMPT_WORDS])
+        for words in islice((line for line in lines if len(line) > _PROMPT_WORDS), _PROMPTS)
+    ]
+    if not found:
+        raise UsageError(f"no line of {text} has more than {_PROMPT_WORDS} words; give another one")
+    return found
 
 
 def _load(

@@ -1,8 +1,8 @@
-"""`tokalign check`: will this pair work well? It takes two tokenizers, no weights, and seconds."""
+"""`tokalign check`: what can draft for a target, and how well? It takes tokenizers and seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,36 +11,40 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.command import NAME, PATH, Command, Option
+from tokalign.cli.language import language_of
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
 from tokalign.cli.output import note, print_figures, print_json
-from tokalign.shipped import LANGUAGES, POLISH, sample_text
+from tokalign.shipped import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
     from tokalign.build.alignment.fit import BoundaryRates, Coverage
     from tokalign.evaluate.replay import DictionarySaving
+    from tokalign.tokenizer.tokenizer import Tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-_NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
+_NOT_MEASURED = "not measured; tokalign calibrate --target TARGET{} does it"
 
 
 _OPTIONS = (
     TARGET_TOKENIZER,
-    Option("--draft", "The draft, or its tokenizer alone.", type=NAME, required=True),
+    Option("--draft", "A draft model to judge, or its tokenizer alone.", type=NAME),
     Option(
         "--language",
-        f"Measure on a sample text: {', '.join(LANGUAGES)}. Default: {POLISH}.",
+        f"Measure on a sample text: {', '.join(LANGUAGES)}. Default: the language of the model or "
+        "its dictionaries, else en.",
         metavar="CODE",
         excludes="FILE",
     ),
     FIELD,
-    click.Argument(["file"], required=False, type=PATH),
+    click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
 )
 
 
 @click.command("check", cls=Command, params=[*_OPTIONS])
 def command(
     *,
-    draft: str,
+    draft: str | None,
     target: str,
     file: Path | None,
     language: str | None,
@@ -48,58 +52,48 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Compare two tokenizers on a text, and say what to expect of the pair and of dictionaries.
+    """Say what to expect of dictionaries and, with --draft, of a pair of tokenizers.
 
-    FILE is the text: .txt or .jsonl (also .gz, .zst, .xz) or .parquet; without it, a sample text.
+    FILE is the text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet; without it, a
+    sample text.
     """
-    from tokalign.build.alignment.alignment_bundle import align
-    from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
     from tokalign.build.corpus import Corpus
     from tokalign.cost.curve import ASSUMED_DRAFT, PUBLISHED, read_curve
     from tokalign.cost.store import find_curve_of_tokenizers
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.opening import open_dictionary
-    from tokalign.tokenizer.spec import Level
-    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-    path = file or sample_text(language or POLISH)
-    other = "" if file or language else ", in Polish; --language or a FILE chooses another one"
-    ours: Resolved[DraftId] = resolve_tokenizer(draft)
+    noted = partial(note, quiet=quiet)
+    ours: Resolved[DraftId] | None = None if draft is None else resolve_tokenizer(draft)
     theirs: Resolved[TargetId] = resolve_tokenizer(target)
-    for line in (ours.description, theirs.description, f"text: {path.name}{other}"):
-        note(line, quiet=quiet)
-    same = ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint
+    chosen = language or language_of(theirs.tokenizer.fingerprint, theirs.folder)
+    path = file or sample_text(chosen)
+    for resolved in (ours, theirs):
+        if resolved is not None:
+            noted(resolved.description)
+    if file is None and language is None:
+        noted(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
     lines = list(_lines(Corpus([path], field=field).lines()))
-    pair = (ours.tokenizer, theirs.tokenizer)
-    fit: dict[str, object] = {"verdict": _IDS_ONLY}
-    if all(one.level is not Level.IDS_ONLY for one in pair):
-        alignment = align(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)
-        coverage = measure_coverage(*pair, alignment.intersection, lines)
-        rates = measure_boundaries(*pair, lines)
-        fit = {
-            "intersection_pairs": alignment.intersection.pairs,
-            **asdict(coverage),
-            **asdict(rates),
-            "verdict": _verdict(coverage, rates, same),
-        }
-    tables = open_dictionary(theirs.tokenizer, note=partial(note, quiet=quiet))
+    tables = open_dictionary(theirs.tokenizer, note=noted)
     saving = measure_dictionaries(theirs.tokenizer, lines, tables)
-    curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, ours.tokenizer.fingerprint)
+    fingerprint = "" if ours is None else ours.tokenizer.fingerprint
+    curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, fingerprint)
+    unmeasured = _NOT_MEASURED.format("" if ours is None else " --draft DRAFT")
+    verdict, fit = _fit(None if ours is None else ours.tokenizer, theirs.tokenizer, lines)
     result = {
-        "draft_tokenizer": ours.tokenizer.describe(),
+        "verdict": verdict,
+        "dictionaries": _expectation(saving, own_text=file is not None),
+        "this_machine": unmeasured if curve is None else curve.expectation(),
         "target_tokenizer": theirs.tokenizer.describe(),
-        "draft_vocabulary_size": len(ours.tokenizer.vocabulary),
         "target_vocabulary_size": len(theirs.tokenizer.vocabulary),
-        "same_tokenizer": same,
         **fit,
         "found_dictionaries": saving.found,
         "own_dictionary": saving.own,
-        "dictionaries": _expectation(saving, own_text=file is not None),
-        "this_machine": _NOT_MEASURED if curve is None else curve.expectation(),
     }
+    assumed = 0.0 if ours is None else ASSUMED_DRAFT
     machines = {
-        f"{device}, {bits} bits": read_curve(name).expectation(assumed_draft=ASSUMED_DRAFT)
+        f"{device}, {bits} bits": read_curve(name).expectation(assumed_draft=assumed)
         for device, by_bits in PUBLISHED.items()
         for bits, name in by_bits.items()
     }
@@ -116,6 +110,45 @@ _IDS_ONLY = (
     "One of the tokenizers is used by its ids only: no draft model of another tokenizer can draft "
     "here. Dictionaries, context copy and the logit store can."
 )
+
+
+def _fit(
+    draft: Tokenizer[DraftId] | None, target: Tokenizer[TargetId], lines: Sequence[str]
+) -> tuple[str, dict[str, object]]:
+    """A verdict, and the figures that it rests on."""
+    from tokalign.build.alignment.alignment_bundle import align
+    from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
+    from tokalign.tokenizer.spec import Level
+
+    if draft is None:
+        tokens, words = sum(len(target.encode(line)) for line in lines), _words(lines)
+        fertility = round(tokens / max(1, words), 4)
+        return (
+            "No draft model is given (--draft NAME judges one): dictionaries and the text itself "
+            f"draft. The target writes a word of this text in {fertility:.2f} tokens.",
+            {"target_fertility": fertility},
+        )
+    same = draft.fingerprint == target.fingerprint
+    about: dict[str, object] = {
+        "draft_tokenizer": draft.describe(),
+        "draft_vocabulary_size": len(draft.vocabulary),
+        "same_tokenizer": same,
+    }
+    if Level.IDS_ONLY in (draft.level, target.level):
+        return _IDS_ONLY, about
+    alignment = align(draft.vocabulary, target.vocabulary)
+    coverage = measure_coverage(draft, target, alignment.intersection, lines)
+    rates = measure_boundaries(draft, target, lines)
+    about |= {
+        "intersection_pairs": alignment.intersection.pairs,
+        **asdict(coverage),
+        **asdict(rates),
+    }
+    return _verdict(coverage, rates, same), about
+
+
+def _words(lines: Iterable[str]) -> int:
+    return sum(len(line.split()) for line in lines)
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:

@@ -207,7 +207,9 @@ def test_the_language_of_the_prompts(
 def test_a_language_without_prompts_is_answered_with_those_there_are() -> None:
     result = study("--target", "/no/such", "--output", "x", "--prompt-language", "de")
     assert isinstance(result.exception, UsageError)
-    assert "only in cs, hu, lt, pl, sk, uk; give your own with --articles" in str(result.exception)
+    assert "only in cs, en, hu, lt, pl, sk, uk; give your own with --articles" in str(
+        result.exception
+    )
 
 
 def test_tables_in_use_are_those_in_the_setting(
