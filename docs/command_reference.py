@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 import click
 
 from tokalign.cli import GROUPS, group
-from tokalign.cli.command import HELP_ALL, JSON, QUIET, Option, flag_of, is_rare
+from tokalign.cli.command import HELP_ALL, JSON, QUIET, Option, is_rare
 from tokalign.cli.dialogue import COMMANDS
 
 _OPENING = """\
@@ -92,7 +92,7 @@ def _options(command: click.Command) -> list[click.Option]:
 
 
 def _described(context: click.Context, shared: Collection[click.Option]) -> Iterator[str]:
-    """A command: usage, help and its options, those of other commands too by name alone."""
+    """A command: usage, help and its own options."""
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     about = inspect.cleandoc(command.help or "").split("\n\n")
@@ -108,9 +108,9 @@ def _described(context: click.Context, shared: Collection[click.Option]) -> Iter
     if own:
         yield "\n| option | default | what it does |\n|---|---|---|\n"
         yield from (f"{_row(option, context)}\n" for option in own)
-    others = [f"`{flag_of(one)}`" for one in _options(command) if one in shared]
+    others = sum(one in shared for one in _options(command))
     if others:
-        yield f"\nWith other commands it shares {', '.join(others)}.\n"
+        yield f"\n[Shared with other commands](#options-of-several-commands): {others}.\n"
 
 
 def _row(option: click.Option, context: click.Context) -> str:

@@ -23,6 +23,10 @@ Example (Bielik): may `sz` follow `▁War`, as in `▁Warszawa`?
 
 The merge of `ar` and `s` has rank 1829. At that time both stand at the boundary, so it crosses,
 and `sz` may not follow `▁War`: the canonical encoding is `▁Wars`, `z`, `awa`.
+In general: once a and b stand at the boundary, a merge of rank c joins them iff c is lower than the
+highest rank merged inside the left token before a is merged away, and not higher than the highest
+rank merged inside the right token before b is merged away; where ranks are equal, the leftmost
+merge goes first. What happens on one side does not affect the other until a merge crosses.
 `build/alignment/followers.py` answers for a whole vocabulary at once.
 """
 
