@@ -232,9 +232,11 @@ def choose_drafting(
     dictionary = None
     if options.uses_dictionary:
         if options.languages or not options.dictionaries:
-            from tokalign.build.compile_pack import compile_missing
+            from tokalign.build.installed_packs import compile_missing
 
-            compile_missing(target, options.languages, model_folder=model_folder, note=note)
+            compile_missing(
+                target, options.languages, text=options.text, model_folder=model_folder, note=note
+            )
         dictionary = open_dictionary(
             target,
             files=options.dictionaries,
