@@ -157,6 +157,7 @@ def test_the_prompt_says_which_pack_is_compiled(
 ) -> None:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
     monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
+    monkeypatch.setenv("TOKALIGN_PACKS", "")
     other = {**packed.parameters, "language": "yy"}
     write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
     monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tmp_path / "none")

@@ -39,9 +39,10 @@ def compile_missing(
 ) -> None:
     """Compile the packs of these languages that have no dictionary of this tokenizer yet.
 
-    With no languages, that of `text`, a prompt, or else of the user (`_user_language`). What is
-    compiled is kept in the table folder, under the fingerprint of the tokenizer. `note` is told of
-    each, and of packs that could be compiled; one that cannot be is left out.
+    With no languages, that of `text`, a prompt, or else of the user (`_user_language`); none if
+    $TOKALIGN_PACKS is "named". What is compiled is kept in the table folder, under the fingerprint
+    of the tokenizer. `note` is told of each, and of packs that could be compiled; one that cannot
+    be is left out.
     """
     every = dict[str, Path]()
     for path, header in find_packs(model_folder=model_folder, note=note):
@@ -51,7 +52,7 @@ def compile_missing(
     for _, header in known if packs else ():
         packs.pop(header.language, None)
     wanted = set(languages)
-    if packs and not wanted:
+    if packs and not wanted and os.environ.get("TOKALIGN_PACKS") != "named":
         wanted = {language_of(text, every) or _user_language()}
     if (others := packs.keys() - wanted) and not languages:
         note(
