@@ -453,8 +453,8 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
         sources.append("dictionary")
     else:
         missing.append(
-            "no dictionary is in use (tokalign build makes one; tokalign tables pull NAME "
-            "fetches those of a model or table repository)"
+            "no dictionary is in use (tokalign build makes one, tokalign tables pull NAME fetches "
+            "some)"
         )
     if with_model:
         sources.append(f"draft model, translation {drafting.translation}")
