@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
 from served import chat, complete, content, demo_settings, request, serving
 
-from tokalign.serve.admission import Refusal, require_origin
+from tokalign.serve.admission import Refusal, require_local_host, require_origin
 from tokalign.serve.server import Server
 
 USER = "Opisz krótko Wisłę."
@@ -77,6 +78,7 @@ def test_it_needs_no_key_but_its_requests_do(locked: Server) -> None:
         ("http://[::1]:8080", "[::1]:8080", False, True),
         ("http://localhost:8080", "localhost:8080", False, True),
         ("http://192.168.1.9:8080", "192.168.1.9:8080", False, True),
+        (f"http://{gethostname()}:8080", f"{gethostname()}:8080", False, True),
         ("http://localhost:3000", "localhost:8080", False, False),
         ("http://192.168.1.8:8080", "192.168.1.9:8080", True, False),
         ("http://evil.example:8080", "evil.example:8080", False, False),  # DNS rebinding
@@ -92,6 +94,8 @@ def test_a_page_may_ask_the_server_it_came_from(
     headers = {"Origin": origin, "Host": host}
     if allowed:
         require_origin(headers, (), has_keys=has_keys)
+        if gethostname() in host:
+            require_local_host(headers)
     else:
         with pytest.raises(Refusal, match="--allowed-origins"):
             require_origin(headers, (), has_keys=has_keys)

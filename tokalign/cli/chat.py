@@ -129,17 +129,11 @@ def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
         return
     note(
         "measuring what passes cost on this machine, once and for some seconds "
-        "(Ctrl-C or --no-calibrate leaves it out)",
+        "(--no-calibrate leaves it out)",
         quiet=quiet,
     )
-    try:
-        with progress(100, "measuring", quiet=quiet) as advance:
-            curve = measure_briefly(
-                target, drafts, advance=lambda share: advance(round(100 * share))
-            )
-    except KeyboardInterrupt:
-        note("left out this time", quiet=quiet)
-        return
+    with progress(100, "measuring", quiet=quiet) as advance:
+        curve = measure_briefly(target, drafts, advance=lambda share: advance(round(100 * share)))
     try:
         store_curve(curve)
     except UsageError as error:  # a full disk is no reason not to talk
@@ -220,7 +214,8 @@ class Chat:
                 if entry.argument:
                     self._settings = self._settings.changed(entry.argument)
                     self._decoder = replace(self._decoder, sampler=self._settings.sampling)
-                self._tell(self._settings.shown(entry.argument))
+                else:
+                    self._tell(str(self._settings))
             case "who":
                 self._color = not self._color
                 if not self._options.quiet:
@@ -291,7 +286,6 @@ class Chat:
             self._dialogue.answer(summary["text"])
         else:
             self._dialogue.withdraw()
-            self._tell("there is no answer, so the message is forgotten")
         self._last = summary | {"cached_tokens": known}
         if self._options.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
@@ -420,7 +414,7 @@ def closing_line(
         case "interrupted":
             told.append("interrupted")
         case "length" if count == max_tokens:
-            told.append("cut off by max_tokens")
+            told.append(f"cut off after --max-tokens {max_tokens}")
         case "length":
             told.append("cut off by the end of the context")
     return f"[{', '.join(told)}]"

@@ -130,8 +130,12 @@ def _is_own(origin: str, host: str, *, has_keys: bool) -> bool:
         return False
     if page.scheme not in ("http", "https") or page.netloc.lower() != own.netloc.lower():
         return False
+    return has_keys or _is_address(name) or _names_this_machine(name)
+
+
+def _names_this_machine(name: str) -> bool:
     machine = gethostname().lower().removesuffix(".local")
-    return has_keys or _is_address(name) or name in ("localhost", machine, f"{machine}.local")
+    return name in ("localhost", machine, f"{machine}.local")
 
 
 def _is_address(name: str) -> bool:
@@ -152,7 +156,7 @@ def require_local_host(headers: Mapping[str, str]) -> None:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         name = ""
-    if name != "localhost" and not is_loopback(name):
+    if not is_loopback(name) and not _names_this_machine(name):
         raise Refusal(
             403,
             f"this server is for this machine only, not for {host[:100]!r}",
