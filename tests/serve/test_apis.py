@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from places import DEMO
 from served import demo_settings, echo_folder, request, serving
 
+from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.body import merged
+from tokalign.serve.body import check, merged
 from tokalign.serve.decoding import fill_in_prompt
+from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
+from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
 
@@ -59,8 +65,8 @@ def anthropic(server: Server) -> Any:
     return Anthropic(base_url=server.url, api_key="klucz", max_retries=0)
 
 
-def respond(server: Server, given: Any, **more: Any) -> Any:
-    return openai(server).responses.create(model="default_model", input=given, **more)
+def respond(server: Server, asked: Any, **more: Any) -> Any:
+    return openai(server).responses.create(model="default_model", input=asked, **more)
 
 
 def message(server: Server, messages: Any, **more: Any) -> Any:
@@ -80,8 +86,8 @@ def test_a_response_is_the_chats_answer(server: Server) -> None:
     plain = openai(server).chat.completions.create(**asked, temperature=0.8, seed=5)
     inputs = ("Wisła?", [{"role": "user", "content": [{"type": "input_text", "text": "Wisła?"}]}])
     sampled = {"max_output_tokens": 20, "temperature": 0.8, "extra_body": {"seed": 5}}
-    for given in inputs:
-        found = respond(server, given, instructions=system, **sampled)
+    for one in inputs:
+        found = respond(server, one, instructions=system, **sampled)
         assert found.output_text == plain.choices[0].message.content
         assert found.usage.input_tokens == plain.usage.prompt_tokens
         assert found.usage.output_tokens == plain.usage.completion_tokens
@@ -301,8 +307,8 @@ def test_a_list_of_prompts_is_answered_as_each_alone(server: Server) -> None:
     sampled: dict[str, Any] = {"temperature": 0.9, "seed": 3}
     alone = [complete(server, prompt=prompt, **sampled) for prompt in prompts]
     ids = [read_tokenizer(DEMO / "target").encode(f"<s>{text}", specials=True) for text in prompts]
-    for given in (prompts, ids):
-        together = complete(server, prompt=given, **sampled)
+    for either in (prompts, ids):
+        together = complete(server, prompt=either, **sampled)
         assert [c.text for c in together.choices] == [a.choices[0].text for a in alone]
         assert together.usage.prompt_tokens == sum(a.usage.prompt_tokens for a in alone)
     twice = complete(server, prompt=prompts, n=2, **sampled)
@@ -375,3 +381,72 @@ def test_neighbours_are_merged_for_templates() -> None:
         {"role": "assistant", "content": "cc"},
         {"role": "user", "content": "e"},
     ]
+
+
+_NAMES = (
+    "role content type text name id call_id input output arguments tool_use_id thinking function "
+    "input_schema parameters format schema system messages instructions tools tool_choice include "
+    "output_config stop_sequences max_output_tokens n chat_template_kwargs"
+)
+_WORDS = (
+    "user assistant system developer text input_text tool_use tool_result thinking reasoning "
+    "message function function_call function_call_output tool any auto json_schema custom"
+)
+
+
+def objects(inner: Any) -> Any:
+    return st.dictionaries(st.sampled_from(_NAMES.split()), inner, max_size=4)
+
+
+JUNK = st.recursive(
+    st.sampled_from([None, True, 5, "", "x", *_WORDS.split()]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(_NAMES.split()), inner, max_size=4)
+    ),
+    max_leaves=25,
+)
+
+
+@given(st.dictionaries(st.sampled_from(_NAMES.split()), JUNK), JUNK)
+def test_whatever_a_body_holds_it_is_read_or_refused(given: dict[str, Any], turns: Any) -> None:
+    for api in (Responses, Messages):
+        try:
+            checked = check(api.translate({**given, "input": turns, "messages": turns}), chat=True)
+        except TokalignError:
+            continue
+        json.dumps(checked)
+        roles = [one["role"] for one in checked["messages"]]
+        assert "system" not in roles[1:]
+        assert ("user", "user") not in pairwise(roles)
+
+
+def test_what_the_assistant_said_and_called_is_one_message() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items = [
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "content": "Tak."},
+        call,
+        call,
+        {"type": "function_call_output", "call_id": "c", "output": "5"},
+    ]
+    blocks = [
+        {"type": "thinking", "thinking": "Hm.", "signature": ""},
+        {"type": "text", "text": "Tak."},
+        *[{"type": "tool_use", "id": "c", "name": "f", "input": {}}] * 2,
+    ]
+    result = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "c", "content": "5"}],
+    }
+    called = {"type": "function", "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    said = {
+        "role": "assistant",
+        "content": "Tak.",
+        "reasoning_content": "Hm.",
+        "tool_calls": [called, called],
+    }
+    expected = [said, {"role": "tool", "tool_call_id": "c", "content": "5"}]
+    assert Responses.translate({"input": items})["messages"] == expected
+    spoken = {"role": "assistant", "content": blocks}
+    assert Messages.translate({"messages": [spoken, result]})["messages"] == expected

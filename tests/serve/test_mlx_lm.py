@@ -27,14 +27,12 @@ USED = {
     mlx_lm.server: {
         "CompletionRequest",
         "GenerationArguments",
-        "GenerationContext",
         "LogitsProcessorArguments",
         "ModelDescription",
         "ModelProvider",
         "Response",
         "ResponseGenerator",
         "SamplingArguments",
-        "ToolCallFormatter",
         "_format_top_logprobs",
         "_make_logits_processors",
         "get_system_fingerprint",
@@ -80,11 +78,6 @@ def test_the_values_that_are_exchanged_have_the_fields_that_are_used() -> None:
             "seed chat_template_kwargs",
         ),
         (server.ModelDescription, "model draft adapter"),
-        (
-            server.GenerationContext,
-            "has_tool_calling has_thinking tool_parser text_sm initial_state prompt "
-            "prompt_cache_count _should_stop",
-        ),
         (
             server.SamplingArguments,
             "temperature top_p top_k min_p xtc_probability xtc_threshold",

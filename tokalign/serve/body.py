@@ -191,7 +191,7 @@ def predicted(body: Mapping[str, Any]) -> str | None:
     is_content = isinstance(given, dict) and given.get("type", "content") == "content"
     _require(is_content, 'prediction has to be an object {{"type": "content", "content": ...}}')
     content = given.get("content")
-    if isinstance(content, list) and all(_is_text_part(part) for part in content):
+    if isinstance(content, list) and all(is_text_part(part) for part in content):
         content = "".join(part["text"] for part in content)
     _require(isinstance(content, str), "prediction.content has to be a text, not {}", content)
     return cast("str", content)
@@ -256,7 +256,7 @@ def merged(messages: Iterable[Any]) -> list[Any]:
             found.append({"role": role, "content": parts})
     for message in found:
         content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list) and all(map(_is_text_part, content)):
+        if isinstance(content, list) and all(map(is_text_part, content)):
             between = "\n\n" if message.get("role") in ("system", "user") else ""
             message["content"] = between.join(part["text"] for part in content)
     return found
@@ -313,10 +313,11 @@ def _check_content(name: str, content: object) -> None:
             "fetched",
             kind,
         )
-        _require(_is_text_part(part), f"{name} has a part without a text")
+        _require(is_text_part(part), f"{name} has a part without a text")
 
 
-def _is_text_part(part: object) -> bool:
+def is_text_part(part: object) -> bool:
+    """Whether it is a part of a message that is text."""
     return (
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
     )

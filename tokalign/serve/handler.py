@@ -163,7 +163,7 @@ class Handler(BaseHTTPRequestHandler):
             grammar=grammar,
             tool_choice=choice if _APIS[path].is_chat else None,
             several_calls=checked.get("parallel_tool_calls") is True,
-            suffix=checked.get("suffix", ""),
+            suffix="" if _APIS[path].is_chat else checked.get("suffix", ""),
             only_counts=path == _COUNT_TOKENS,
             connection=self.connection,
             arrived=monotonic(),
@@ -211,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._write_json(rendering.whole(choices))
         finally:
             for choice, _ in begun:
-                choice.answer.stop()
+                choice.answer.is_wanted = False
 
     def _begin_stream(self) -> None:
         self._streams = True

@@ -15,7 +15,6 @@ from mlx_lm.sample_utils import make_sampler
 from mlx_lm.server import (
     CompletionRequest,
     GenerationArguments,
-    GenerationContext,
     Response,
     _format_top_logprobs,
 )
@@ -35,19 +34,27 @@ _NOTHING: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass
-class Answer(GenerationContext):  # type: ignore[misc]
-    """What the handler is told about an answer, and what `usage` says besides.
+class Answer:
+    """What the handler is told about an answer.
 
-    stop_text: what ended it, if a stop text did. passes: of the target, after the prompt.
-    plain_seconds: per token of plain decoding, if that is known.
+    prompt: its ids, of which prompt_cache_count were not read again. text_sm, initial_state: what
+    finds thoughts and calls in its text; tool_parser: what reads a call. stop_text: what ended it,
+    if a stop text did. passes: of the target, after the prompt. plain_seconds: per token of plain
+    decoding, if that is known. is_wanted: whether anyone waits for it.
     """
 
+    prompt: list[TargetId]
+    text_sm: Any
+    initial_state: str
+    tool_parser: Any
+    prompt_cache_count: int = 0
     stop_text: str | None = None
     completion_tokens: int = 0
     accepted: int = 0
     rejected: int = 0
     passes: int = 0
     plain_seconds: float | None = None
+    is_wanted: bool = True
 
 
 @dataclass
@@ -178,7 +185,7 @@ class Job:
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody waits for the answer any more."""
-        return bool(self.answer._should_stop) or self.asked.is_gone
+        return not self.answer.is_wanted or self.asked.is_gone
 
     def take_opening(self) -> Held:
         """The cache that was found for the prompt. It is handed out once."""

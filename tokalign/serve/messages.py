@@ -24,7 +24,6 @@ _REASONS: Mapping[str | None, str] = {
     "length": "max_tokens",
     "tool_calls": "tool_use",
 }
-_CHOICES: Mapping[str | None, str] = {"auto": "auto", "any": "required", "none": "none"}
 _BILLING = "x-anthropic-billing-header:"
 """Begins a text that Claude Code puts first: it is no instruction, and another one every time, so
 that no context could be kept."""
@@ -48,22 +47,18 @@ class Messages(Rendering):
         body["stop"], body["n"] = body.pop("stop_sequences", []), 1
         if "tools" in body:
             body["tools"] = [_tool(tool) for tool in as_list("tools", body["tools"]) if _can(tool)]
-        choice = body.get("tool_choice")
-        if isinstance(choice, dict):
-            name = choice.get("name")
-            function = {"type": "function", "function": {"name": name}}
-            kind = choice.get("type")
-            body["tool_choice"] = function if kind == "tool" else _CHOICES.get(kind, kind)
-            body["parallel_tool_calls"] = choice.get("disable_parallel_tool_use") is False
-        thinking = body.pop("thinking", None)
-        if isinstance(thinking, dict):
-            variables = {"enable_thinking": thinking.get("type") != "disabled"}
-            body["chat_template_kwargs"] = variables | body.get("chat_template_kwargs", {})
-        output = body.get("output_config")
-        form = output.get("format") if isinstance(output, dict) else body.get("output_format")
-        if isinstance(form, dict):
-            schema = {"schema": form.get("schema"), "strict": True}
-            body["response_format"] = {"type": form.get("type"), "json_schema": schema}
+        match body.get("tool_choice"):
+            case {"type": "tool", "name": name}:
+                body["tool_choice"] = {"type": "function", "function": {"name": name}}
+            case {"type": str(kind)}:
+                body["tool_choice"] = "required" if kind == "any" else kind
+        match body.pop("thinking", None), body.setdefault("chat_template_kwargs", {}):
+            case {"type": kind}, dict() as variables:
+                variables.setdefault("enable_thinking", kind != "disabled")
+        match body.get("output_config"):
+            case {"format": {"type": kind, "schema": schema}}:
+                json_schema = {"schema": schema, "strict": True}
+                body["response_format"] = {"type": kind, "json_schema": json_schema}
         return body
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any
 from tokalign.arguments import shown
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
-from tokalign.serve.body import as_list, merged
+from tokalign.serve.body import as_list, is_text_part, merged
 
 _ELSEWHERE = "nothing is stored: send the whole input"
 _UNSERVED: Mapping[str, str] = {
@@ -69,8 +69,7 @@ class Responses(Rendering):
         form = text.get("format") if isinstance(text, dict) else None
         if isinstance(form, dict):
             body["response_format"] = {**form, "json_schema": form}
-        body["n"] = 1
-        body["logprobs"] = _LOGPROBS in (body.get("include") or ())
+        body["n"], body["logprobs"] = 1, _LOGPROBS in as_list("include", body.get("include", []))
         body.pop("stream_options", None)  # of which none is about what is sent here
         return body
 
@@ -204,12 +203,10 @@ def _messages(items: Sequence[Any]) -> Iterator[dict[str, Any]]:
             said = {}
             yield message
             continue
-        said = {
-            "role": "assistant",
-            "content": [*said.get("content", ()), *message.pop("content", ())],
-            **{name: said[name] for name in said if name not in ("role", "content")},
-            **{name: said.get(name, type(value)()) + value for name, value in message.items()},
-        }
+        said = said or {"role": message.pop("role"), "content": []}
+        for name, value in message.items():
+            if name != "role":
+                said[name] = said[name] + value if name in said else value
     if said:
         yield said
 
@@ -226,9 +223,8 @@ def _message(index: int, item: Any) -> dict[str, Any]:
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
             return {"role": "tool", "tool_call_id": name, "content": _parts(output)}
         case {"type": "reasoning"}:
-            thought = "".join(
-                part["text"] for part in _parts(item.get("content")) if "text" in part
-            )
+            parts = [part for part in _parts(item.get("content")) if is_text_part(part)]
+            thought = "".join(part["text"] for part in parts)
             return {"role": "assistant", "reasoning_content": thought}
     kind = item.get("type") if isinstance(item, dict) else item
     raise Refusal(

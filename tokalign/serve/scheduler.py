@@ -336,8 +336,6 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             models.model_key, models.tokenizer, args.stop_words
         )
         answer = Answer(
-            has_tool_calling=models.tokenizer.has_tool_calling,
-            has_thinking=models.tokenizer.has_thinking,
             tool_parser=models.tokenizer.tool_parser,
             text_sm=text_machine,
             initial_state=initial_state,
@@ -399,7 +397,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
 
     def _read(
         self, asked: Asked, args: GenerationArguments
-    ) -> tuple[list[int], dict[int, str], str]:
+    ) -> tuple[list[TargetId], dict[int, str], str]:
         """The prompt's ids, the marks in it, and the text state that the answer begins in."""
         models = self.model_provider
         try:
