@@ -232,9 +232,11 @@ def choose_drafting(
     dictionary = None
     if options.uses_dictionary:
         if options.languages or not options.dictionaries:
-            from tokalign.build.compile_pack import compile_missing
+            from tokalign.build.installed_packs import compile_missing
 
-            compile_missing(target, options.languages, model_folder=model_folder, note=note)
+            compile_missing(
+                target, options.languages, text=options.text, model_folder=model_folder, note=note
+            )
         dictionary = open_dictionary(
             target,
             files=options.dictionaries,
@@ -451,8 +453,8 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
         sources.append("dictionary")
     else:
         missing.append(
-            "no dictionary is in use (tokalign build makes one; tokalign tables pull NAME "
-            "fetches those of a model or table repository)"
+            "no dictionary is in use (tokalign build makes one, tokalign tables pull NAME fetches "
+            "some)"
         )
     if with_model:
         sources.append(f"draft model, translation {drafting.translation}")

@@ -18,6 +18,7 @@ from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.word_list import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.installed_packs import language_of
 from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, TokalignError
 from tokalign.runtime.methods import DraftingOptions
@@ -149,6 +150,37 @@ def test_a_pack_is_compiled_once_for_a_tokenizer(
     asks_for_none = DraftingOptions(method="dictionary")
     assert choose_drafting(tokenizer, None, asks_for_none, note=told.append).dictionary
     assert not any("now, once" in line for line in told)
+
+
+def test_the_prompt_says_which_pack_is_compiled(
+    tokenizer: Tokenizer[Any], packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
+    monkeypatch.setenv("TOKALIGN_PACKS", "")
+    other = {**packed.parameters, "language": "yy"}
+    write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
+    monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tmp_path / "none")
+    for text, there in (("Only English words", False), (SENTENCES[0], True)):
+        options = DraftingOptions(method="hybrid", text=text)
+        choose_drafting(tokenizer, None, options)
+        assert bool(list(tmp_path.glob("*/yy.dictionary.tok"))) == there
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Czym różni się rower miejski od górskiego?", "pl"),
+        ("Napiš krátký dopis sousedovi a popros ho, aby zalil květiny.", "cs"),
+        ("Чому взимку дні коротші, ніж улітку?", "uk"),
+        ("Write a Python function that merges two sorted lists.", "en"),
+        ("Parašyk trumpą laišką kaimynui.", None),
+        ("12 + 30 = ?", None),
+    ],
+)
+def test_the_language_of_a_prompt(text: str, language: str | None) -> None:
+    packs = {path.name.partition(".")[0]: path for path in shipped(TABLES).glob("*.pack.tok")}
+    assert language_of(text, packs) == language
 
 
 @pytest.mark.slow

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -124,7 +127,7 @@ def test_what_goes_to_stdout_and_what_to_stderr(models: dict[str, str]) -> None:
     text = answers(models, "Dzień dobry")[0]["text"]
     assert result.stdout == text + "\n"
     assert result.stderr.count("[10 tokens, ") == 1
-    assert result.stderr.count("cut off after --max-tokens 10") == 1
+    assert result.stderr.count("cut off by max_tokens") == 1
     assert talk(models, "Dzień dobry", "/help", options=["--quiet"]).stderr == ""
     refused = talk(models, "/nothing", options=["--quiet"]).stderr
     assert refused.startswith("tokalign: there is no command /nothing")
@@ -270,6 +273,7 @@ def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(
     shown = dict(line.split(maxsplit=1) for line in result.stderr.splitlines()[-7:])
     assert shown["temperature"] == "1.0"
     assert (shown["seed"], shown["max_tokens"], shown["top_p"]) == ("5", "6", "0.9")
+    assert result.stderr.count("max_tokens  6\n") == 1, "what was changed is said"
 
 
 @pytest.mark.parametrize(
@@ -414,16 +418,26 @@ PROMPTS = b"\x1b[?2004h"
 
 @pytest.mark.slow
 def test_a_person_at_a_terminal(tmp_path: Path) -> None:
-    """With line editing: a message of two lines, a command that does not exist, and Ctrl-D."""
+    """With line editing: a message of two lines, a command that does not exist, and Ctrl-D.
+
+    Words stay whole, and bold words are bold.
+    """
     pytest.importorskip("prompt_toolkit")
     person, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
     options = ["--target", DEMO / "target", "--no-calibrate", "-m", "20"]
+    options += ["--prefill-response", "**Zażółć** gęślą jaźń i idź do domu " * 2]
     process = subprocess.Popen(
         [sys.executable, "-m", "tokalign", "chat", *map(str, options)],
         stdin=terminal,
         stdout=terminal,
         stderr=(tmp_path / "stderr").open("wb"),
-        env={**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)},
+        env={
+            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+            "TERM": "xterm",
+            "XDG_STATE_HOME": str(tmp_path),
+            "HOME": str(tmp_path),
+        },
         cwd=ROOT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -450,5 +464,7 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     wait_for(lambda: (shows(b""), process.poll())[1] is not None)
     os.close(person)
     assert process.returncode == 0
+    answer = shown.decode().replace("\r", "").split("\x1b[1mZażółć\x1b[0m gęślą jaźń i idź do\n")[1]
+    assert answer.startswith("domu \x1b[1mZażółć\x1b[0m gęślą jaźń i idź\n")
     kept = "".join(path.read_text("utf-8") for path in tmp_path.rglob("chat-history"))
     assert "+Zażółć\n+gęślą\n" in kept

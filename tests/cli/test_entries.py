@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import termios
 from collections.abc import Iterator
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tokalign.cli.dialogue import read_entry
-from tokalign.cli.entries import EditedEntries, StreamEntries, open_entries
+from tokalign.cli.entries import EditedEntries, StreamEntries, open_entries, typing_hidden
 from tokalign.errors import UsageError
 
 ENTER, ESCAPE, CTRL_C, CTRL_D = "\r", "\x1b", "\x03", "\x04"
@@ -96,3 +97,20 @@ def test_ctrl_c_gives_up_a_line() -> None:
 def test_an_input_that_cannot_be_read_is_said() -> None:
     with Path(os.devnull).open("w") as closed, pytest.raises(UsageError, match="stdin cannot be"):
         StreamEntries(closed).read()
+
+
+def test_what_is_typed_during_an_answer_is_not_shown_and_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    person, terminal = os.openpty()
+    with os.fdopen(terminal, encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        monkeypatch.setattr("sys.stdout", stream)
+        with typing_hidden():
+            os.write(person, b"Ala\n")
+            assert not termios.tcgetattr(terminal)[3] & termios.ECHO
+        assert termios.tcgetattr(terminal)[3] & termios.ECHO
+        assert stream.readline() == "Ala\n"
+        os.write(terminal, b".")
+        assert os.read(person, 100) == b"."
+    os.close(person)

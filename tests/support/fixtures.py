@@ -36,10 +36,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tables that a developer has built change no test, and no test changes them.
 
-    Nor is a pack compiled because of the developer's language.
+    Nor is a pack compiled because of the developer's language, or that of a prompt.
     """
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("user-data"))
-    os.environ["LC_ALL"] = "C"
+    os.environ["LC_ALL"], os.environ["TOKALIGN_PACKS"] = "C", "named"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,18 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from tokalign.arguments import shown_path
-from tokalign.atomic_file import require_writable
 from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
 from tokalign.build.counting.runs import open_workspace, write_run
 from tokalign.build.counting.token_ngrams import WEIGHT_UNIT, Counting, count
 from tokalign.build.counting.windows import IdArray, IdSpace, TokenNgrams, merge_windows
 from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
-from tokalign.errors import TokalignError
-from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, read_bundle, write_bundle
+from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tables.finding import Note, find_packs, find_tables, table_folder
 from tokalign.tables.pack import COUNTS, Pack
 from tokalign.tables.packed_numbers import Numbers
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -124,54 +119,6 @@ def _count(
             del shards
         with stage(1000, "Counting token n-grams") as advance:
             return count(counting, runs, apply, lambda part: advance(int(1000 * part)))
-
-
-def compile_missing(
-    target: Tokenizer[TargetId],
-    languages: Sequence[str],
-    *,
-    model_folder: Path | None = None,
-    note: Note = lambda _: None,
-) -> None:
-    """Compile the packs of these languages that have no dictionary of this tokenizer yet.
-
-    With no languages, that of the user (`_user_language`). What is compiled is kept in the table
-    folder, under the fingerprint of the tokenizer. `note` is told of each, and of packs that
-    could be compiled; one that cannot be is left out.
-    """
-    packs = dict[str, Path]()
-    for path, header in find_packs(model_folder=model_folder, note=note):
-        packs.setdefault(header.language, path)
-    known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
-    for _, header in known if packs else ():
-        packs.pop(header.language, None)
-    wanted = set(languages) or {_user_language()}
-    if (others := packs.keys() - wanted) and not languages:
-        note(
-            f"packs -> of {', '.join(sorted(others))}: --language CODE compiles one for this "
-            "tokenizer, once"
-        )
-    for language in packs.keys() & wanted:
-        path = packs[language]
-        note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
-
-        @contextmanager
-        def told(_total: int, label: str) -> Iterator[Progress]:
-            note(f"  {label}")
-            yield lambda _: None
-
-        made = table_folder() / target.fingerprint[:16] / f"{language}.dictionary.tok"
-        try:
-            require_writable(made, parents=True, remedy=OUTPUT_REMEDY)
-            write_bundle(made, compile_pack(target, read_bundle(path), stage=told))
-        except TokalignError as error:
-            note(f"{error}; the pack is not used")
-
-
-def _user_language() -> str:
-    """By the locale of the environment: pl for pl_PL.UTF-8."""
-    names = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
-    return next((name for name in names if name), "").partition(".")[0].partition("_")[0]
 
 
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:

@@ -129,11 +129,17 @@ def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
         return
     note(
         "measuring what passes cost on this machine, once and for some seconds "
-        "(--no-calibrate leaves it out)",
+        "(Ctrl-C or --no-calibrate leaves it out)",
         quiet=quiet,
     )
-    with progress(100, "measuring", quiet=quiet) as advance:
-        curve = measure_briefly(target, drafts, advance=lambda share: advance(round(100 * share)))
+    try:
+        with progress(100, "measuring", quiet=quiet) as advance:
+            curve = measure_briefly(
+                target, drafts, advance=lambda share: advance(round(100 * share))
+            )
+    except KeyboardInterrupt:
+        note("left out this time", quiet=quiet)
+        return
     try:
         store_curve(curve)
     except UsageError as error:  # a full disk is no reason not to talk
@@ -214,8 +220,7 @@ class Chat:
                 if entry.argument:
                     self._settings = self._settings.changed(entry.argument)
                     self._decoder = replace(self._decoder, sampler=self._settings.sampling)
-                else:
-                    self._tell(str(self._settings))
+                self._tell(self._settings.shown(entry.argument))
             case "who":
                 self._color = not self._color
                 if not self._options.quiet:
@@ -286,6 +291,7 @@ class Chat:
             self._dialogue.answer(summary["text"])
         else:
             self._dialogue.withdraw()
+            self._tell("there is no answer, so the message is forgotten")
         self._last = summary | {"cached_tokens": known}
         if self._options.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
@@ -414,7 +420,7 @@ def closing_line(
         case "interrupted":
             told.append("interrupted")
         case "length" if count == max_tokens:
-            told.append(f"cut off after --max-tokens {max_tokens}")
+            told.append("cut off by max_tokens")
         case "length":
             told.append("cut off by the end of the context")
     return f"[{', '.join(told)}]"

@@ -34,13 +34,14 @@ class PromptOptions:
 def load(
     given: dict[str, Any],
     *,
+    text: str = "",
     before_costs: BeforeCosts = lambda _target, _drafts: None,
     note: Note,
 ) -> Decoder:
     """Load what is named and assemble a decoder.
 
     given: the values of `MODEL`, `DRAFTING`, `SAMPLING`, `EXTRA_EOS_TOKEN` and `CACHE` by name,
-    which are taken out. before_costs: as in `assemble`.
+    which are taken out. text: of the prompt, see `DraftingOptions`. before_costs: as in `assemble`.
     Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
     """
     from tokalign.assemble import keep_loaded, load_decoder
@@ -52,7 +53,7 @@ def load(
     decoder = load_decoder(
         given.pop("target"),
         given.pop("draft"),
-        drafting,
+        replace(drafting, text=text),
         dtype=given.pop("dtype"),
         adapter=given.pop("adapter_path"),
         trust_remote_code=given.pop("trust_remote_code"),

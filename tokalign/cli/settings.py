@@ -33,8 +33,7 @@ class Settings:
 
     def changed(self, typed: str) -> Settings:
         """The settings after "temperature 0.7" or "temperature=0.7". Raises: UsageError."""
-        name, _, value = typed.replace("=", " ", 1).partition(" ")
-        value = value.strip()
+        name, value = _parted(typed)
         if name == "markdown":
             return replace(self, markdown=_read(name, value, _SWITCH.__getitem__, "on or off"))
         if name == "max_tokens":
@@ -52,8 +51,10 @@ class Settings:
 
         return replace(self, sampling=_read(name, value, sampling, range_))
 
-    def __str__(self) -> str:
-        return table(self._values.items())
+    def shown(self, typed: str = "") -> str:
+        """All values, or the one that `typed` has just changed."""
+        name, _ = _parted(typed)
+        return table((one, value) for one, value in self._values.items() if name in ("", one))
 
     @property
     def _values(self) -> dict[str, object]:
@@ -63,6 +64,11 @@ class Settings:
         values["max_tokens"] = "no limit" if self.max_tokens is None else self.max_tokens
         values["markdown"] = "on" if self.markdown else "off"
         return values
+
+
+def _parted(typed: str) -> tuple[str, str]:
+    name, _, value = typed.replace("=", " ", 1).partition(" ")
+    return name, value.strip()
 
 
 def _max_tokens(text: str) -> int:

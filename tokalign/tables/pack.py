@@ -17,7 +17,7 @@ children of one n-gram stand in the order of falling counts. Counts are rounded 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -108,8 +108,7 @@ class Pack:
 
     @classmethod
     def _read(cls, bundle: Bundle, size: int, max_order: int) -> Pack:
-        words = _unpack_words(bundle, size)
-        levels = _get(bundle, "words.levels", np.zeros(size, dtype=np.int64), len(COUNTS))
+        words, levels = _read_words(bundle, size)
         alphabetical = np.argsort(-levels, kind="stable")
         none = np.zeros(size, dtype=np.int64)
         orders = [
@@ -136,6 +135,26 @@ class Pack:
             suffix, last = suffix[order], shorter.last[suffix[order]]
             orders.append(WordNgrams(prefix=prefix, suffix=suffix, last=last, levels=found[order]))
         return cls([words[place] for place in alphabetical], orders)
+
+
+def word_counts(bundle: Bundle, words: Collection[str]) -> dict[str, int]:
+    """How often each of these words was counted, if it is known, and under "" all words together.
+
+    This reads a small part of a pack. Raises: BundleError.
+    """
+    try:
+        known, levels = _read_words(bundle, bundle.number("words", least=1, most=MAX_WORDS))
+    except (ValueError, KeyError) as error:
+        raise bundle.wrong(f"it is no pack: {error}") from error
+    counts = COUNTS[levels]
+    found = {word: int(counts[n]) for n, word in enumerate(known) if word in words}
+    return {**found, "": int(counts.sum())}
+
+
+def _read_words(bundle: Bundle, size: int) -> tuple[list[str], Numbers]:
+    """All words in alphabetical order, and the levels of their counts."""
+    words = _unpack_words(bundle, size)
+    return words, _get(bundle, "words.levels", np.zeros(size, dtype=np.int64), len(COUNTS))
 
 
 def _siblings(shorter: WordNgrams) -> tuple[Numbers, Numbers]:
