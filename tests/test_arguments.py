@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tokalign.arguments import as_path
+from tokalign.arguments import as_path, parse_json
 from tokalign.build.sources import find_sources
 from tokalign.cli import group
+from tokalign.cli.dialogue import Dialogue
 from tokalign.cost.curve import read_curve
-from tokalign.errors import CorpusError, TokalignError, UsageError
+from tokalign.errors import BundleError, CorpusError, TokalignError, UsageError
+from tokalign.evaluate.recorded_proposals import read_trace
 from tokalign.names.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.methods import DraftingOptions
+from tokalign.tables.drafter_files import read_drafter_config
 
 NOBODY = "~no-such-user/x"
 
@@ -56,3 +59,28 @@ def test_a_home_of_nobody_is_a_path_that_is_not_there(line: str) -> None:
 def test_so_is_the_one_of_a_curve() -> None:
     with pytest.raises(TokalignError, match="~no-such-user"):
         read_curve(NOBODY)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", [DEEP, DEEP.encode(), "{", b"\xff", "", "nonsense"])
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError):  # each reader says what it expected
+        parse_json(text)
+
+
+def test_readers_of_strangers_files_tell_of_deep_nesting_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(DEEP)
+    with pytest.raises(BundleError, match="is no JSON"):
+        read_drafter_config(tmp_path)
+    for read in (read_trace, lambda path: read_curve(str(path))):
+        with pytest.raises(UsageError, match="nested too deeply"):
+            read(path)
+
+
+@pytest.mark.parametrize("text", [DEEP, '[{"role": "user", "content": "\\ud83d"}]'])
+def test_a_conversation_that_no_model_could_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no saved conversation"):
+        Dialogue.from_json(text, name="a.json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disk import small_disk
 
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, require_writable, write_file
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, locked, require_writable, write_file
 from tokalign.errors import OutputError, UsageError
 
 
@@ -133,3 +136,42 @@ def test_a_place_is_refused_before_the_work_as_it_would_be_after_it(tmp_path: Pa
         assert str(early.value).partition(" (")[0] == str(late.value).partition(" (")[0]
     for right in (file, tmp_path / "new"):
         require_writable(right)
+
+
+def test_the_holder_is_named_and_the_next_one_gets_the_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "a.lock"
+    with (
+        locked(lock, "counting", "wait"),
+        pytest.raises(UsageError, match=rf"^process {os.getpid()} on .* is counting; wait$"),
+        locked(lock, "counting", "wait"),
+    ):
+        raise AssertionError("two hold it")
+    with locked(lock, "counting", "wait"):
+        pass
+
+
+def test_a_full_disk_does_not_stop_who_comes_to_make_room(tmp_path: Path) -> None:
+    lock = tmp_path / "a.lock"
+    with (
+        small_disk(0),
+        locked(lock, "counting", "wait"),
+        pytest.raises(UsageError, match=r"^another process is counting; wait$"),
+        locked(lock, "counting", "wait"),
+    ):
+        raise AssertionError("two hold it")
+
+
+def test_a_file_system_without_locks_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Lustre without `flock` and NFS without its lock service answer."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(UsageError, match=r"a\.lock cannot be locked .*file system that has locks"),
+        locked(tmp_path / "a.lock", "counting", "wait"),
+    ):
+        raise AssertionError("nobody holds it")

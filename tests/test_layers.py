@@ -39,7 +39,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 
 LAYERS = (
     {"errors"},
-    {"arguments", "json_text"},
+    {"arguments"},
     {"atomic_file", "shipped"},
     {"bpe", "cost"},
     {"tokenizer"},

@@ -48,7 +48,6 @@ class Adjacency:
 
     @property
     def width(self) -> int:
-        """See `rounds.RowStore`."""
         return self._width
 
     def learn(

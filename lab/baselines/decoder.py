@@ -51,7 +51,6 @@ class BaselineDecoder(Decoder):
     def translated(
         self, prompt: Prompt, session: DraftModelSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
-        """See `Decoder`."""
         drafting, draft = self.drafting, self.draft
         if session is None or draft is None or drafting.translation not in PUBLISHED_TRANSLATIONS:
             return super().translated(prompt, session, trees=trees)

@@ -28,7 +28,6 @@ class PromptLookupDrafter(Drafter):
         self._indexed = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         ids = context.ids
         self._index(ids)
         for size in self._sizes:

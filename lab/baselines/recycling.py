@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from lab.baselines.adjacency import Adjacency, most_probable_chain
-from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -66,7 +66,6 @@ class TokenRecyclingDrafter(Drafter):
         self._branches = branches
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         if self._max_tokens is not None:
             limit = min(limit, self._max_tokens)
         last = context.ids[-1]
@@ -90,7 +89,6 @@ class SamDrafter(Drafter):
         self._automaton = SuffixAutomaton()
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         automaton = self._automaton
         automaton.extend(context.ids[len(automaton) :])
         match = automaton.occurrence(automaton.longest_repeat())

@@ -47,7 +47,6 @@ class RawIds:
         alternatives: int,
         learned: Learned,
     ) -> Translated:
-        """See `Translation`."""
         known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
         drafted = session.draft(known, steps).read().ids
         ids = takewhile(lambda token: token < self._sizes[1], drafted)
@@ -73,7 +72,6 @@ class Naive:
         alternatives: int,
         learned: Learned,
     ) -> Translated:
-        """See `Translation`."""
         self._text.follow(context.ids)
         chunk, end = self._pair.split_end(session.draft(self._text.ids, steps).read().ids)
         ids = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []

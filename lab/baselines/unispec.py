@@ -89,7 +89,6 @@ class UniSpecDrafter(Drafter):
         self._branches = branches
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         limit = min(limit, self._size)
         if not limit:
             return Proposal()

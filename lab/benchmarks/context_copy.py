@@ -43,8 +43,15 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.evaluate.replay import ReplayVerifier, replay
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
-from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
+from tokalign.runtime.draft.context_copy import (
+    AGREED,
+    LATEST,
+    ONLY,
+    PRIORS,
+    CopyReliability,
+    Occurrence,
+    SuffixAutomaton,
+)
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter

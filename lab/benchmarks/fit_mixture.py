@@ -85,7 +85,6 @@ class WatchedHybrid(Drafter):
         self._text = text
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         number, text = self._text
         proposal = self._hybrid.propose(context, limit)
         sources = self._sources
@@ -106,7 +105,6 @@ class WatchedHybrid(Drafter):
         return proposal
 
     def observe(self, one: Round) -> None:
-        """See `rounds.Drafter`."""
         self._hybrid.observe(one)
 
     def _watch(

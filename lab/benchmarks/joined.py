@@ -84,7 +84,6 @@ class RecordedModel(ModelDrafter):
         self._answers, self._took = answers, took
 
     def find(self, context: Context, steps: int) -> Translated:
-        """See `ModelDrafter`."""
         steps = min(steps, MOST_PASSES)
         self.passes += steps
         self._took(steps)

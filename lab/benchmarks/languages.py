@@ -56,17 +56,14 @@ class AllAsked:
         return len(self.tables)
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
-        """See `dictionary.Dictionary`."""
         return self.tables.match_length(suffix)
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
-        """See `dictionary.Dictionary`."""
         return self.tables.expected(suffix)
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree[TargetId]:
-        """See `dictionary.Dictionary`."""
         if not self.surest:
             return self.tables.follow(suffix, limit, p_min=p_min)
         asked = self.tables.by_source.values()

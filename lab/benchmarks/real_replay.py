@@ -75,17 +75,14 @@ class TimedModel(ModelDrafter):
         self._model, self._costs, self._on = model, costs, clock
 
     def find(self, context: Context, steps: int) -> Translated:
-        """See `ModelDrafter`."""
         return self._model.find(context, steps)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """See `ModelDrafter`."""
         proposal = self._model.draft(context, steps=steps, limit=limit)
         self._on.now += self._costs.drafting(proposal.draft_passes, tree=is_tree(proposal.tree))
         return proposal
 
     def observe(self, one: Round) -> None:
-        """See `rounds.Drafter`."""
         self._model.observe(one)
 
 

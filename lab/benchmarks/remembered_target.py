@@ -103,7 +103,6 @@ class TextSampler:
         self._ids = list(ids)
 
     def draft_sampler(self, vocabulary: int) -> None:
-        """See `Sampling`."""
         return None
 
     def choose(
@@ -116,7 +115,6 @@ class TextSampler:
         depths: Sequence[int] | None = None,
         mask: Any = None,
     ) -> tuple[Any, Any]:
-        """See `Sampling`."""
         rows = range(len(logits)) if depths is None else depths
         chosen = mx.array([self._ids[position + depth] for depth in rows])
         return chosen, logits - mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -152,7 +150,6 @@ class LastPass:
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """See `rounds.RowStore`."""
         order = np.argsort(-logprobs, axis=-1, kind="stable")
         self.likely = np.take_along_axis(likely, order, axis=-1)
         self.logprobs = np.take_along_axis(logprobs, order, axis=-1)

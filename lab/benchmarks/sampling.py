@@ -52,7 +52,6 @@ class GreedyDrafts(Sampling):
     __slots__ = ()
 
     def draft_sampler(self, vocabulary: int) -> None:
-        """See `Sampling`."""
         return None
 
 

@@ -48,7 +48,6 @@ class DictSpecTable:
         return None
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
-        """See `dictionary.Dictionary`."""
         found = self.longest_match(suffix)
         return 0 if found is None else found.matched
 

@@ -28,7 +28,6 @@ class StudyBench(Bench):
     watch: MachineWatch = field(default_factory=MachineWatch)
 
     def schedule(self) -> Iterator[tuple[Block, Condition]]:
-        """See `Bench`."""
         yield from (pair for pair in Bench.schedule(self) if self.chosen(*pair))
 
     def run(

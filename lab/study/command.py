@@ -24,12 +24,12 @@ from lab.study.setup import (
     load,
     setting_of,
 )
+from tokalign.arguments import parse_json
 from tokalign.atomic_file import locked, make_folder, write_file
 from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, NAME, Command, Option
 from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
 from tokalign.cli.output import echo, note, print_json, progress
 from tokalign.errors import TokalignError, UsageError
-from tokalign.json_text import parse_json
 from tokalign.shipped import LANGUAGES, POLISH, prompts
 
 if TYPE_CHECKING:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
+import regex
 from canonical import is_canonical_piece
 from hypothesis import given, settings
-from polish import byte_strings
+from hypothesis import strategies as st
+from polish import SENTENCES, byte_strings
+from small_tokenizers import of_merges, random_merges
 
+from tokalign.bpe.encoder import BytePairEncoding, IncrementalEncoder, TokenOrder
+from tokalign.bpe.pretokenizer import WordSplitter, incomplete_tail
+from tokalign.tables.alignment import HealingTrie
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -44,3 +52,156 @@ def test_with_ignore_merges_a_piece_that_is_a_token_stays_whole(llama: Tokenizer
         token = next(unreachable)
         assert bpe.encode_piece(tokens[token]) == (token,)
         assert is_canonical_piece(bpe, [token])
+
+
+def test_a_merge_that_waits_for_its_halves_comes_late() -> None:
+    """`abc` has a low rank, but its half `ab` is made after `cd`: by then no `c` is left."""
+    tokenizer = of_merges(b"abcd", [(b"ab", b"c"), (b"c", b"d"), (b"a", b"b")])
+    ids, bpe = tokenizer.vocabulary.id_of, tokenizer.bpe
+    assert bpe.encode(b"abcd") == [ids[b"ab"], ids[b"cd"]]
+    assert bpe.validity.may_follow(ids[b"ab"], ids[b"cd"])
+    assert not bpe.validity.may_follow(ids[b"abc"], ids[b"d"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_searching_all_pairs_merges_as_the_queue_does(seed: int) -> None:
+    """Short pieces take one algorithm, long ones the other: all that they return is the same."""
+    draw = Random(200 + seed)
+    for _ in range(60):
+        bpe = random_merges(draw).bpe
+        symbols = [i for i, token in enumerate(bpe.tokens) if len(token) == 1]
+        for _ in range(60):
+            ids = draw.choices(symbols, k=draw.randint(0, 24))
+            assert bpe.merges._apply_short(ids) == bpe.merges._apply_long(ids)
+
+
+few_bytes = st.lists(st.sampled_from([0, 97, 254, 255]), max_size=4).map(bytes)
+
+
+@given(st.lists(few_bytes, max_size=30), few_bytes)
+def test_ranges_are_what_comparing_every_token_gives(tokens: list[bytes], prefix: bytes) -> None:
+    order = TokenOrder.of(tokens, (i for i, token in enumerate(tokens) if token))
+    ids = {i for i, token in enumerate(tokens) if token}
+    first, last = order.starting_with(prefix)
+    assert set(order.ids[first:last]) == {i for i in ids if tokens[i].startswith(prefix)}
+    first, last = order.extending(prefix)
+    longer = {i for i in ids if tokens[i].startswith(prefix) and tokens[i] != prefix}
+    assert set(order.ids[first:last]) == longer
+    assert order.extended == {
+        i
+        for i in ids
+        if any(tokens[j] != tokens[i] and tokens[j].startswith(tokens[i]) for j in ids)
+    }
+    assert set(HealingTrie.of(tokens).extending(prefix).tolist()) == longer
+
+
+def test_extended_of_a_real_vocabulary(tokenizer: Tokenizer[Any]) -> None:
+    order, tokens = tokenizer.bpe.order, tokenizer.bpe.tokens
+    for token in order.ids[::997]:
+        first, last = order.extending(tokens[token])
+        assert (token in order.extended) == (first < last)
+
+
+@given(st.text(alphabet=" aż\n", max_size=20))
+@settings(max_examples=300)
+def test_words_are_cut_after_anything_but_spaces(text: str) -> None:
+    data = text.encode()
+    assert WordSplitter().split(data) == regex.findall(rb" *[^ ]+| +", data)
+
+
+@given(parts=st.lists(byte_strings, max_size=5))
+@settings(max_examples=300)
+@pytest.mark.slow
+def test_pushing_parts_equals_encoding_the_whole(
+    tokenizer: Tokenizer[Any], parts: list[bytes]
+) -> None:
+    encoder = IncrementalEncoder(tokenizer.bpe)
+    for part in parts:
+        before = encoder.ids[: encoder.settled]
+        encoder.push(part)
+        assert encoder.ids[: len(before)] == before
+    assert encoder.text == b"".join(parts)
+    assert encoder.ids == tokenizer.bpe.encode(encoder.text)
+
+
+def test_the_worked_examples(bielik: Tokenizer[Any]) -> None:
+    """That of `IncrementalEncoder`."""
+    encoder = IncrementalEncoder(bielik.bpe)
+
+    def tokens() -> list[bytes]:
+        return [bielik.vocabulary.tokens[i] for i in encoder.ids]
+
+    encoder.push(b" War")
+    assert tokens() == [b" War"]
+    encoder.push(b"szawa")
+    assert tokens() == [b" Wars", b"z", b"awa"]
+
+
+@pytest.mark.parametrize("broken", [b"", b"\xc5", b"\xe2\x82"])
+def test_settled_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken: bytes) -> None:
+    """Most of the continuations make the end of the text a part of a longer token."""
+    bpe, draw, changed = tokenizer.bpe, Random(21), 0
+    for sentence in SENTENCES:
+        data = tokenizer.text_bytes(sentence)
+        for cut in range(1, len(data)):
+            text = data[:cut] + broken
+            encoder = IncrementalEncoder(bpe)
+            encoder.push(text)
+            settled = encoder.ids[: encoder.settled]
+            for more in continuations(bpe, text, draw):
+                ids = bpe.encode(text + more)
+                assert ids[: len(settled)] == settled
+                changed += ids[: len(encoder.ids)] != encoder.ids
+    assert changed > 300
+
+
+def continuations(bpe: BytePairEncoding[Any], text: bytes, draw: Random) -> Iterator[bytes]:
+    """What completes a short end of `text` to a token, alone and with more; and other bytes."""
+    for size in range(min(len(text), 10)):
+        first, last = bpe.order.extending(text[len(text) - size :])
+        if first < last:
+            rest = bpe.order.spelled[draw.randrange(first, last)][size:]
+            yield rest
+            yield rest + draw.choice(bpe.order.spelled)
+    yield from (b" ", b"\n", b"a", b"1", draw.randbytes(3), draw.choice(bpe.order.spelled))
+
+
+HARD = (" ", "\u2003", "\xa0", "\n", "\t", "0", "a", "A", "Ż", "中", "'", "r", ".", "/", "\u0301")
+
+
+def test_white_space_that_is_split_or_cut_in_a_character(tokenizer: Tokenizer[Any]) -> None:
+    """Half a space was taken for a character that ends a run of white space."""
+    draw = Random(5)
+    for _ in range(5000):
+        text = "".join(draw.choices(HARD, k=draw.randint(1, 9))).encode()
+        more = "".join(draw.choices(HARD, k=draw.randint(0, 5))).encode()
+        split, cut = draw.randint(0, len(text)), draw.randint(0, len(text))
+        encoder = IncrementalEncoder(tokenizer.bpe)
+        encoder.push(text[:split])
+        encoder.push(text[split:])
+        assert encoder.ids == tokenizer.bpe.encode(text)
+        encoder = IncrementalEncoder(tokenizer.bpe)
+        encoder.push(text[:cut])
+        settled = encoder.ids[: encoder.settled]
+        encoder.push(more)
+        assert encoder.ids == tokenizer.bpe.encode(text[:cut] + more)
+        assert encoder.ids[: len(settled)] == settled
+
+
+@given(data=byte_strings)
+def test_an_incomplete_tail_is_the_beginning_of_a_character(data: bytes) -> None:
+    tail = incomplete_tail(data)
+    if tail:
+        lead = data[len(data) - tail]
+        needed = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+        assert lead >= 0xC0
+        assert tail < needed
+    elif data:
+        assert data[-1] < 0xC0 or data[-1] >= 0xF8
+
+
+def test_half_a_character_waits_for_the_other_half() -> None:
+    assert incomplete_tail(b"za") == 0
+    assert incomplete_tail("zaż".encode()) == 0
+    assert incomplete_tail("zaż".encode()[:-1]) == 1
+    assert incomplete_tail("😀".encode()[:3]) == 3

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 from saved_runs import rounds, run_of
 
+from tokalign.report.page import Html, bar, details, figures, page, section, table, tag
 from tokalign.report.run import Run, run_page, shown_tokens
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import Statistics
@@ -138,3 +139,30 @@ def test_what_was_rejected_is_said_where_it_was_corrected() -> None:
 def test_half_a_character_in_a_strangers_run_does_not_keep_the_page_from_being_written() -> None:
     run = replace(run_of_bytes([b"a"]), figures={"method": "half \ud800"})
     assert "half ?" in run_page(run).encode("utf-8").decode()
+
+
+@given(st.text(), st.text())
+def test_text_is_escaped_wherever_it_stands(content: str, value: str) -> None:
+    document = Document(tag("p", content, tag("b", content), title=value))
+    assert document.text.replace("\r", "\n") == (content * 2).replace("\r", "\n")
+    assert document.elements[0][1]["title"] == value
+    assert len(document.elements) == 2
+
+
+def test_attributes_are_named_as_in_html() -> None:
+    assert tag("td", class_="n", aria_label=None, data_note="a b") == (
+        '<td class="n" data-note="a b"></td>'
+    )
+
+
+@settings(max_examples=10)
+@given(st.text(max_size=20))
+def test_a_page_is_valid_and_needs_nothing(text: str) -> None:
+    made = page(
+        text,
+        section(text, figures({text: text}), bar(0.5), note=text),
+        details(text, table([text, text], [[text, Html("<b>1</b>")]])),
+        introduction=text,
+    )
+    assert_self_contained(made)
+    assert made.startswith("<!DOCTYPE html>")

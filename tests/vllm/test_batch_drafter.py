@@ -10,9 +10,8 @@ import pytest
 from batches import Batch, make_batch, two_tables
 
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
+from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS, SuffixAutomaton
 from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionaryFit
-from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.rounds import Context
 from tokalign.tables.backoff import BackoffTable
 from tokalign.vllm import LONGEST_MATCH, P_MIN, BatchDrafter, BatchFit

@@ -55,7 +55,6 @@ class _Counted(Corpus):
 
     @property
     def stamp(self) -> dict[str, Any]:
-        """See `Corpus`."""
         return self._stamp
 
 

@@ -44,11 +44,9 @@ class FilePath(click.Path):
         self._shown = shown if len(kinds) != 1 else f"{shown}{kinds[0]}"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """See `click.ParamType`."""
         return self._shown
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType`."""
         path: Any = super().convert(_given(self, value, param, ctx), param, ctx)
         if self.kinds and path.suffix not in self.kinds:
             endings, name = " or ".join(self.kinds), shown(str(path))
@@ -60,11 +58,9 @@ class Name(click.types.StringParamType):
     """A name that may be a path, such as that of a model; an empty one is refused."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """See `click.ParamType`."""
         return "NAME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType`."""
         return super().convert(_given(self, value, param, ctx), param, ctx)
 
 
@@ -92,7 +88,6 @@ class FiniteRange(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """See `click.ParamType`."""
         number = float(super().convert(value, param, ctx))
         if not isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
@@ -105,11 +100,9 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """See `click.ParamType`."""
         return "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """See `click.ParamType`."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([KMG]?)B?", str(value).upper())
@@ -169,7 +162,6 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See `click.Command`."""
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         shown = [one for one in options if ctx.meta.get(_ALL) or not is_rare(one)]
         records = [record for one in shown if (record := one.get_help_record(ctx)) is not None]

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tokalign.arguments import as_path
+from tokalign.arguments import as_path, parse_json
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.json_text import parse_json
 
 FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")

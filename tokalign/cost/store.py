@@ -14,10 +14,9 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from tokalign.arguments import as_path
+from tokalign.arguments import as_path, parse_json
 from tokalign.atomic_file import write_file
 from tokalign.cost.curve import CostCurve, Machine
-from tokalign.json_text import parse_json
 
 
 def cache_folder() -> Path:

@@ -14,9 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
+from tokalign.arguments import parse_json
 from tokalign.atomic_file import unwritable
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.json_text import parse_json
 
 FORMAT, VERSION = "tokalign-bench", 1
 PLAIN, CONTROL = "plain", "plain again"

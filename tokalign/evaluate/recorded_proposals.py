@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from tokalign.arguments import finite_number, parents_of, parse_json, text_of, whole_number
 from tokalign.atomic_file import write_file
 from tokalign.errors import UsageError
-from tokalign.json_text import finite_number, parents_of, parse_json, text_of, whole_number
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -24,7 +24,7 @@ from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
 
 if TYPE_CHECKING:
-    from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+    from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.tables.dictionary import Dictionary
 
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
@@ -172,5 +172,4 @@ class NoDrafter(Drafter):
     """Proposes nothing, and says so in advance, so that the target runs ahead."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         return _NOTHING if limit else _NOTHING_MORE  # after the last token no pass is to begin

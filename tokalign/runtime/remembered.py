@@ -30,10 +30,9 @@ import msgpack  # type: ignore[import-untyped]
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable
 from tokalign.cost.store import cache_folder
 from tokalign.errors import TokalignError
-from tokalign.runtime.draft.context_copy import SEPARATOR
+from tokalign.runtime.draft.context_copy import SEPARATOR, SuffixAutomaton
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
 from tokalign.tables.finding import Note
 from tokalign.tables.header import MOST_HEADER_BYTES

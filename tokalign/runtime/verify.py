@@ -66,7 +66,6 @@ class TargetVerifier:
         return self._session.can_branch
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `rounds.Verifier`."""
         began = perf_counter()
         self._parked = proposal.parked
         chosen, logprobs, fed, likely = self._choose(context, proposal)

@@ -21,7 +21,7 @@ from mlx_lm.server import GenerationArguments, _make_logits_processors, make_sto
 from tokalign.errors import CacheError, TokalignError
 from tokalign.runtime.chat import encode_chat
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.layers import remembered

@@ -46,7 +46,6 @@ class ForeignTokenizer(Tokenizer[Id]):
         )
 
     def __getstate__(self) -> dict[str, object]:
-        """See `Tokenizer`."""
         return {"spec": self.spec, "_theirs": self._theirs}
 
     @cached_property
@@ -64,11 +63,9 @@ class ForeignTokenizer(Tokenizer[Id]):
             return cast("list[Id]", list(self._theirs.encode(text)))
 
     def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
-        """See `Tokenizer.encode_parts`."""
         return [self.encode(part) for part in parts]
 
     def decode(self, ids: Iterable[Id]) -> str:
-        """See `Tokenizer.decode`."""
         return str(self._theirs.decode(list(ids)))
 
 

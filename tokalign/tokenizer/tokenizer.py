@@ -47,7 +47,6 @@ class Tokenizer(Generic[Id]):
 
     @property
     def fingerprint(self) -> str:
-        """See `TokenizerSpec.fingerprint`."""
         return self.spec.fingerprint
 
     @cached_property

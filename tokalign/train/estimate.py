@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tokalign.arguments import parse_json
 from tokalign.errors import BundleError
-from tokalign.json_text import parse_json
 from tokalign.train.options import (
     MOST_PROBABLE,
     OPENING,

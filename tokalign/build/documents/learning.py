@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tokalign.arguments import as_path
+from tokalign.arguments import as_path, parse_json
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, locked, unwritable, write_file
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.runs import digest
@@ -36,7 +36,6 @@ from tokalign.build.documents.finding import FoundFile, Rules, Skipped, find_doc
 from tokalign.build.documents.reading import UnopenedError, read_document
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
-from tokalign.json_text import parse_json
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import LANGUAGE
@@ -178,7 +177,6 @@ class PrivateCorpus(Corpus):
 
     @property
     def stamp(self) -> dict[str, Any]:
-        """See `Corpus`."""
         files = super().stamp.get("files", [])
         return {"files": [{**file, "private": True} for file in files]}
 

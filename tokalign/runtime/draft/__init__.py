@@ -2,7 +2,6 @@
 
 lookup.py               from a dictionary, and which of several dictionaries know the text
 context_copy.py         copies of what followed an earlier occurrence of the text's end
-    suffix_automaton.py     where that was
 logit_store.py          what the target found likely at verified rows
 neural.py               a draft model, and how far its drafts were right
 recurrent.py            a recurrent drafter, and its beam search as a tree

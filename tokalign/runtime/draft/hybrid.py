@@ -192,15 +192,12 @@ class AnswerSource:
             siblings.sort(key=lambda one: -one[1])
 
     def follow(self, ids: Sequence[TargetId]) -> int:
-        """See `Source`."""
         return -1
 
     def advance(self, state: int, token: TargetId) -> int | None:
-        """See `Source`."""
         return next((i for known, _, i in self._next.get(state, ()) if known == token), None)
 
     def expect(self, state: int) -> list[tuple[TargetId, float]]:
-        """See `Source`."""
         return [(token, odds) for token, odds, _ in self._next.get(state, ())]
 
 
@@ -247,7 +244,6 @@ class Hybrid(Drafter):
         return bool(self.sources) or self._constraint is not None
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         tree, _ = self.offer(context.ids, limit, self._costs)
         return Proposal(tree=tree)
 

@@ -93,7 +93,6 @@ class LogitStore:
 
     @property
     def width(self) -> int:
-        """See `rounds.RowStore`."""
         return KEPT
 
     @property
@@ -180,15 +179,12 @@ class LogitSource:
         self.name = f"{SOURCE}:{length}"
 
     def follow(self, ids: Sequence[TargetId]) -> Tail:
-        """See `mixing.Source`."""
         return tail_of(ids[-LONGEST_KEY:])
 
     def advance(self, state: Tail, token: TargetId) -> Tail:
-        """See `mixing.Source`."""
         return extended(state, token)
 
     def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
-        """See `mixing.Source`."""
         found = self._store.after(state, self._length)
         if found is None:
             return None

@@ -89,7 +89,6 @@ class DictionaryDrafter(Drafter):
         self._fit = DictionaryFit(table.by_source) if isinstance(table, Dictionaries) else None
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         ids, most = context.ids, min(limit, self._max_tokens)
         table, fit = self._table, self._fit
         if fit is not None:
@@ -108,16 +107,13 @@ class DictionarySource:
         self._table, self._fit = table, fit
 
     def follow(self, ids: Sequence[TargetId]) -> Ids | None:
-        """See `mixing.Source`."""
         fits = self.name in self._fit.follow(ids)
         return tuple(ids[-MAX_CONTEXT:]) if fits else None
 
     def advance(self, state: Ids, token: TargetId) -> Ids:
-        """See `mixing.Source`."""
         return (*state[1 - MAX_CONTEXT :], token)
 
     def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
-        """See `mixing.Source`."""
         expected = self._table.expected(state)
         if len(expected) < 2:
             return expected

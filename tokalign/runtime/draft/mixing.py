@@ -61,21 +61,18 @@ class Trust:
         for situation, factor, information in learned:
             self._factors[situation], self._information[situation] = factor, information
 
-    def calibrated(self, probability: float, situation: Hashable, start: float = 1.0) -> float:
-        """A stated probability, corrected by what has come in this situation.
-
-        start: what the odds are multiplied by before anything has been learned.
-        """
+    def calibrated(self, probability: float, situation: Hashable) -> float:
+        """A stated probability, corrected by what has come in this situation."""
         kept = LEAST if probability < LEAST else min(probability, 1.0 - LEAST)
-        odds = kept * self._factors.get(situation, start)
+        odds = kept * self._factors.get(situation, 1.0)
         return odds / (1.0 - kept + odds)
 
-    def learn(self, said: float, situation: Hashable, *, right: bool, start: float = 1.0) -> None:
+    def learn(self, said: float, situation: Hashable, *, right: bool) -> None:
         """A guess whose calibrated probability was `said` has been right or wrong."""
         information = self._information.get(situation, _PRECISION) + said * (1.0 - said)
         self._information[situation] = information
         step = max(self._rate, 1.0 / information)
-        factor = self._factors.get(situation, start)
+        factor = self._factors.get(situation, 1.0)
         self._factors[situation] = factor * exp(step * (right - said))
 
 

@@ -124,7 +124,6 @@ class ModelDrafter(Drafter):
         """All that at most `steps` (1 or more) passes find; every id has a probability."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         proposal = self.draft(context, steps=self.steps, limit=limit)
         return replace(proposal, tree=self.choose(proposal.tree, limit))
 
@@ -181,7 +180,6 @@ class NeuralDrafter(ModelDrafter):
         self._drafts, self._translation = session, translation
 
     def find(self, context: Context, steps: int) -> Translated:
-        """See `ModelDrafter`."""
         return self._translation.draft(
             context,
             self._drafts,

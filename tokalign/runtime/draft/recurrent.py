@@ -151,7 +151,6 @@ class BeamDrafter(ModelDrafter):
         self._listed = self._width if beam is not None or not branches else _LISTED
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
-        """See `ModelDrafter`."""
         if self._beam is not None:
             return tree
         if self._rows is not None:

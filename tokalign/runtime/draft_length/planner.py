@@ -85,7 +85,6 @@ class Planner(Drafter):
         """Whether the round before had one: it may have left rows to be read again."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
         began, knowledge = self._clock(), self._knowledge
         self._now = _Drafting(pass_under_way=self._runs_ahead, is_last=not limit)
         if self._last is None and self._is_timed:
@@ -183,7 +182,6 @@ class Planner(Drafter):
     # -- what became of it -------------------------------------------------------------------------
 
     def observe(self, one: Round) -> None:
-        """See `rounds.Drafter`."""
         now = self._clock()
         self._knowledge.parking.count(accepted=one.accepted)
         if self._is_timed and self._last is not None:

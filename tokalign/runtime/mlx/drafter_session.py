@@ -68,9 +68,7 @@ def _padded(rows: Array, width: int, value: float) -> Array:
 class KeepsStates(Protocol):
     """Where a drafter's states come from: a `TargetModelSession`, as a rule."""
 
-    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
-        """See `TargetModelSession`."""
-        ...
+    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None: ...
 
 
 class DrafterSession:

@@ -244,7 +244,6 @@ class CallableSampler:
 
     @property
     def needs_history(self) -> bool:
-        """See `Sampling`."""
         return bool(self.processors)
 
     @property
@@ -253,7 +252,6 @@ class CallableSampler:
         return True
 
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
-        """See `Sampling`."""
         return Sampling(processors=self.processors).draft_sampler(vocabulary)
 
     def choose(

@@ -219,7 +219,6 @@ class TargetModelSession(ModelSession[TargetId]):
         return next((state for state in found if state is not None), None)
 
     def logits(self, ids: Sequence[TargetId], last: int = 1) -> Array:
-        """See `ModelSession`."""
         logits = super().logits(ids, last)
         if self._watched is not None:
             first = len(ids) - last + 1
@@ -227,7 +226,6 @@ class TargetModelSession(ModelSession[TargetId]):
         return logits
 
     def feed(self, token: Array) -> Array:
-        """See `ModelSession`."""
         logits = super().feed(token)
         if self._watched is not None and self._states:
             latest = self._states[0]
@@ -240,7 +238,6 @@ class TargetModelSession(ModelSession[TargetId]):
     def tree(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], computed: int | None = None
     ) -> Array:
-        """See `ModelSession`."""
         logits = super().tree(ids, tree, computed)
         if self._watched is not None and computed is None:
             self._keep(self._watched, list(ids), tree)

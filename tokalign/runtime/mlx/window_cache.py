@@ -100,7 +100,6 @@ class WindowCache:
         return self.start <= max(0, self.offset - count - self.max_size + 1)
 
     def is_trimmable(self) -> bool:
-        """See `can_take_back`."""
         return self.can_take_back(min(self.offset, SLACK))
 
     def trim(self, count: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,21 +39,11 @@ _ROOTS = 8
 """How many first ids are listed; some more than are gone on after, as they cost no pass."""
 
 
-class DraftIds(Protocol):
-    """What the draft model reads of the target's ids."""
-
-    @property
-    def ids(self) -> Sequence[DraftId]:
-        """The draft's ids of all that was read so far."""
-        ...
-
-    def follow(self, ids: Sequence[TargetId]) -> None:
-        """Take in what was added to `ids` (prompt and output, whole) since the last call."""
-        ...
-
-
 class MappedIds:
-    """Each id of the target as the draft's ids for it, which may be none. map_id: gives them."""
+    """Each id of the target as the draft's ids for it, which may be none. map_id: gives them.
+
+    ids: the draft's ids of all that was read so far, as of `DraftText`.
+    """
 
     def __init__(self, map_id: Callable[[TargetId], Sequence[DraftId]]) -> None:
         self._map_id = map_id
@@ -61,7 +51,6 @@ class MappedIds:
         self._seen = 0
 
     def follow(self, ids: Sequence[TargetId]) -> None:
-        """See `DraftIds`."""
         for token in ids[self._seen :]:
             self.ids += self._map_id(token)
         self._seen = len(ids)
@@ -76,7 +65,7 @@ class ByToken:
     """
 
     def __init__(
-        self, text: DraftIds, shared: Intersection, sampler: Sampling | None = None
+        self, text: DraftText | MappedIds, shared: Intersection, sampler: Sampling | None = None
     ) -> None:
         self._text, self._shared, self._sampler = text, shared, sampler
         self._target_of = shared.target_of
@@ -90,7 +79,6 @@ class ByToken:
         alternatives: int,
         learned: Learned,
     ) -> Translated:
-        """See `Translation`."""
         self._text.follow(context.ids)
         ids, shared, sampler = self._text.ids, self._shared, self._sampler
         if alternatives and session.can_branch and Listing.is_possible(sampler):
@@ -215,7 +203,6 @@ class ContextWindow:
         alternatives: int,
         learned: Learned,
     ) -> Translated:
-        """See `Translation`."""
         self._text.follow(context.ids)
         drafted = session.draft(self._text.ids, steps)
         prefix = self._prefix(context)

@@ -83,7 +83,6 @@ class ExactTranslation:
         alternatives: int,
         learned: Learned,
     ) -> Translated:
-        """See `Translation`."""
         committed = context.ids
         self._text.follow(committed)
         ids, pending = self._text.ids, self._pending_bytes()
