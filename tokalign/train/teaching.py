@@ -1,8 +1,9 @@
 """Teaching a draft model with another tokenizer what a target says: what `run.py` needs of it.
 
 What is learned is what `exact` uses: the probability of the target's next token as a sum over
-covers (`lessons.py`). All weights are trained, or LoRA adapters that mlx-lm's tuner puts over the
-linear layers, which are fused again in what is saved. The result is a folder like the draft's own.
+covers (`lessons.py`). All layers between embedding and head are trained, or LoRA adapters that
+mlx-lm's tuner puts over them, which are fused again in what is saved. The result is a folder like
+the draft's own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
@@ -150,6 +152,7 @@ class _DraftLearner:
                 "nothing can be learned from them; give other text"
             )
         self._body, self._head = _ends(model)
+        _freeze_ends(model)
         if options.lora:
             mx.random.seed(options.seed)
             model.freeze()
@@ -219,6 +222,18 @@ def _ends(model: Any) -> tuple[Any, Callable[[Array], Array] | None]:
     except Exception:  # whatever the part of a model raises that is called in another way
         return None, None
     return (body, lambda ids: head.weight[ids]) if same else (None, None)
+
+
+def _freeze_ends(model: Any) -> None:
+    """Leave embeddings and head as they are.
+
+    Adam moves the row of a rare token as far as any other, so the tokens of all texts that are not
+    in the corpus would be forgotten in a hundred steps.
+    """
+    ends = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    for module in (*ends, find_head(model)):
+        if module is not None:
+            module.freeze()
 
 
 def _is_lora(module: Any) -> bool:
