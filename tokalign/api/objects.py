@@ -227,7 +227,6 @@ class TracedSampler:
         self._latest: Array = None
 
     def __call__(self, logprobs: Array) -> Array:
-        """The sampler's choice."""
         chosen = self._sampler(logprobs)
         self._latest = logprobs
         self._states.append(_state())

@@ -186,7 +186,6 @@ class RegexSplitter:
         return self.pattern.startswith(_WORDS_FIRST)
 
     def split(self, text: bytes) -> list[bytes]:
-        """See `Splitter.split`."""
         spelled = text.decode("utf-8", "surrogateescape")
         if self._takes_words and _LETTERS_AND_SPACE.issuperset(spelled):
             # Most text that is drafted and decoded. The expression takes four times as long.
@@ -220,7 +219,6 @@ class WordSplitter:
         self._begins = regex.compile(b"(?:" + either + b")(?!)") if spanning else None
 
     def split(self, text: bytes) -> list[bytes]:
-        """See `Splitter.split`."""
         if text.rfind(b" ") < 1:  # one word: nearly every call when a corpus is encoded
             return [text] if text else []
         # A regular expression could do this, but right after a pass of the model it took 350 µs
@@ -278,7 +276,6 @@ class AddedTokenSplitter:
         self._begins = regex.compile(b"(?:" + either + b")(?!)")
 
     def split(self, text: bytes) -> list[bytes]:
-        """See `Splitter.split`."""
         pieces: list[bytes] = []
         end = 0
         for match in self._find.finditer(text):

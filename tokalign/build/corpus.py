@@ -120,7 +120,6 @@ class Corpus:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text, decompressed, in the last complete reading."""
         return sum(stamp.text_bytes for stamp in self._stamps)
 
     @property

@@ -97,7 +97,6 @@ class TextFile:
         self._seen_object = False
 
     def stamp(self) -> FileStamp:
-        """What has been read so far."""
         return FileStamp(
             name=self._source.name,
             weight=self.weight,

@@ -64,7 +64,6 @@ class Options:
     quiet: bool
 
     def note(self, message: str) -> None:
-        """Print a line on stderr unless `quiet`."""
         note(message, quiet=self.quiet)
 
     @property

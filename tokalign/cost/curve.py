@@ -51,7 +51,6 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """Summarize at least one repetition."""
         return cls(*np.quantile(seconds, [0.5, 0.25, 0.75]).tolist())
 
 

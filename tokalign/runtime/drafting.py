@@ -154,7 +154,6 @@ def make_drafter(
 
 
 def _sources(drafting: Drafting) -> list[Source]:
-    """The free sources of a method."""
     sources: list[Source] = []
     if drafting.method in ("copy", "hybrid"):
         sources += [ContextCopy(), *map(ContextCopy, drafting.outputs)]

@@ -175,12 +175,10 @@ class DraftingOptions:
 
     @property
     def dictionaries(self) -> tuple[FilePath, ...]:
-        """The dictionary files that are named."""
         return _several(self.dictionary)
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages that are named."""
         given = _several(self.language)
         return tuple(name.strip() for names in given for name in names.split(","))
 
@@ -201,7 +199,6 @@ class DraftingOptions:
 
     @property
     def uses_dictionary(self) -> bool:
-        """Whether a dictionary is used if there is one."""
         return self.method in (AUTO, *TABLE_METHODS)
 
 

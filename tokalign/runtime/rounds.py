@@ -41,12 +41,10 @@ class Context:
 
     @property
     def prompt(self) -> Sequence[TargetId]:
-        """The ids that were given."""
         return self._ids[: self._prompt_length]
 
     @property
     def emitted(self) -> Sequence[TargetId]:
-        """The output so far."""
         return self._ids[self._prompt_length :]
 
     @property
@@ -55,7 +53,6 @@ class Context:
         return len(self._ids) - self._prompt_length
 
     def extend(self, ids: Iterable[TargetId]) -> None:
-        """Commit `ids`."""
         self._ids.extend(ids)
 
 

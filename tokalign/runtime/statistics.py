@@ -36,7 +36,6 @@ class Statistics:
         self._first = True
 
     def observe(self, event: Event) -> None:
-        """Count one event."""
         match event:
             case Started():
                 self.prompt_tokens += event.prompt_tokens
@@ -78,7 +77,6 @@ class Statistics:
 
     @property
     def tokens_per_round(self) -> float:
-        """Output tokens per round."""
         return ratio(self.generation_tokens, self.rounds)
 
     @property
@@ -98,7 +96,6 @@ class Statistics:
 
     @property
     def draft_passes_per_round(self) -> float:
-        """Passes of the draft model per round."""
         return ratio(self.draft_passes, self.rounds)
 
     @property

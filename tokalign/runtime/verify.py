@@ -62,7 +62,6 @@ class TargetVerifier:
 
     @property
     def can_branch(self) -> bool:
-        """Whether it can verify a tree."""
         return self._session.can_branch
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:

@@ -62,7 +62,6 @@ class Intersection:
         return None if found == NO_TOKEN else DraftId(found)
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold this table."""
         return {
             "intersection.draft_to_target": array_bytes(self.draft_to_target),
             "intersection.target_to_draft": array_bytes(self.target_to_draft),
@@ -194,7 +193,6 @@ class MergeSites:
         return list(self._sites[self.rows[last]])
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold this table."""
         all_sites = [site for sites in self._sites for site in sites]
         return {
             "merge_sites.rows": array_bytes(self.rows),
@@ -238,7 +236,6 @@ class Alignment:
     merge_sites: MergeSites | None = None
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold these tables."""
         sites = self.merge_sites.to_sections() if self.merge_sites is not None else {}
         return self.intersection.to_sections() | self.healing.to_sections() | sites
 

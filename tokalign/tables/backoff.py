@@ -142,7 +142,6 @@ class BackoffTable:
         )
 
     def __len__(self) -> int:
-        """The number of stored contexts."""
         return self._entries
 
     @property

@@ -55,7 +55,6 @@ class FuseShape:
 
     @property
     def slots(self) -> int:
-        """The number of slots in each plane."""
         return (self.segments + 2) << self.segment_bits
 
     @classmethod

@@ -70,7 +70,6 @@ class Dictionaries:
         self._weights = weights
 
     def __len__(self) -> int:
-        """The number of stored contexts of all dictionaries."""
         return sum(map(len, self.by_source.values()))
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
@@ -83,7 +82,6 @@ class Dictionaries:
         return max(found, key=lambda one: (one[0], one[1][0][1]))[1] if found else ()
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
-        """See `Dictionary`."""
         return max(table.match_length(suffix) for table in self.by_source.values())
 
     def follow(

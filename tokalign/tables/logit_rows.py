@@ -71,7 +71,6 @@ class LogitRows:
         return len(self.keys)
 
     def to_sections(self) -> dict[str, Section]:
-        """The sections of a bundle."""
         return {
             f"{KIND}.keys": array_bytes(self.keys),
             f"{KIND}.ids": array_bytes(self.ids),

@@ -74,7 +74,6 @@ class Pack:
     orders: Sequence[WordNgrams]
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold it."""
         alphabetical = sorted(range(len(self.words)), key=self.words.__getitem__)
         levels = self.orders[0].levels[alphabetical]
         sections = _pack_words([self.words[number] for number in alphabetical])

@@ -62,7 +62,6 @@ class TokenTree(Generic[Id]):
         return self.head(self.chain_length)
 
     def head(self, count: int) -> Self:
-        """The first `count` ids."""
         if count >= len(self.ids):
             return self
         return type(self)(
@@ -102,11 +101,9 @@ class TokenTree(Generic[Id]):
         return self.select([*range(leading), *sorted(others[: count - leading])])
 
     def with_probabilities(self, probabilities: Sequence[float]) -> Self:
-        """The same ids with these probabilities."""
         return replace(self, probabilities=tuple(probabilities))
 
     def guessed_by(self, source: str) -> Self:
-        """The same ids, all of them guessed by `source`."""
         return replace(self, sources=(source,) * len(self.ids))
 
     @property

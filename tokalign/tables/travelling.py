@@ -58,7 +58,6 @@ class Verified:
 
     @property
     def name(self) -> str:
-        """The name of the file or folder."""
         return self.path.rpartition("/")[2]
 
     def described(self) -> dict[str, Any]:

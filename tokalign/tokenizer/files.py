@@ -70,7 +70,6 @@ class TokenizerFile:
 
     @cached_property
     def document(self) -> Any:
-        """The content of a JSON file."""
         return json.loads(self.data)
 
     @cached_property

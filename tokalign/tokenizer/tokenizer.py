@@ -62,7 +62,6 @@ class Tokenizer(Generic[Id]):
 
     @property
     def level(self) -> Level:
-        """What is known of how it encodes text."""
         return self.spec.level
 
     def describe(self) -> str:
@@ -71,7 +70,6 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def splitter(self) -> Splitter:
-        """The pre-tokenizer."""
         cut_out = [self.spec.tokens[i] for i in self.spec.text_tokens]
         rest = self._pre_tokenizer()
         return AddedTokenSplitter(cut_out, rest) if cut_out else rest

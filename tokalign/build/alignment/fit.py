@@ -106,7 +106,6 @@ def _share(part: int | np.integer[Any], whole: int | np.integer[Any]) -> float:
 
 
 def _count(encoded: Iterable[Sequence[int]], size: int) -> NDArray[np.int64]:
-    """How often each id of a vocabulary of this size occurs."""
     ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int64)
     return np.bincount(ids, minlength=size)
 

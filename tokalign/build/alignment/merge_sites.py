@@ -185,7 +185,6 @@ class PrefixTree:
         )
 
     def __len__(self) -> int:
-        """How many nodes there are."""
         return len(self.first)
 
     def text(self, node: int) -> bytes:

@@ -273,7 +273,6 @@ class _Order:
         self._path.unlink(missing_ok=True)
 
     def add(self, ngrams: TokenNgrams) -> None:
-        """Add those of the next stretch."""
         whole, self._held = join(self._held, ngrams)
         self._write(whole)
 

@@ -54,7 +54,6 @@ class IdSpace:
 
     @property
     def dtype(self) -> np.dtype[np.uint16 | np.uint32]:
-        """The type of an id in an array."""
         return np.dtype(np.uint16 if self.gap < 1 << 16 else np.uint32)
 
     def windows(self, max_order: int) -> np.dtype[np.void]:
@@ -75,14 +74,12 @@ class TokenNgrams:
 
     @property
     def order(self) -> int:
-        """How many ids an n-gram has."""
         return int(self.ids.shape[1])
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def __getitem__(self, which: slice | NDArray[np.bool]) -> TokenNgrams:
-        """Some of the n-grams, in the same order."""
         return TokenNgrams(self.ids[which], self.counts[which])
 
 

@@ -44,7 +44,6 @@ class WordList:
 
     @property
     def space(self) -> IdSpace:
-        """How the numbers of words are written."""
         return IdSpace(len(self.vocabulary))
 
     @cached_property

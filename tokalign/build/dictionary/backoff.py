@@ -191,7 +191,6 @@ def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> En
 
 
 def _answers(entries: Sequence[Entries]) -> tuple[IdArray, Floats]:
-    """The ids and probabilities of all entries."""
     ids = [np.zeros(0, dtype=np.uint16), *[some.ids for some in entries]]
     likely = [np.zeros(0, dtype=np.float32), *[some.probabilities for some in entries]]
     return np.concatenate(ids), np.concatenate(likely)
@@ -295,5 +294,4 @@ def _hash(levels: list[Level], entries: Entries, start: int) -> Hashes:
 
 
 def _width(vocabulary_size: int) -> int:
-    """Bytes per id."""
     return 2 if vocabulary_size <= 1 << 16 else 4

@@ -125,7 +125,6 @@ class _Asked:
         self._least = least
 
     def stored(self, mask: Mask, first: Predictions, other: Predictions) -> _Stored:
-        """The stored contexts with their answers."""
         contexts = np.flatnonzero(mask)
         best = self._continued.find(contexts, first.ids[contexts])
         second = self._continued.find(contexts, other.ids[contexts])

@@ -98,7 +98,6 @@ class Collection:
 
     @property
     def tables(self) -> list[Path]:
-        """Its dictionaries."""
         return sorted(self.folder.glob("*.dictionary.tok"))
 
     def settings(self) -> Settings:
@@ -323,7 +322,6 @@ def _lasting(target: str) -> str:
 
 
 def _resolve(targets: Sequence[str]) -> dict[str, Resolved[TargetId]]:
-    """The tokenizers by the names of their tables."""
     models: dict[str, Resolved[TargetId]] = {}
     for target in targets:
         model: Resolved[TargetId] = resolve_tokenizer(target)

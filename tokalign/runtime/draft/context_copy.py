@@ -72,7 +72,6 @@ class SuffixAutomaton:
         self.extend(ids)
 
     def __len__(self) -> int:
-        """How many ids it was given."""
         return len(self._ids)
 
     @property
@@ -81,12 +80,10 @@ class SuffixAutomaton:
         return self._ids
 
     def extend(self, ids: Iterable[TargetId]) -> None:
-        """Append every id."""
         for token in ids:
             self.append(token)
 
     def append(self, token: TargetId) -> None:
-        """Add one id to the text."""
         self._touch()
         self._ids.append(token)
         state = self._add(len(self._ids), len(self._ids), len(self._ids), {})
@@ -125,7 +122,6 @@ class SuffixAutomaton:
         return Place(self._next[state][token], length + 1)
 
     def _touch(self) -> None:
-        """Record that the longest suffixes end here."""
         state, end, link, latest = self._last, len(self._ids), self._link, self._latest
         for _ in range(TOUCHED):
             latest[state] = end

@@ -118,7 +118,6 @@ class _Growth:
         return -self._frontier[0][0] if self._frontier else 0.0
 
     def grow(self) -> None:
-        """Add the id that is most probably reached."""
         negative, _, parent, (token, _, name, _), chance = self._frontier.pop(0)
         self.parents.append(parent.index)
         self.ids.append(token)

@@ -97,16 +97,13 @@ class LogitStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the table takes."""
         return self._keys.nbytes + self._ids.nbytes + self._codes.nbytes
 
     def __len__(self) -> int:
-        """How many slots are in use."""
         return int(np.count_nonzero(self._keys))
 
     @property
     def rows(self) -> LogitRows:
-        """The rows in use, in the order of their slots."""
         used = np.flatnonzero(self._keys)
         return LogitRows(self._keys[used], self._ids[used], self._codes[used])
 

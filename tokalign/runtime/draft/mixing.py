@@ -57,7 +57,6 @@ class Trust:
         return [(one, factor, information[one]) for one, factor in known.items()]
 
     def restore(self, learned: Iterable[tuple[Any, float, float]]) -> None:
-        """Go on with what another one has learned."""
         for situation, factor, information in learned:
             self._factors[situation], self._information[situation] = factor, information
 

@@ -97,14 +97,10 @@ class Passes(Protocol):
     """A session that counts its passes and their time."""
 
     @property
-    def passes(self) -> int:
-        """Passes so far."""
-        ...
+    def passes(self) -> int: ...
 
     @property
-    def seconds(self) -> float:
-        """Time spent in passes so far."""
-        ...
+    def seconds(self) -> float: ...
 
 
 class ModelDrafter(Drafter):

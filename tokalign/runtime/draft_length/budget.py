@@ -143,7 +143,6 @@ class Trials:
         return self._waited >= self._wait + self._longest
 
     def count(self) -> None:
-        """One more round or draft."""
         self._waited += 1
 
     def tried(self, *, pays: bool = False) -> None:

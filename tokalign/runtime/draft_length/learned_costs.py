@@ -77,7 +77,6 @@ class PassTimes:
         return self.known + 2
 
     def observe(self, count: int, seconds: float) -> None:
-        """A pass over `count` took `seconds`."""
         ratio = seconds / self._prior.verify(count)
         weight = self._weights[count]
         if self.is_calibrated:
@@ -208,7 +207,6 @@ class LearnedCosts:
         self.rereading += (rows - self.rereading) / _MEMORY
 
     def observe_draft(self, passes: int, seconds: float) -> None:
-        """A draft of `passes` passes took `seconds`."""
         assert self.drafts is not None, "there is no draft model"
         self.drafts.observe(passes, seconds)
 

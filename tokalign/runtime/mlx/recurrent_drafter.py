@@ -81,7 +81,6 @@ class DrafterConfig:
         return recurrence + entry + self.blocks * (e * e + e) + head
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for a configuration file."""
         return asdict(self)
 
 

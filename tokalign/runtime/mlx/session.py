@@ -34,7 +34,6 @@ class BusyTime:
 
     @property
     def seconds(self) -> float:
-        """The time counted until now."""
         return self._seconds + (perf_counter() - self._since if self._under_way else 0.0)
 
     def begin(self) -> None:
@@ -150,7 +149,6 @@ class ModelSession(ModelCache[Id]):
 
     @property
     def can_branch(self) -> bool:
-        """Whether `tree` is possible with this model and its cache."""
         return can_branch(self.model, self.layers)
 
     @timed

@@ -117,7 +117,6 @@ class WindowCache:
         raise NotImplementedError("a cache with a window cannot be quantized")
 
     def empty(self) -> bool:
-        """Whether nothing was ever appended."""
         return self.keys is None
 
     @property
@@ -127,14 +126,12 @@ class WindowCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
         return sum(part.nbytes for part in self.state)
 
     def _parts(self) -> tuple[Array, Array]:
         return self.keys, self.values
 
     def _between(self, part: Array, first: int) -> Array:
-        """The positions from `first` to the last."""
         return part[..., first - self.start : self.offset - self.start, :]
 
     def _make_room(self, keys: Array, values: Array) -> None:
