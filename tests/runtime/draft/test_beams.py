@@ -7,7 +7,7 @@ from math import exp
 import numpy as np
 import pytest
 
-from tokalign.runtime.draft.recurrent import Beams
+from tokalign.runtime.draft.beams import Beams
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
