@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -26,16 +24,3 @@ class Run(NamedTuple):
     passes: int
     draft_passes: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One way to decode.
-
-    run: decodes a prompt greedily. plain: the name of the contender that decodes plainly in the
-    same library with the same weights; the output has to be equal to that one's.
-    """
-
-    name: str
-    plain: str
-    run: Callable[[Asked], Run]
