@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from random_models import write_model
 
+from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
 from tokalign.cli.calibrate import command as calibrate
-from tokalign.cost.curve import read_curve
+from tokalign.cost.curve import ContextCosts, CostCurve, Timing, read_curve
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
@@ -69,6 +70,17 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     refused = str(run_refused(models, "--language", "crh"))
     assert "no sample text in language crh" in refused
     assert refused.endswith("give one of these to --language, or a FILE")
+
+
+def test_acceptance_is_measured_on_what_the_time_allows() -> None:
+    """A pass takes 0.1 s, reading a prompt 2.4 s, and a position 0.1 s and 8 passes of 0.05 s."""
+    rows = {m: Timing(0.1 * m, 0.1 * m, 0.1 * m) for m in (1, 2)}
+    costs = ContextCosts(tokens=8, rows=rows, draft_pass=Timing(0.05, 0.05, 0.05))
+    curve = CostCurve(name="a", source="b", contexts=(costs,))
+    assert _affordable(curve, 4.0)[0] == 0
+    assert _affordable(curve, 4.5) == (1, 4)
+    assert _affordable(curve, 5 * (2.4 + 10 * 0.5) + 0.1) == (5, 10)
+    assert _affordable(curve, 1e6) == (5, 40)
 
 
 def test_prompts_are_of_any_language_by_a_file(tmp_path: Path) -> None:

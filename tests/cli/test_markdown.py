@@ -40,7 +40,7 @@ def without_styles(text: str) -> str:
         ("# Rzeki\nText", f"{BOLD}Rzeki{END}\nText"),
         ("### A `b`\n", f"{BOLD}A {END}{CODE}b{END}\n"),
         ("- one\n* two\n  + three\n10. four\n", "• one\n• two\n  • three\n10. four\n"),
-        ("> said", "│ said"),
+        ("> said\n> - *x*", f"│ said\n│ • {ITALIC}x{END}"),
         ("a\n\n---\n\nb", "a\n\n" + "─" * 20 + "\n\nb"),
         ("`a*b*` and ``x`y``", f"{CODE}a*b*{END} and {CODE}x`y{END}"),
         ("```py\na = 2**3\n\n  *b*\n```\nok", f"{CODE}a = 2**3{END}\n\n{CODE}  *b*{END}\nok"),
@@ -76,6 +76,14 @@ def test_how_the_stream_is_cut_changes_nothing(pieces: list[str], width: int) ->
     )
 
 
+@given(PIECES, st.integers(1, 60))
+def test_no_letter_is_lost(pieces: list[str], width: int) -> None:
+    """Only the language of a block of code, which stands beside its fence, is not shown."""
+    text = "".join(pieces).replace("```", "`").replace("~~~", "~")
+    shown = without_styles(rendered(text, width=width))
+    assert [c for c in shown if c.isalnum()] == [c for c in text if c.isalnum()]
+
+
 @given(texts, st.integers(20, 60))
 def test_lines_fit_and_only_spaces_are_lost(text: str, width: int) -> None:
     shown = wrapped(text, width=width)
@@ -103,6 +111,8 @@ def test_a_list_item_goes_on_under_its_text_and_code_is_not_broken() -> None:
     assert rendered("- " + "word " * 8, width=24) == (
         "• word word word word\n  word word word word"
     )
+    after_code = rendered("1. ```\n   x\n   ```\n" + "word " * 8, width=24)
+    assert without_styles(after_code) == "1. \n   x\nword word word word word\nword word word"
     code = "x = " + "1 + " * 20 + "1"
     assert without_styles(rendered(f"```\n{code}\n```\n", width=24)) == code + "\n"
 

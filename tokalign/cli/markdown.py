@@ -48,7 +48,7 @@ class Markdown:
 
     def finish(self) -> str:
         """What is left."""
-        if self._head:
+        while self._head:
             self._open_line(self._head)
         self._end_marks("\n")
         self._wrapper.add("\\" * self._escaping, self._style)
@@ -74,6 +74,8 @@ class Markdown:
             self._head = "" if closes else None
         elif found := _FENCE.fullmatch(head):
             self._fence, self._head, head = found[1], "", ""
+            if self._wrapper.indent:  # the block begins after the number of a list item
+                self._wrapper.add("\n")
         elif _RULE.fullmatch(head):
             self._wrapper.verbatim("─" * 20 + "\n")
             self._head, head = "", ""
@@ -82,16 +84,24 @@ class Markdown:
             head = head[found.end() :]
         elif found := _ITEM.match(head):
             self._prefix(found[1] + ("•" if found[2] in "-*+" else found[2]) + " ")
-            head = head[found.end() :]
+            self._open_rest(head[found.end() :])
+            return
         elif found := _QUOTE.match(head):
             self._prefix("│ ")
-            head = head[found.end() :]
+            self._open_rest(head[found.end() :])
+            return
         for character in head:
             self._add(character)
 
     def _prefix(self, text: str) -> None:
         self._wrapper.verbatim(text)
-        self._wrapper.indent = len(text)
+        self._wrapper.indent += len(text)
+
+    def _open_rest(self, rest: str) -> None:
+        """What follows a prefix may begin like a line of its own, such as a fence in a list."""
+        self._head = ""
+        for character in rest:
+            self._take(character)
 
     # -- inside a line -----------------------------------------------------------------------------
 

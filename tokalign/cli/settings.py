@@ -12,6 +12,8 @@ from tokalign.errors import UsageError
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampling
 
+_FLAGS = {"temp": "temperature"}
+"""Options of the command line that have another name here."""
 _SWITCH = {"on": True, "off": False}
 _SAMPLED: Mapping[str, tuple[Callable[[str], float], str]] = {
     "temperature": (float, "a number from 0, which is greedy"),
@@ -68,7 +70,8 @@ class Settings:
 
 def _parted(typed: str) -> tuple[str, str]:
     name, _, value = typed.replace("=", " ", 1).partition(" ")
-    return name, value.strip()
+    name = name.replace("-", "_")
+    return _FLAGS.get(name, name), value.strip()
 
 
 def _max_tokens(text: str) -> int:

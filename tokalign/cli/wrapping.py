@@ -49,7 +49,9 @@ class Wrapper:
         self._end_word()
         self._emit([*self._space, (text, style)])
         self._space = []
-        self._column = 0 if text.endswith("\n") else self._column + self._cells(text)
+        self._column += self._cells(text)
+        if text.endswith("\n"):
+            self._column = self.indent = 0
 
     def finish(self) -> str:
         """What is left, and the end of the last style."""
