@@ -75,8 +75,6 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         ("stream", "yes", "stream"),
         ("stream_options", [], "stream_options"),
         ("stop", [1], "stop"),
-        ("stop", "", "stop"),
-        ("stop", [""], "stop"),
         ("stop", "x" * 4097, "stop"),
         ("stop", ["ab"] * 2049, "stop"),
         ("logprobs", 1, "logprobs"),
@@ -109,8 +107,6 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         ("grammar", "root = x", "GBNF"),
         ("structured_outputs", {"regex": "a(b"}, "regular expression"),
         ("structured_outputs", 5, "structured_outputs"),
-        ("prediction", "Wisła", "prediction"),
-        ("prediction", {"type": "content", "content": 5}, "prediction"),
         ("chat_template_kwargs", 3, "chat_template_kwargs"),
         ("chat_template_kwargs", {"chat_template": "{{ 1 }}"}, "chat_template"),
         ("chat_template_kwargs", {"messages": []}, "messages"),
@@ -164,7 +160,8 @@ def test_what_is_not_served_is_refused(server: Server, field: str, value: Any) -
 
 
 def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
-    harmless = {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
+    harmless: dict[str, Any] = {"stop": ["", ""], "prediction": {"content": 5}, "seed": -1}
+    harmless |= {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
     body = {"messages": MESSAGES, "max_tokens": 2, "functions": [], **harmless}
     assert request(server, "POST", CHAT, body).status == 200
 
@@ -236,11 +233,17 @@ def test_embeddings_are_not_implemented(server: Server) -> None:
         ("/v1/responses", "max_output_tokens", 0, "max_tokens"),
         ("/v1/messages", "messages", "Wisła", "messages"),
         ("/v1/messages", "messages", [5], "messages[0]"),
+        (
+            "/v1/messages",
+            "messages",
+            [*MESSAGES, {"role": "assistant", "content": "x"}],
+            "end with",
+        ),
         ("/v1/messages", "system", 5, "system"),
         ("/v1/messages", "tools", [5], "tools"),
         ("/v1/messages", "tools", [{"type": "custom"}], "tools[0]"),
         ("/v1/messages", "tool_choice", {"type": "tool", "name": "pogoda"}, "'pogoda'"),
-        ("/v1/messages", "stop_sequences", [""], "stop"),
+        ("/v1/messages", "stop_sequences", [5], "stop"),
         ("/v1/messages/count_tokens", "messages", [], "messages is empty"),
     ],
 )

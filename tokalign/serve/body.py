@@ -184,17 +184,13 @@ def _logit_bias(given: object) -> dict[int, float] | None:
 
 
 def predicted(body: Mapping[str, Any]) -> str | None:
-    """The text of OpenAI's `prediction`, which the answer may largely repeat. Raises: Refusal."""
-    given = body.get("prediction")
-    if given is None:
-        return None
-    is_content = isinstance(given, dict) and given.get("type", "content") == "content"
-    _require(is_content, 'prediction has to be an object {{"type": "content", "content": ...}}')
-    content = given.get("content")
-    if isinstance(content, list) and all(is_text_part(part) for part in content):
-        content = "".join(part["text"] for part in content)
-    _require(isinstance(content, str), "prediction.content has to be a text, not {}", content)
-    return cast("str", content)
+    """The text of OpenAI's `prediction`, which the answer may repeat. Other forms are ignored."""
+    match body.get("prediction"):
+        case {"content": str(content)}:
+            return content
+        case {"content": [*parts]} if all(map(is_text_part, parts)):
+            return "".join(part["text"] for part in parts)
+    return None
 
 
 def tool_choice(body: Mapping[str, Any]) -> str | None:
@@ -208,11 +204,11 @@ def tool_choice(body: Mapping[str, Any]) -> str | None:
             '"function": {{"name": ...}}}}',
         )
         return str((function or {})["name"])
-    words = ("auto", "none", "required")
+    words = ("auto", "none", "required", "any")
     _require(
         choice in words, f"tool_choice has to be {', '.join(words)} or a function, not {{}}", choice
     )
-    return ANY_TOOL if choice == "required" else None
+    return ANY_TOOL if choice in ("required", "any") else None
 
 
 def tells_sources(body: Mapping[str, Any]) -> bool:
@@ -274,15 +270,15 @@ def _no_number(constant: str) -> NoReturn:
 
 def _stop_texts(stop: object) -> list[str]:
     texts = [stop] if isinstance(stop, str) else stop
-    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-        raise Refusal(400, "stop has to be a text or a list of texts, none of them empty")
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise Refusal(400, "stop has to be a text or a list of texts")
     size = sum(map(len, texts))
     _require(
         size <= _MOST_STOP_CHARACTERS,
         f"stop has {{}} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken",
         size,
     )
-    return texts
+    return [text for text in texts if text]
 
 
 def _check_messages(messages: object) -> None:

@@ -44,6 +44,11 @@ class Messages(Rendering):
                 *(one for message in messages for one in _messages(message)),
             ]
         )
+        match body["messages"]:
+            case [*_, {"role": "assistant"}]:
+                raise Refusal(
+                    400, "messages has to end with the user's: no given answer is continued"
+                )
         body["stop"], body["n"] = body.pop("stop_sequences", []), 1
         if "tools" in body:
             body["tools"] = [_tool(tool) for tool in as_list("tools", body["tools"]) if _can(tool)]

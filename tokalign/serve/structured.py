@@ -25,16 +25,6 @@ _TEXT: _Kind = (str, "a grammar in GBNF or Lark's format", Grammar.text)
 _REGEX: _Kind = (str, "a regular expression", Grammar.regex)
 _CHOICE: _Kind = (list, "a list of texts", Grammar.choice)
 
-_FIELDS: Mapping[str, _Kind] = {
-    "guided_json": _JSON,
-    "guided_regex": _REGEX,
-    "guided_grammar": _TEXT,
-    "guided_choice": _CHOICE,
-    "grammar": _TEXT,
-    "json_schema": _JSON,
-}
-"""Those of vLLM and of llama.cpp's server."""
-
 _STRUCTURED: Mapping[str, _Kind] = {
     "json": _JSON,
     "regex": _REGEX,
@@ -42,6 +32,13 @@ _STRUCTURED: Mapping[str, _Kind] = {
     "choice": _CHOICE,
 }
 """Inside vLLM's newer `structured_outputs`."""
+
+_FIELDS: Mapping[str, _Kind] = {
+    **{f"guided_{name}": kind for name, kind in _STRUCTURED.items()},
+    "grammar": _TEXT,
+    "json_schema": _JSON,
+}
+"""Those of vLLM and of llama.cpp's server."""
 
 
 def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
