@@ -6,21 +6,29 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tokalign.assemble import choose_drafting, keep_loaded, load_models
 from tokalign.atomic_file import require_writable
 from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.output import echo, print_json, progress
+from tokalign.cost.curve import read_curve
 from tokalign.errors import UsageError
+from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
+from tokalign.evaluate.project import Projection, costs_under, project
+from tokalign.evaluate.recorded_proposals import write_trace
+from tokalign.evaluate.replay import MakeDrafter, record_texts, replay_texts
+from tokalign.names.registry import Resolved, resolve_tokenizer
+from tokalign.report.tables import aligned
+from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.methods import DraftingOptions
+from tokalign.runtime.rounds import Drafter
+from tokalign.runtime.statistics import Statistics
+from tokalign.runtime.translation.base import Pair
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
-    from tokalign.evaluate.project import Projection
-    from tokalign.evaluate.replay import MakeDrafter
     from tokalign.runtime.decoder import LanguageModel
-    from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.rounds import Drafter
-    from tokalign.runtime.statistics import Statistics
-    from tokalign.tokenizer.tokenizer import Tokenizer
-    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _PROMPT_TOKENS = 12
 
@@ -33,9 +41,6 @@ def show_texts(options: Options) -> None:
 
     Raises: UsageError without texts, or for the draft length `auto`, which needs costs.
     """
-    from tokalign.evaluate.comparison import conditions_of, drafting_of
-    from tokalign.evaluate.replay import replay_texts
-
     if options.trace is not None:
         require_writable(options.trace)
     if not options.files:
@@ -73,10 +78,6 @@ def _load(
     options: Options,
 ) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
     """The target's tokenizer, the draft model, and how to draft with every source there is."""
-    from tokalign.assemble import choose_drafting, keep_loaded, load_models
-    from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.runtime.methods import DraftingOptions
-
     assert options.target is not None
     asked = DraftingOptions(
         method="hybrid",
@@ -105,13 +106,10 @@ def _maker(
     given: int,
 ) -> MakeDrafter:
     """Makes the drafter of each text, whose first `given` ids are its prompt."""
-    from tokalign.runtime.drafting import make_drafter
-
     if model is None or not drafting.uses_model:
         return lambda _: make_drafter(drafting, None)
     from tokalign.runtime.decoder import Prompt, make_model_drafter
     from tokalign.runtime.mlx.draft_session import DraftModelSession
-    from tokalign.runtime.translation.base import Pair
 
     pair, session = Pair(target, model.tokenizer), DraftModelSession(model.model)
 
@@ -129,11 +127,6 @@ def _project(
     given: int,
 ) -> dict[str, dict[str, Projection]]:
     """The speed-ups under every curve of every condition, drafted as long as is asked for."""
-    from tokalign.cost.curve import read_curve
-    from tokalign.evaluate.project import costs_under, project
-    from tokalign.evaluate.recorded_proposals import write_trace
-    from tokalign.evaluate.replay import record_texts
-
     curves = {name: read_curve(name) for name in options.curves}
     for name, curve in curves.items():
         options.note(f"{name}: {curve.source}")
@@ -160,7 +153,6 @@ def _show(
     *,
     texts: int,
 ) -> None:
-    from tokalign.report.tables import aligned
 
     if options.as_json:
         print_json(

@@ -12,16 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_plan import (
-    build_from_pack,
-    build_on_datatrove,
-    find_corpus,
-    plan_pack,
-    plan_reading,
-    plan_tables,
-    plan_writing,
-    read_weights,
-)
 from tokalign.cli.command import (
     AT_LEAST_1,
     FILE,
@@ -281,6 +271,16 @@ def command(
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
+    from tokalign.cli.build_plan import (
+        build_from_pack,
+        build_on_datatrove,
+        find_corpus,
+        plan_pack,
+        plan_reading,
+        plan_tables,
+        plan_writing,
+        read_weights,
+    )
 
     tell = partial(note, quiet=quiet)
     report = _Problems(tell)

@@ -10,22 +10,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from tokalign.assemble import load_models
 from tokalign.atomic_file import unwritable
+from tokalign.build.cluster import plan_dictionary, run_job
+from tokalign.build.compile_pack import compile_pack
+from tokalign.build.corpus import Corpus, Stage
+from tokalign.build.counting.token_ngrams import Encodes
+from tokalign.build.counting.word_list import find_words
+from tokalign.build.counting.workers import peak_memory, plan_processes
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.pack import build_pack
+from tokalign.build.pipeline import Builder, BuildReport, build_pair, write_table
+from tokalign.build.sources import Source, find_sources
 from tokalign.cli.output import reading_stdin
 from tokalign.errors import UsageError
-
-if TYPE_CHECKING:
-    from tokalign.build.corpus import Corpus, Stage
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-    from tokalign.build.pipeline import Builder, BuildReport
-    from tokalign.build.sources import Source
-    from tokalign.tables.bundle import Bundle
-    from tokalign.tokenizer.vocabulary import TargetId
-    from tokalign.train.options import Writing
+from tokalign.names.registry import Resolved, resolve_tokenizer
+from tokalign.tables.bundle import Bundle, read_bundle
+from tokalign.tables.finding import table_folder
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.train.options import Writing
 
 
 def plan_tables(
@@ -41,12 +47,6 @@ def plan_tables(
 
     draft: None for no alignment. dictionary: None for no dictionary.
     """
-    from tokalign.build.dictionary.dictionary_bundle import build_dictionary
-    from tokalign.build.pipeline import build_pair
-    from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.vocabulary import DraftId
-
     ours: Resolved[TargetId] = resolve_tokenizer(target)
     tell(ours.description)
     folder = (output or table_folder()) / ours.slug
@@ -70,9 +70,6 @@ def plan_pack(
     options: BackoffOptions, *, output: Path | None, language: str
 ) -> dict[Path, Builder]:
     """Map the file of a pack to what builds it."""
-    from tokalign.build.pack import build_pack
-    from tokalign.tables.finding import table_folder
-
     folder = output or table_folder()
     options = replace(options, workspace=options.workspace or folder / f"{language}.counting")
     return {
@@ -92,13 +89,6 @@ def build_from_pack(
     tell: Callable[[str], None],
 ) -> BuildReport:
     """Compile a pack for the tokenizer of TARGET, and write the dictionary."""
-    from tokalign.build.compile_pack import compile_pack
-    from tokalign.build.counting.workers import peak_memory
-    from tokalign.build.pipeline import BuildReport, write_table
-    from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.tables.bundle import read_bundle
-    from tokalign.tables.finding import table_folder
-
     started = time.monotonic()
     ours: Resolved[TargetId] = resolve_tokenizer(target)
     tell(ours.description)
@@ -122,9 +112,6 @@ def plan_reading(
     tell: Callable[[str], None],
 ) -> dict[Path, Builder]:
     """Load the model, and map the file to be written to what builds its bundle."""
-    from tokalign.assemble import load_models
-    from tokalign.names.registry import resolve_tokenizer
-    from tokalign.tables.finding import table_folder
     from tokalign.train.logit_table import build_logit_table
 
     [model] = load_models([target], note=tell)
@@ -146,10 +133,6 @@ def plan_writing(
     tell: Callable[[str], None],
 ) -> dict[Path, Builder]:
     """Load the model, and map the dictionary of what it writes to what builds it."""
-    from tokalign.assemble import load_models
-    from tokalign.build.dictionary.dictionary_bundle import build_dictionary
-    from tokalign.names.registry import resolve_tokenizer
-    from tokalign.tables.finding import table_folder
     from tokalign.train.own_texts import write_texts
 
     [model] = load_models([target], note=tell)
@@ -185,13 +168,6 @@ def build_on_datatrove(
         by default all the rest.
     Raises: UsageError for tasks that do not fit together.
     """
-    from tokalign.build.cluster import plan_dictionary, run_job
-    from tokalign.build.counting.token_ngrams import Encodes
-    from tokalign.build.counting.word_list import find_words
-    from tokalign.build.counting.workers import plan_processes
-    from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.tables.finding import table_folder
-
     folder, name = output or table_folder(), f"{language}.pack.tok"
     if target is None:
         tell("counting the words of the corpus")
@@ -242,8 +218,6 @@ def find_corpus(
     stdin: whether `-` may stand for lines on standard input. They are kept in a file while the
     command runs, because a corpus is read more than once.
     """
-    from tokalign.build.sources import find_sources
-
     return find_sources(names, stdin=_save_stdin if stdin else None, note=note)
 
 
