@@ -83,7 +83,7 @@ def test_both_tables_are_written_where_documented(
     assert report["bytes"] == len(TEXT.encode())
     assert {"seconds", "megabytes_per_second", "peak_memory_mb", "entries"} <= set(report)
     assert report["entries"] == sum(table["entries"] for table in report["tables"]) > 0
-    assert "small-draft ->" in result.stderr.replace(str(draft), "small-draft")
+    assert str(draft) in result.stderr
     for path in report["files"]:
         read_bundle(Path(path))
 
