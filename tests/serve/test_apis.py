@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
+from importlib import import_module
+from itertools import chain, pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_lm.generate import TextStateMachine
 from places import DEMO
+from pydantic import TypeAdapter
 from served import demo_settings, echo_folder, request, serving
 
 from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
+from tokalign.serve.answer import Choice, Rendering
 from tokalign.serve.body import check, merged
+from tokalign.serve.completions import Chats
 from tokalign.serve.decoding import fill_in_prompt
+from tokalign.serve.job import Answer, Asked, Emitted
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 WEATHER: dict[str, Any] = {
     "name": "pogoda",
@@ -450,3 +457,53 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
     assert Responses.translate({"input": items})["messages"] == expected
     spoken = {"role": "assistant", "content": blocks}
     assert Messages.translate({"messages": [spoken, result]})["messages"] == expected
+
+
+MACHINE = TextStateMachine(
+    {
+        "normal": [("<think>", "reasoning"), ("<tool_call>", "tool")],
+        "reasoning": [("</think>", "normal")],
+        "tool": [("</tool_call>", "normal")],
+    }
+)
+
+
+def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any]]:
+    """The events and the whole answer for a text that begins with a thought."""
+    parser = import_module("mlx_lm.tool_parsers.json_tools").parse_tool_call
+    answer = Answer([TargetId(5)] * 3, MACHINE, "reasoning", parser, completion_tokens=len(text))
+    choice = Choice(0, Asked("chat", "", [], [WEATHER], None), answer)
+    given = [Emitted(part, 7, 0.0, None, ()) for part in text] + [Emitted("", 2, 0.0, "stop", ())]
+    nobody: Any = None
+    rendering = api({}, {}, nobody)
+    steps = chain(((choice, step) for step in choice.take(given)), [(choice, None)])
+    data = b"".join(rendering.stream([choice], steps)).decode()
+    found = [line.partition("data: ")[2] for line in data.split("\n") if line.startswith("data: {")]
+    return [json.loads(one) for one in found], rendering.whole([choice])
+
+
+def test_thoughts_and_broken_calls_have_the_shapes_of_the_clients_types() -> None:
+    from anthropic.types import Message, RawMessageStreamEvent
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+    from openai.types.responses import Response, ResponseStreamEvent
+
+    text = f"Hm, tak.</think>\n\n{CALL}\n<tool_call>{{broken</tool_call>\nKoniec"
+    for api, event_type, whole_type, kinds in (
+        (Chats, ChatCompletionChunk, ChatCompletion, None),
+        (Responses, ResponseStreamEvent, Response, ["reasoning", "function_call", "message"]),
+        (Messages, RawMessageStreamEvent, Message, ["thinking", "tool_use", "text"]),
+    ):
+        events, whole = events_of(api, text)
+        for one in events:
+            TypeAdapter(event_type).validate_python(one)
+        TypeAdapter(whole_type).validate_python(whole)
+        if kinds is None:
+            told = whole["choices"][0]["message"]
+            assert (told["reasoning"], told["content"].strip()) == ("Hm, tak.", "Koniec")
+        else:
+            assert [item["type"] for item in whole.get("output") or whole["content"]] == kinds
+    nobody: Any = None
+    failed = Messages({}, {}, nobody).fail(Refusal(500, "x"))
+    assert b'"api_error"' in failed
+    last = json.loads(Responses({}, {}, nobody).fail(Refusal(500, "x")).split(b"data: ")[1])
+    assert TypeAdapter(ResponseStreamEvent).validate_python(last).response.status == "failed"
