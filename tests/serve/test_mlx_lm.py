@@ -39,12 +39,12 @@ USED = {
         "make_stop_sequences",
     },
     mlx_lm.server.ResponseGenerator: {
-        "_await_response",
         "_generate",
         "_make_state_machine",
         "_next_request",
         "_run_generate",
         "_tokenize",
+        "generate",
         "generation_available",
         "is_healthy",
         "join",

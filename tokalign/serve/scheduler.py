@@ -130,8 +130,9 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             )
         if self._stop or not self.generation_available():
             raise Refusal(503, "the server is shutting down")
-        answer, responses = super().generate(request, generation_args, progress_callback)
-        return answer, responses
+        started: tuple[Answer, Iterator[Any]]
+        started = super().generate(request, generation_args, progress_callback)
+        return started
 
     # -- the loop ----------------------------------------------------------------------------------
 
