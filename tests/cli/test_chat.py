@@ -281,7 +281,8 @@ def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(
     [
         (1, 0.0, "[1 token]"),
         (7, 14389.0, "[7 tokens]"),
-        (8, 12.25, "[8 tokens, 12.2 tokens/s, 1.23 x plain decoding]"),
+        (8, 12.25, "[8 tokens, 12.2 tokens/s]"),
+        (16, 12.25, "[16 tokens, 12.2 tokens/s, 1.23 x plain decoding]"),
     ],
 )
 def test_few_rounds_say_nothing_about_the_speed(rounds: int, speed: float, line: str) -> None:

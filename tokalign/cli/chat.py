@@ -31,7 +31,16 @@ from tokalign.cli.entries import (
     open_entries,
     typing_hidden,
 )
-from tokalign.cli.generation import PromptOptions, as_text, legend, load, rate, style_of, styled
+from tokalign.cli.generation import (
+    PromptOptions,
+    as_text,
+    compared,
+    legend,
+    load,
+    rate,
+    style_of,
+    styled,
+)
 from tokalign.cli.markdown import Markdown
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
 from tokalign.cli.output import for_stdout, note, progress, safe_json, tell, visible, write
@@ -414,8 +423,8 @@ def closing_line(
     told = [f"{count} token" + "s" * (count != 1)]
     if (speed := rate(summary)) is not None:
         told.append(f"{speed:.1f} tokens/s")
-        if plain_seconds is not None:
-            told.append(f"{speed * plain_seconds:.2f} x plain decoding")
+    if (multiple := compared(summary, plain_seconds)) is not None:
+        told.append(multiple)
     match summary["finish_reason"]:
         case "interrupted":
             told.append("interrupted")

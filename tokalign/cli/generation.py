@@ -121,7 +121,7 @@ def style_of(outcome: Outcome) -> str:
     return _STYLES[outcome]
 
 
-_ENOUGH_ROUNDS, _ENOUGH_TO_READ = 8, 16
+_ENOUGH_ROUNDS, _ENOUGH_TO_COMPARE, _ENOUGH_TO_READ = 8, 16, 16
 """Fewer rounds, or tokens of a prompt, say nothing about the speed."""
 
 
@@ -129,6 +129,17 @@ def rate(summary: Mapping[str, Any]) -> float | None:
     """Tokens per second; None after so few rounds that it would be chance."""
     enough = summary["rounds"] >= _ENOUGH_ROUNDS and summary["tokens_per_second"]
     return float(summary["tokens_per_second"]) if enough else None
+
+
+def compared(summary: Mapping[str, Any], plain_seconds: float | None) -> str | None:
+    """The speed in words; None after so few rounds that it would be chance.
+
+    plain_seconds: per token of plain decoding; None if that is not known.
+    """
+    per_second = rate(summary)
+    if per_second is None or plain_seconds is None or summary["rounds"] < _ENOUGH_TO_COMPARE:
+        return None
+    return f"{per_second * plain_seconds:.2f} x plain decoding"
 
 
 def as_text(
@@ -140,10 +151,7 @@ def as_text(
     host_times: also what the host did between the passes, for those who work on the code.
     """
     emitted, drafted = summary["generation_tokens"], summary["num_accepted_draft_tokens"]
-    per_second = rate(summary)
-    speed = []
-    if plain_seconds is not None and per_second is not None:
-        speed = [("speed", f"{per_second * plain_seconds:.2f} x plain decoding")]
+    speed = compared(summary, plain_seconds)
     times = [
         ("host per round", _milliseconds(summary["host_ms_per_round"])),
         ("translation", _milliseconds(summary["translation_ms_per_round"])),
@@ -155,10 +163,10 @@ def as_text(
     return table(
         [
             ("prompt", _prompt(summary)),
-            ("generation", _rate(emitted, per_second)),
+            ("generation", _rate(emitted, rate(summary))),
             ("tokens per pass", f"{summary['tokens_per_round']:.3f} (plain decoding: 1)"),
             ("drafted", f"{drafted / emitted if emitted else 0.0:.0%} of the output"),
-            *speed,
+            *([] if speed is None else [("speed", speed)]),
             ("by source", ", ".join(sources)),
             *(times if host_times else []),
             ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
