@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokalign.train.run import Evaluation, Trained
 
 _WIDEST = 2_048
-_RANK, _SMALL = 16, 500_000_000
+_RANK, _SMALL, _CANDIDATES = 16, 500_000_000, 4_096
 
 _OPTIONS = (
     *MODEL,
@@ -104,7 +104,7 @@ _OPTIONS = (
     ),
     Option(
         "--lora",
-        f"Rank of LoRA adapters; 0 trains all weights. Default: {_RANK} for more than "
+        f"Rank of LoRA adapters; 0 trains all layers. Default: {_RANK} for more than "
         f"{_SMALL // 10**6} million weights or quantized ones, else 0.",
         type=FROM_0,
         needs="--draft",
@@ -113,14 +113,14 @@ _OPTIONS = (
     Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=256),
     Option(
         "--candidates",
-        "Ids that the softmax of a batch goes over; 0 is the whole vocabulary.",
+        "Ids that the softmax of a batch goes over, for a draft model besides all ids of the "
+        "texts; 0 is the whole vocabulary. Default: 4096, for a draft model 0.",
         type=FROM_0,
-        default=4_096,
         rare=True,
     ),
     Option(
         "--learning-rate",
-        "It falls along a cosine. Default: 0.001; for all weights of a draft model 0.0003.",
+        "It falls along a cosine. Default: 0.001; for all layers of a draft model 0.0003.",
         type=POSITIVE,
     ),
     Option(
@@ -283,6 +283,8 @@ def _fit_options(given: dict[str, Any], draft: ModelShape | None) -> FitOptions:
                 f"--loss {soft[0]} learns what the target finds probable, and --labels text does "
                 "not ask it; give other --labels"
             )
+    if given["candidates"] is None:
+        given["candidates"] = _CANDIDATES if draft is None else 0
     default = 3e-4 if draft is not None and not given["lora"] else 1e-3
     given["learning_rate"] = given["learning_rate"] or default
     most = given["batch"] * (given["future"] - 1)

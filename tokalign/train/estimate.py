@@ -49,9 +49,9 @@ class ModelShape:
     is_quantized: bool
 
     def trained(self, lora: int | None) -> float:
-        """How many numbers are trained: all, or LoRA adapters of a rank over all linear layers."""
+        """How many numbers are trained: all but an embedding, or LoRA adapters of a rank."""
         if lora is None:
-            return self.parameters
+            return self.parameters - self.vocabulary_size * self.hidden_size
         h, attention = self.hidden_size, 2 * self.hidden_size + 2 * self.kv_width
         return self.layers * lora * (4 * h + attention + 3 * (h + self.intermediate_size))
 
@@ -193,9 +193,7 @@ def estimate_teaching(
 def _lesson_memory(draft: ModelShape, labels: LabelOptions, options: FitOptions) -> float:
     """Bytes of one step: weights, logits, and what every layer keeps for its gradients."""
     ids = max(options.batch, labels.window)
-    # The covers in a batch may be more than the candidates asked for.
-    candidates = 1.5 * (options.candidates or draft.vocabulary_size)
-    candidates = min(candidates, draft.vocabulary_size)
+    candidates = draft.vocabulary_size  # at most: besides those drawn, all ids that the texts have
     weights = _WEIGHT_COPIES * draft.trained(options.lora) * _FLOAT
     logits = _LOGIT_COPIES * ids * candidates * _FLOAT
     of_layer = 8 * draft.hidden_size + 4 * draft.intermediate_size + 2 * draft.heads * labels.window

@@ -145,8 +145,9 @@ class Lesson:
 class Lessons:
     """The lessons of a training run, in a random order that differs from epoch to epoch.
 
-    size: texts of a lesson. candidates: ids that the softmax goes over at least, those beyond the
-    covers drawn as in `labels.Batches`; None for the whole vocabulary.
+    size: texts of a lesson. candidates: how many ids the softmax goes over besides all ids that the
+    texts have, drawn as in `labels.Batches`; None for the whole vocabulary. If an id of the texts
+    was left to chance, it would weigh a hundredfold where it is drawn, and gradients are clipped.
     """
 
     def __init__(
@@ -163,6 +164,8 @@ class Lessons:
         pairs = [(text, Reading(pair, text)) for text in texts]
         self._texts = [(text, reading) for text, reading in pairs if reading.boundaries]
         used = {token for _, reading in self._texts for token in reading.ids}
+        used |= {token for token in pair.roles() if token < vocabulary_size}
+        self._used = np.array(sorted(used), np.int32)
         self.covers = Covers(pair, used)
         self.size = min(size, len(self._texts))
         self._candidates = candidates
@@ -189,16 +192,12 @@ class Lessons:
         for line, (text, reading) in enumerate(texts):
             read[line, : len(reading.ids)] = reading.ids
             sums.add(text, reading, line * length)
-        return sums.finish(read, self._with_others, number)
+        count = None if self._candidates is None else len(self._used) + self._candidates
+        drawn_by = self._seed, 1, number
+        return sums.finish(read, *with_others(self._used, self._vocabulary_size, count, drawn_by))
 
     def _order_of(self, epoch: int) -> NDArray[np.intp]:
         return np.random.default_rng((self._seed, epoch)).permutation(len(self._texts))
-
-    def _with_others(self, needed: Ids, number: int) -> tuple[Ids, NDArray[np.float32]]:
-        count = self._candidates
-        if count is not None:  # a quarter of them at least is drawn
-            count = min(self._vocabulary_size, max(count, len(needed) + count // 4))
-        return with_others(needed, self._vocabulary_size, count, (self._seed, 1, number))
 
 
 class _Sums:
@@ -269,11 +268,10 @@ class _Sums:
             self._tokens.append(tokens)
         return self._known[key]
 
-    def finish(self, read: Ids, with_others: Any, number: int) -> Lesson:
+    def finish(self, read: Ids, candidates: Ids, log_weights: NDArray[np.float32]) -> Lesson:
         """The lesson of all texts taken in."""
         own = np.concatenate(self._own, axis=1).astype(np.int32)
         tokens = np.concatenate([*self._tokens, np.zeros(0, np.int32)])
-        candidates, log_weights = with_others(np.union1d(tokens, own[1]).astype(np.int32), number)
         own[1] = np.searchsorted(candidates, own[1])
         return Lesson(
             read=read,

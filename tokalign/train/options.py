@@ -106,7 +106,7 @@ class FitOptions:
     evaluations: how often acceptance is measured on the positions held out, and the state saved.
     patience: evaluations without a better one, after which training stops; None for never.
     losses, lora: of a draft model, as of `teaching.loss_of`, and the rank of LoRA adapters; None to
-        train all weights.
+        train all layers.
     """
 
     epochs: float = 2.0
