@@ -23,7 +23,7 @@ Made by `python docs/command_reference.py > docs/commands.md`.
 
 Every command has `--help`, `--json`, which prints one object on stdout
 ([keys](metrics.md)), and `--quiet`, which silences notes and progress. Data goes to stdout,
-everything else to stderr. Options marked * are rare: `--help-all` shows them.
+everything else to stderr. Options marked \\* are rare: `--help-all` shows them.
 
 An option that would change nothing beside the others is refused, with what it needs or what is in
 its way. An output never takes the place of a file of another kind.
@@ -54,11 +54,8 @@ def reference() -> str:
         for context in contexts:
             parts += _described(context, shared)
     parts.append("\n## Options of several commands\n\n")
-    parts.append("| option | default | what it does | of |\n|---|---|---|---|\n")
-    parts += (
-        f"{_row(option, click.Context(group, show_default=True))} {', '.join(names)} |\n"
-        for option, names in shared.items()
-    )
+    context = click.Context(group, show_default=True)
+    parts += (f"{_item(one, context)} *{', '.join(of)}*\n" for one, of in shared.items())
     return "".join(parts)
 
 
@@ -107,15 +104,15 @@ def _described(context: click.Context, shared: Collection[click.Option]) -> Iter
         )
     own = [one for one in _options(command) if one not in shared]
     if own:
-        yield "\n| option | default | what it does |\n|---|---|---|\n"
-        yield from (f"{_row(option, context)}\n" for option in own)
+        yield "\n"
+        yield from (f"{_item(option, context)}\n" for option in own)
     others = sum(one in shared for one in _options(command))
     if others:
-        yield f"\n[Shared with other commands](#options-of-several-commands): {others}.\n"
+        yield f"\nAnd {others} [options of several commands](#options-of-several-commands).\n"
 
 
-def _row(option: click.Option, context: click.Context) -> str:
-    """The cells of an option in a table."""
+def _item(option: click.Option, context: click.Context) -> str:
+    """An option in a list."""
     flags = " ".join(dict.fromkeys([*option.opts, *option.secondary_opts]))
     takes = "" if option.is_flag else f" {option.make_metavar(context)}"
     default = option.get_help_extra(context).get("default", "required" if option.required else "")
@@ -124,8 +121,8 @@ def _row(option: click.Option, context: click.Context) -> str:
         needs = [one for one in option.needs if one != "--target"]
         told += f" Needs {_conditions(needs)}." * bool(needs)
         told += f" Not with {_conditions(option.excludes)}." * bool(option.excludes)
-    cells = (f"`{flags}{takes}`" + " *" * is_rare(option), default, told)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    rare, given = " \\*" * is_rare(option), f" ({default})" * bool(default)
+    return f"* `{flags}{takes}`{rare}{given}: {told}"
 
 
 def _conditions(conditions: Iterable[str]) -> str:
