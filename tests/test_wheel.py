@@ -46,7 +46,8 @@ class Installation(NamedTuple):
         """What a command sees: nothing of the caller's environment is in its way."""
         ours = ("PYTHON", "TOKALIGN", "XDG")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return kept | {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"} | {**self.more}
+        own = {"HOME": str(self.home), "HF_HUB_OFFLINE": "1", "TOKALIGN_PACKS": "named"}
+        return kept | own | {**self.more}
 
     def run(self, *arguments: str | Path, typed: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command line to its end. typed: what it reads from stdin."""
