@@ -88,8 +88,8 @@ def test_a_curve_is_measured_in_its_budget_where_passes_are_slow(
 
     monkeypatch.setattr(_Bench, "verify", slowly)
     model, began = a_long_model(), perf_counter()
-    curve = measure_curve(model, budget=1.0)
-    assert perf_counter() - began < 2.0
+    curve = measure_curve(model, budget=2.0)
+    assert perf_counter() - began < 4.0
     assert {1, 2, 4, 8, 16, 33} <= curve.contexts[0].rows.keys()
     assert len(curve.rows_at(0)) == 33
 

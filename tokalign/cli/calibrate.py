@@ -128,12 +128,12 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     def left() -> float:
         return max(0.0, budget - (perf_counter() - began))
 
-    with progress(100, "measuring", quiet=quiet) as advance:
+    with progress(100, "measuring the passes", quiet=quiet) as advance:
         curve = measure_curve(
             decoder.target.model,
             decoder.drafting_model,
             budget=budget * (_CURVE_SHARE if drafts else 1 - _EXACT_SHARE),
-            advance=lambda share: advance(round(100 * share)),
+            advance=lambda share: advance(100 * share),
         )
     share = min(budget * _EXACT_SHARE, left())
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""

@@ -143,9 +143,7 @@ def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
     )
     try:
         with progress(100, "measuring", quiet=quiet) as advance:
-            curve = measure_briefly(
-                target, drafts, advance=lambda share: advance(round(100 * share))
-            )
+            curve = measure_briefly(target, drafts, advance=lambda share: advance(100 * share))
     except KeyboardInterrupt:
         note("left out this time", quiet=quiet)
         return

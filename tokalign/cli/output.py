@@ -186,13 +186,13 @@ def progress(
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TransferSpeedColumn
 
-    started, done, before = time.monotonic(), 0, 0
+    started, done, before = time.monotonic(), 0.0, 0.0
     rates = [TransferSpeedColumn()] if in_bytes else [TextColumn("{task.fields[rate]}")]
     columns = (*Progress.get_default_columns(), *(rates if in_bytes or unit else []))
     bar = Progress(*columns, transient=True, console=Console(stderr=True))
     task = bar.add_task(label, total=total, rate="")
 
-    def advance(amount: int) -> None:
+    def advance(amount: float) -> None:
         nonlocal done, before
         done += amount
         seconds = time.monotonic() - started
