@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import termios
 from collections.abc import Iterator
 from io import BytesIO, StringIO, TextIOWrapper
@@ -108,6 +109,7 @@ def test_what_is_typed_during_an_answer_is_not_shown_and_comes_next(
         monkeypatch.setattr("sys.stdout", stream)
         with typing_hidden():
             os.write(person, b"Ala\n")
+            assert select.select([terminal], [], [], 10)[0]  # a pty takes what is typed by and by
             assert not termios.tcgetattr(terminal)[3] & termios.ECHO
         assert termios.tcgetattr(terminal)[3] & termios.ECHO
         assert stream.readline() == "Ala\n"
