@@ -36,7 +36,7 @@ demo-real:
 	@$(FAST) $(BIN)/tokalign decode --target smollm2 --prompt "$(TASK)" > out/drafted.txt
 	@cmp out/plain.txt out/drafted.txt && echo && echo "Both answers are the same:" && cat out/drafted.txt
 	@echo; echo "'tokens per pass' is how many tokens each pass of the model gave; 'drafted' is the share"
-	@echo "that was guessed right before the pass; 'speed' compares with plain decoding on this machine."
+	@echo "that was guessed right before the pass; 'generation' has the speed of both answers."
 
 demo-tiny:
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \

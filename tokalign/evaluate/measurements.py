@@ -138,12 +138,8 @@ class Measurement:
     surroundings: Surroundings = field(default_factory=Surroundings)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields; times are rounded to what can be measured."""
-        saved = asdict(self)
-        saved["tokens_per_second"] = round(self.tokens_per_second, 3)
-        saved["host_ms"] = round(self.host_ms, 4)
-        saved["work"]["first_seconds"] = round(self.work.first_seconds, 6)
-        return saved
+        """Return all fields."""
+        return asdict(self)
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Self:
