@@ -237,18 +237,23 @@ for _mode in ("json_schema", "function_calling", "json_mode"):
     check("LangChain", f"with_structured_output, {_mode}")(langchain(_mode))
 
 
-@check("litellm", "streamed")
-def litellm(server: Server) -> Any:
-    """Parts of text."""
-    parts = import_module("litellm").completion(
+def completed(server: Server, **asked: Any) -> Any:
+    """What litellm makes of the question."""
+    return import_module("litellm").completion(
         model=f"openai/{server.model}",
         api_base=server.v1,
         api_key="none",
         messages=user(),
         max_tokens=MOST,
-        stream=True,
         timeout=SECONDS,
+        **asked,
     )
+
+
+@check("litellm", "streamed")
+def litellm(server: Server) -> Any:
+    """Parts of text."""
+    parts = completed(server, stream=True)
     text = "".join(part.choices[0].delta.content or "" for part in parts)
     require(text, "no text")
     return text
@@ -257,15 +262,7 @@ def litellm(server: Server) -> Any:
 @check("litellm", "response_format")
 def litellm_object(server: Server) -> Any:
     """JSON of a class."""
-    answer = import_module("litellm").completion(
-        model=f"openai/{server.model}",
-        api_base=server.v1,
-        api_key="none",
-        messages=user(),
-        max_tokens=MOST,
-        response_format=River,
-        timeout=SECONDS,
-    )
+    answer = completed(server, response_format=River)
     return River.model_validate_json(answer.choices[0].message.content)
 
 

@@ -18,7 +18,7 @@ from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.word_list import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.installed_packs import language_of
+from tokalign.build.installed_packs import language_of_text
 from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, TokalignError
 from tokalign.runtime.methods import DraftingOptions
@@ -180,7 +180,7 @@ def test_the_prompt_says_which_pack_is_compiled(
 )
 def test_the_language_of_a_prompt(text: str, language: str | None) -> None:
     packs = {path.name.partition(".")[0]: path for path in shipped(TABLES).glob("*.pack.tok")}
-    assert language_of(text, packs) == language
+    assert language_of_text(text, packs) == language
 
 
 @pytest.mark.slow

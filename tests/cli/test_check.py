@@ -12,7 +12,7 @@ from places import DEMO, ROOT
 from small_families import write_family
 
 from tokalign.cli.check import command
-from tokalign.cli.language import language_of
+from tokalign.cli.language import language_of_model
 from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
 from tokalign.cost.store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
@@ -92,8 +92,8 @@ def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
 
 def test_the_language_of_a_text_is_that_of_the_page_or_the_dictionaries(tmp_path: Path) -> None:
     bielik = resolve_tokenizer("bielik").tokenizer.fingerprint
-    assert language_of(bielik, None) == "pl", "its dictionary comes with tokalign"
-    assert language_of("no such", tmp_path) == "en"
+    assert language_of_model(bielik, None) == "pl", "its dictionary comes with tokalign"
+    assert language_of_model("no such", tmp_path) == "en"
     for matter, language in (
         ("language: uk", "uk"),
         ("license: mit\nlanguage:\n- cs\n- fr\ntags: [x]", "cs"),
@@ -101,7 +101,7 @@ def test_the_language_of_a_text_is_that_of_the_page_or_the_dictionaries(tmp_path
         ("language_model: uk", "en"),
     ):
         (tmp_path / "README.md").write_text(f"---\n{matter}\n---\n\nlanguage: sk\n")
-        assert language_of("no such", tmp_path) == language, matter
+        assert language_of_model("no such", tmp_path) == language, matter
 
 
 @pytest.mark.slow

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_runs import Killed, killed_when
 from places import DEMO
 
 from tokalign.assemble import assemble
-from tokalign.build.corpus import Corpus, Progress
+from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
@@ -63,23 +62,6 @@ def _texts(_written: Corpus, folder: Path) -> list[str]:
     return [json.loads(line)["text"] for line in lines[1:]]
 
 
-class Killed(BaseException):
-    """Ends a run."""
-
-
-@contextmanager
-def killing(_total: int, label: str) -> Iterator[Progress]:
-    tokens = 0
-
-    def advance(amount: int) -> None:
-        nonlocal tokens
-        tokens += amount
-        if label == "the target writes" and tokens > 120:  # in the second part or the third
-            raise Killed
-
-    yield advance
-
-
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_killed_run_ends_with_the_same_bytes(
     target: LanguageModel[TargetId], prompts: Corpus, tmp_path: Path, answers: bool
@@ -87,8 +69,10 @@ def test_a_killed_run_ends_with_the_same_bytes(
     options = Writing(tokens=150, prompts=answers)
     whole, again = tmp_path / "whole.jsonl", tmp_path / "again.jsonl"
     write_texts(target, prompts, whole, options)
+    # in the second part or the third
+    stage = killed_when(lambda label, done: label == "the target writes" and done > 120)
     with pytest.raises(Killed):
-        write_texts(target, prompts, again, options, stage=killing)
+        write_texts(target, prompts, again, options, stage=stage)
     part = again.with_name("again.jsonl.part")
     part.write_bytes(part.read_bytes() + b"{")  # a part that was not written whole
     write_texts(target, prompts, again, options)

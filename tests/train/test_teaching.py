@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from killed_runs import Killed, files, killed_when
 from polish import SENTENCES
 from random_models import write_model
 
@@ -117,10 +117,6 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     assert loss == pytest.approx(-np.log(found).mean(), rel=1e-5)
 
 
-class Killed(Exception):  # noqa: N818
-    """In the place of a signal: whatever is on disk by then is all that is left."""
-
-
 def taught(
     folders: tuple[Path, Path],
     corpus: Corpus,
@@ -131,18 +127,6 @@ def taught(
     kill_at: int = -1,
 ) -> list[Evaluation]:
     """Label and teach into `place`; what was measured on the way."""
-
-    @contextmanager
-    def stage(_total: int, label: str) -> Iterator[Callable[[int], None]]:
-        done = 0
-
-        def advance(amount: int) -> None:
-            nonlocal done
-            done += amount
-            if label == "training" and done == kill_at:
-                raise Killed
-
-        yield advance
 
     target: LanguageModel[TargetId] = LanguageModel.from_folder(folders[0])
     draft: LanguageModel[Any] = LanguageModel.from_folder(folders[1])
@@ -159,14 +143,10 @@ def taught(
         place / "work",
         fit,
         window=WINDOW,
-        stage=stage,
+        stage=killed_when(lambda label, done: label == "training" and done == kill_at),
         report=found.append,
     )
     return found
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("lora", [None, 8])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_runs import Killed, files, killed_when
 from labelled import small_config
 from polish import SENTENCES
 from random_models import write_model
@@ -27,10 +27,6 @@ from tokalign.train.training import fit_drafter
 
 LABELS = LabelOptions(positions=400, held_out=64, window=32)
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
-
-
-class Killed(Exception):  # noqa: N818
-    """In the place of a signal: whatever is on disk by then is all that is left."""
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +57,7 @@ def train(
 ) -> Trained:
     """Label and train into `folder`; killed when `kill` says so of a stage and its units done."""
 
-    @contextmanager
-    def stage(_total: int, label: str) -> Iterator[Callable[[int], None]]:
-        done = 0
-
-        def advance(amount: int) -> None:
-            nonlocal done
-            done += amount
-            if kill(label, done):
-                raise Killed
-
-        yield advance
-
+    stage = killed_when(kill)
     workspace = folder / "workspace"
     labelled = label_corpus(target, corpus, workspace, LABELS, stage=stage)
     return fit_drafter(
@@ -85,10 +70,6 @@ def train(
         stage=stage,
         report=report,
     )
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")

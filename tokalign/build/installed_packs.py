@@ -53,7 +53,7 @@ def compile_missing(
         packs.pop(header.language, None)
     wanted = set(languages)
     if packs and not wanted and os.environ.get("TOKALIGN_PACKS") != "named":
-        wanted = {language_of(text, every) or _user_language()}
+        wanted = {language_of_text(text, every) or _user_language()}
     if (others := packs.keys() - wanted) and not languages:
         note(
             f"packs -> of {', '.join(sorted(others))}: --language CODE compiles one for this "
@@ -82,7 +82,7 @@ def _user_language() -> str:
     return next((name for name in names if name), "").partition(".")[0].partition("_")[0]
 
 
-def language_of(text: str, packs: Mapping[str, Path]) -> str | None:
+def language_of_text(text: str, packs: Mapping[str, Path]) -> str | None:
     """The language whose pack makes the words of a text most probable.
 
     packs: by language. Returns: None if no pack knows half of the words, or there are none.

@@ -14,7 +14,7 @@ from tokalign import __version__
 from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.bench_options import OPTIONS, Options, PromptText, check_conditions, read_prompts
 from tokalign.cli.command import Command, flag_of, was_typed
-from tokalign.cli.language import language_of
+from tokalign.cli.language import language_of_model
 from tokalign.cli.output import echo, print_json, progress
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
@@ -159,7 +159,7 @@ def _chosen_language(options: Options) -> str | None:
 
 def _found_language(options: Options, decoder: Decoder) -> str:
     target = decoder.target
-    language = language_of(target.tokenizer.fingerprint, target.folder)
+    language = language_of_model(target.tokenizer.fingerprint, target.folder)
     options.note(f"prompts -> those in {language}; --prompt-language CODE chooses others")
     return language
 

@@ -15,7 +15,7 @@ import click
 from tokalign.atomic_file import require_writable
 from tokalign.cli.bench_options import read_texts
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
-from tokalign.cli.language import language_of
+from tokalign.cli.language import language_of_model
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
@@ -93,7 +93,7 @@ def command(
         require_writable(output, parents=True)
     decoder = _load(target, draft, drafter, dtype, quiet=quiet)
     if language is None:
-        language = language_of(decoder.target.tokenizer.fingerprint, decoder.target.folder)
+        language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
     known = curve is not None and curve.notes.get("language") == language

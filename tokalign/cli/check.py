@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.command import NAME, PATH, Command, Option
-from tokalign.cli.language import language_of
+from tokalign.cli.language import language_of_model
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
 from tokalign.cli.output import note, print_figures, print_json
 from tokalign.shipped import LANGUAGES, sample_text
@@ -67,7 +67,7 @@ def command(
     noted = partial(note, quiet=quiet)
     ours: Resolved[DraftId] | None = None if draft is None else resolve_tokenizer(draft)
     theirs: Resolved[TargetId] = resolve_tokenizer(target)
-    chosen = language or language_of(theirs.tokenizer.fingerprint, theirs.folder)
+    chosen = language or language_of_model(theirs.tokenizer.fingerprint, theirs.folder)
     path = file or sample_text(chosen)
     for resolved in (ours, theirs):
         if resolved is not None:

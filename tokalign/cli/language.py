@@ -10,7 +10,7 @@ from tokalign.shipped import ENGLISH, LANGUAGES
 _DECLARED = re.compile(r"^language:(.*(?:\n *- .*)*)", re.MULTILINE)
 
 
-def language_of(target: str, folder: Path | None) -> str:
+def language_of_model(target: str, folder: Path | None) -> str:
     """The one that the model's page declares, else that of its dictionaries, else English.
 
     A page or dictionaries in several of `LANGUAGES` do not tell. target: fingerprint of the

@@ -145,15 +145,15 @@ class Handler(BaseHTTPRequestHandler):
             )
         if path not in _APIS:
             raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
-        given = body.read_json(data)
-        translated = _APIS[path].translate(given)
+        api, given = _APIS[path], body.read_json(data)
+        translated = api.translate(given)
         prediction, grammar = body.predicted(translated), grammar_of(translated)
         choice = body.tool_choice(translated)
-        checked = body.check(translated, chat=_APIS[path].is_chat)
+        checked = body.check(translated, chat=api.is_chat)
         args = body.arguments(checked, self.settings)
         self.scheduler.model_provider.require_served(args.model)
         asked = Asked(
-            "chat" if _APIS[path].is_chat else "text",
+            "chat" if api.is_chat else "text",
             "",
             checked.get("messages", []),
             checked.get("tools") or None,
@@ -161,14 +161,14 @@ class Handler(BaseHTTPRequestHandler):
             api_key=key,
             prediction=prediction,
             grammar=grammar,
-            tool_choice=choice if _APIS[path].is_chat else None,
+            tool_choice=choice if api.is_chat else None,
             several_calls=checked.get("parallel_tool_calls") is True,
-            suffix="" if _APIS[path].is_chat else checked.get("suffix", ""),
+            suffix="" if api.is_chat else checked.get("suffix", ""),
             only_counts=path == _COUNT_TOKENS,
             connection=self.connection,
             arrived=monotonic(),
         )
-        self._rendering = _APIS[path](given, checked, self.scheduler.model_provider)
+        self._rendering = api(given, checked, self.scheduler.model_provider)
         requests = [
             (replace(asked, prompt=prompt), _of_choice(args, index))
             for prompt in checked.get("prompts", [""])
