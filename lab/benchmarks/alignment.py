@@ -6,27 +6,38 @@
 Reference texts play the target's output and a draft model drafts, so the figures do not depend on
 the hardware. The published translations come first, then `exact` without some of its parts, then
 `exact` itself. `--only "intersection, tree"` grows a tree; `--only none` and `--only "none, tree"`
-are for a draft model with the target's vocabulary. The interval is a 95 % bootstrap over 1,000
-resamples of the texts. "rows" counts the rows that the target would verify in a round.
+are for a draft model with the target's vocabulary. The interval is a 95 % bootstrap over the texts.
+"rows" counts the rows that the target would verify in a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from lab.benchmarks.reference_texts import ReferenceTexts, reference_texts
+from lab.baselines.translations import make_translation
+from lab.benchmarks.paired_lines import bounds
+from tokalign.assemble import load_models, pair_tables
+from tokalign.cli.bench_options import read_texts
+from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_tokenizer
+from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.base import Translation
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.cover_search import CoverSearch
 from tokalign.runtime.translation.exact import ExactTranslation
+from tokalign.tables.alignment import Alignment
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 PUBLISHED = ("naive", "context:5", "intersection")
@@ -46,55 +57,98 @@ HEADER = """\
 |---|---|---|---|---|---|---|---|---|"""
 
 
-def row(given: ReferenceTexts, session: DraftModelSession, name: str) -> str:
-    """Replay every text with one translation."""
-    statistics, per_text = Statistics(), []
-    published = name.removesuffix(TREE)
-    default = None, 0 if name == published else DEFAULT_ALTERNATIVES
-    search, alternatives = PARTS.get(name, default)
-    for ids in track(given.texts, name, console=Console(stderr=True), transient=True):
-        translation = exact(given, ids, search) if search else given.translation(published, ids)
-        rounds = accepted = 0
-        for event in given.play(ids, session, translation, alternatives=alternatives):
-            statistics.observe(event)
-            if isinstance(event, Round):
-                rounds, accepted = rounds + 1, accepted + event.accepted
-        per_text.append((accepted, rounds))
-    low, high = bootstrap(per_text)
-    return (
-        f"| {name} | {statistics.accepted_per_round:.3f} | {low:.3f}–{high:.3f} "
-        f"| {statistics.draft_acceptance_rate:.3f} | {statistics.rows_per_round:.2f} "
-        f"| {statistics.empty_rounds / statistics.rounds:.1%} "
-        f"| {statistics.draft_passes_per_round:.2f} "
-        f"| {statistics.host_ms_per_round['p50']:.2f} "
-        f"| {statistics.host_ms_per_round['p99']:.2f} |"
-    )
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """Texts that play the target's output, and a draft model that proposes how they continue.
 
+    texts: in target ids. given: how many ids of each are the prompt. steps: draft passes in a
+    round (K).
+    """
 
-def exact(given: ReferenceTexts, ids: Sequence[TargetId], search: CoverSearch) -> Translation:
-    """The translation `exact` of one text, with a given cover search."""
-    text = given.prompt(ids).draft_text(given.pair)
-    return ExactTranslation(given.pair, text, given.alignment, search)
+    session: DraftModelSession
+    pair: Pair
+    alignment: Alignment
+    texts: Sequence[Sequence[TargetId]]
+    given: int
+    steps: int
 
+    def row(self, name: str) -> str:
+        """Replay every text with one translation."""
+        statistics = Statistics()
+        rounds, accepted = [0] * len(self.texts), [0] * len(self.texts)
+        default = None, DEFAULT_ALTERNATIVES if name.endswith(TREE) else 0
+        search, alternatives = PARTS.get(name, default)
+        texts = track(self.texts, name, console=Console(stderr=True), transient=True)
+        for number, ids in enumerate(texts):
+            drafter = NeuralDrafter(
+                self.session,
+                self.translation(name.removesuffix(TREE), ids, search),
+                num_draft_tokens=self.steps,
+                alternatives=alternatives,
+            )
+            for event in replay(ids, drafter, prompt_tokens=self.given):
+                statistics.observe(event)
+                if isinstance(event, Round):
+                    rounds[number] += 1
+                    accepted[number] += event.accepted
+        low, high = bounds(accepted, rounds)
+        return (
+            f"| {name} | {statistics.accepted_per_round:.3f} | {low:.3f}–{high:.3f} "
+            f"| {statistics.draft_acceptance_rate:.3f} | {statistics.rows_per_round:.2f} "
+            f"| {statistics.empty_rounds / statistics.rounds:.1%} "
+            f"| {statistics.draft_passes_per_round:.2f} "
+            f"| {statistics.host_ms_per_round['p50']:.2f} "
+            f"| {statistics.host_ms_per_round['p99']:.2f} |"
+        )
 
-def bootstrap(per_text: Sequence[tuple[int, int]], *, resamples: int = 1000) -> tuple[float, float]:
-    """95 % interval of accepted / rounds over resampled texts."""
-    counts = np.array(per_text)
-    drawn = np.random.default_rng(0).integers(len(counts), size=(resamples, len(counts)))
-    accepted, rounds = counts[drawn].sum(axis=1).T
-    low, high = np.quantile(accepted / rounds, [0.025, 0.975])
-    return float(low), float(high)
+    def translation(
+        self, name: str, ids: Sequence[TargetId], search: CoverSearch | None
+    ) -> Translation:
+        """A translation for one text; `exact` if a cover search is given."""
+        prompt = Prompt(target=ids[: self.given])
+        if search is None:
+            return make_translation(name, self.pair, prompt, lambda: self.alignment)
+        return ExactTranslation(self.pair, prompt.draft_text(self.pair), self.alignment, search)
 
 
 @click.command()
-@reference_texts(steps=2, limit=None)
+@click.option("--draft-model", required=True)
+@click.option("--target", default="bielik", show_default=True)
+@click.option("--text", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--field", default="text", show_default=True)
+@click.option("-k", "--num-draft-tokens", "steps", default=2, show_default=True)
+@click.option("--prompt-tokens", "given", default=12, show_default=True)
+@click.option("--tokens", default=200, show_default=True, help="Tokens of each text at most.")
+@click.option("--limit", type=int, help="Texts.")
 @click.option("--only", multiple=True, help="Rows to run; all by default.")
-def main(given: ReferenceTexts, *, only: tuple[str, ...]) -> None:
+def main(
+    *,
+    draft_model: str,
+    target: str,
+    text: Path,
+    field: str,
+    steps: int,
+    given: int,
+    tokens: int,
+    limit: int | None,
+    only: tuple[str, ...],
+) -> None:
     """Print one row per translation."""
-    session = DraftModelSession(given.model.model)
-    print(f"{given}\n\n{HEADER}")
+    model: Any
+    [model] = load_models([draft_model], dtype="float32")
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
+    texts = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
+    ladder = Ladder(
+        session=DraftModelSession(model.model),
+        pair=Pair(tokenizer, model.tokenizer),
+        alignment=pair_tables(tokenizer, model.tokenizer, model_folder=model.folder)(),
+        texts=[ids[:tokens] for ids in texts],
+        given=given,
+        steps=steps,
+    )
+    print(f"{text.name}, {len(texts)} texts, K = {steps}\n\n{HEADER}")
     for name in only or (*PUBLISHED, *PARTS):
-        print(row(given, session, name), flush=True)
+        print(ladder.row(name), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
         [--draft M]
     python -m lab.benchmarks.drafter trees --target MODEL --drafter FOLDER --prompts FILE \
         [--rows 7,15]
-    python -m lab.benchmarks.drafter merged --target MODEL --drafter FOLDER --prompts FILE
     python -m lab.benchmarks.drafter grid --target MODEL --drafter FOLDER --prompts FILE
 
 The target decodes the prompts plainly first, at the temperature given and with a seed for each
@@ -29,6 +28,7 @@ import click
 import numpy as np
 
 from lab.benchmarks.draft_models import DraftModels
+from lab.benchmarks.paired_lines import bounds
 from lab.benchmarks.remembered_target import (
     MOST_DEPTH,
     RememberingVerifier,
@@ -60,7 +60,6 @@ from tokalign.runtime.mlx.target_session import StatesOfText, TargetModelSession
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.tables.opening import open_dictionary
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 CURVES = ("m1-max", "m2-ultra", "m4-pro")
@@ -139,12 +138,8 @@ class Sums:
 
     def interval(self) -> tuple[float, float]:
         """95 % of `accepted`, by a bootstrap over the texts."""
-        random = np.random.default_rng(0)
-        tokens, rounds = np.array(self.tokens), np.array(self.rounds)
-        chosen = random.integers(0, len(rounds), (2000, len(rounds)))
-        means = tokens[chosen].sum(axis=1) / rounds[chosen].sum(axis=1) - 1.0
-        low, high = np.percentile(means, [2.5, 97.5])
-        return float(low), float(high)
+        low, high = bounds(self.tokens, self.rounds)
+        return low - 1.0, high - 1.0
 
 
 def conditions(
@@ -230,41 +225,6 @@ def trees(world: World, rows: Sequence[int], dictionary: Path | None) -> None:
             )
 
 
-def merged(world: World, widths: Sequence[int], length: int) -> None:
-    """Rows of beams before and after shared prefixes are merged; what is accepted is the same."""
-    print("| width | rows of the beams | merged | fewer | accepted a round |")
-    print("|---|---|---|---|---|")
-    for width in widths:
-        before = after = accepted = rounds = 0
-        for text in world.texts:
-            drafter = world.beams(text, beam=BeamShape(width, length))
-            for one in rounds_of(text, drafter):
-                beams = beams_of(one.tree)
-                best = max((agreed(beam, one.emitted) for beam in beams), default=0)
-                assert best == one.accepted, "merging has changed what is accepted"
-                before += sum(map(len, beams))
-                after += len(one.tree)
-                accepted += best
-                rounds += 1
-        print(
-            f"| {width} | {before / rounds:.1f} | {after / rounds:.1f} | "
-            f"{1 - after / before:.0%} | {accepted / rounds:.3f} |",
-            flush=True,
-        )
-
-
-def beams_of(tree: TokenTree[TargetId]) -> list[list[TargetId]]:
-    """The beams that were merged: the ids on the way to every leaf."""
-    leaves = sorted(set(range(len(tree))) - set(tree.parents))
-    return [[tree.ids[i] for i in tree.path_to(leaf)] for leaf in leaves]
-
-
-def agreed(beam: Sequence[TargetId], emitted: Sequence[TargetId]) -> int:
-    """How many leading ids of a beam the target has emitted."""
-    same = [one == other for one, other in zip(beam, emitted, strict=False)]
-    return [*same, False].index(False)
-
-
 def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: float) -> None:
     """The paper's grid: tokens per pass, and the speed-up under cost curves of real chips."""
     curves = {name: read_curve(name).rows_at(128) for name in CURVES}
@@ -287,7 +247,7 @@ def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: floa
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["accepted", "trees", "merged", "grid"]))
+@click.argument("what", type=click.Choice(["accepted", "trees", "grid"]))
 @click.option("--target", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--drafter", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option(
@@ -345,16 +305,14 @@ def main(
     texts = texts[:limit]
     keep_loaded()
     world = World.of(model, drafter, texts)
-    numbers = [int(one) for one in widths.split(",")]
     if what == "accepted":
         accepted(world, draft, only)
     elif what == "trees":
         trees(world, [int(one) for one in rows.split(",")], dictionary)
-    elif what == "merged":
-        merged(world, numbers, int(lengths.split(",")[0]))
     else:
         price = world.step if step is None else step
-        grid(world, numbers, [int(one) for one in lengths.split(",")], price)
+        sizes = [[int(one) for one in text.split(",")] for text in (widths, lengths)]
+        grid(world, sizes[0], sizes[1], price)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What works with each architecture of mlx-lm, on small random models: the table in docs/models.md.
 
     python -m lab.benchmarks.models [NAME ...]       one row for each architecture, or for these
-    python -m lab.benchmarks.models --rows           rows fed per emitted token, and host times
 
 Every "yes" is a comparison with mlx-lm's own `generate_step`, id for id, in float32:
 
@@ -17,28 +16,24 @@ kv       drafts with a quantized cache: 8 bits in groups of 32; "without effect"
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
 import mlx.core as mx
 from mlx_lm.generate import generate_step
-from mlx_lm.models.cache import ArraysCache, KVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
 from tokalign.api.call import speculative_generate_step
 from tokalign.api.text import stream_generate
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.cache import CacheOptions, kinds_without_rewinding
-from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.mlx.tree_attention import keep_rows
-from tokalign.runtime.mlx.window_cache import SLACK, WindowCache
-from tokalign.runtime.rounds import Context, Round
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -56,13 +51,8 @@ HEAD = ["architecture", "caches", "chain", "tree", "lookup", "draft", "cache", "
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--rows", is_flag=True, help="Measure rows per token and host times instead.")
-def main(names: tuple[str, ...], rows: bool) -> None:
+def main(names: tuple[str, ...]) -> None:
     """Measure what works with each architecture."""
-    if rows:
-        rows_per_token()
-        host_times()
-        return
     click.echo(_line(HEAD))
     click.echo(_line(["---"] * len(HEAD)))
     for name in names or zoo.architectures():
@@ -85,10 +75,8 @@ def _cells(name: str) -> list[str]:
     can_branch = TargetModelSession(model).can_branch
     return [
         *cells,
-        _verdict(lambda: _drafted(model, expected, trees=False)[0] == expected),
-        _verdict(lambda: _drafted(model, expected, trees=True)[0] == expected)
-        if can_branch
-        else "no",
+        _verdict(lambda: _drafted(model, expected, trees=False) == expected),
+        _verdict(lambda: _drafted(model, expected, trees=True) == expected) if can_branch else "no",
         _verdict(lambda: all(_looks_up(model, expected, how) for how in LOOKUPS)),
         _verdict(lambda: _drafts(model, expected)),
         _verdict(lambda: _keeps_cache(model)),
@@ -109,9 +97,7 @@ def _plain(
     return [t for t, _ in generate_step(mx.array(list(ids)), model, max_tokens=tokens, **how)]
 
 
-def _drafted(
-    model: Any, expected: list[int], *, trees: bool, **how: Any
-) -> tuple[list[int], list[Round]]:
+def _drafted(model: Any, expected: list[int], *, trees: bool, **how: Any) -> list[int]:
     session = TargetModelSession(model, CacheOptions(**how))
     context = Context([TargetId(i) for i in PROMPT[:12]])
     drafter = zoo.WildDrafter(expected, trees=trees and session.can_branch)
@@ -121,9 +107,9 @@ def _drafted(
         quantized_from=session.quantized_from,
         read_again=session.read_again,
     )
-    events = decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits)
-    rounds = [event for event in events if isinstance(event, Round)]
-    return list(context.emitted), rounds
+    for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
+        pass
+    return list(context.emitted)
 
 
 def _looks_up(model: Any, expected: list[int], method: str) -> bool:
@@ -167,62 +153,7 @@ def _quantized(model: Any) -> str:
         expected = _plain(model, **QUANTIZED)
     except Exception:
         return "refused by mlx-lm"
-    return _verdict(lambda: _drafted(model, expected, trees=True, **QUANTIZED)[0] == expected)
-
-
-# -- prices ----------------------------------------------------------------------------------------
-
-
-def rows_per_token(tokens: int = 2000) -> None:
-    """Rows fed per emitted token where caches keep, forget and recur, with the same drafts."""
-    for name in ("qwen3", "gemma3_text", "qwen3_next"):
-        model = zoo.zoo_model(name)
-        expected = _plain(model, tokens=tokens)
-        emitted, rounds = _drafted(model, expected, trees=False)
-        rows = sum(one.rows for one in rounds[1:])
-        proposed = sum(1 + len(one.tree) for one in rounds[1:])
-        click.echo(
-            f"{name}: {'equal' if emitted == expected else 'DIFFERS'} over {len(emitted)} tokens, "
-            f"{len(rounds)} rounds, {proposed / len(emitted):.2f} rows proposed per token, "
-            f"{rows / len(emitted):.2f} fed"
-        )
-
-
-def host_times(repetitions: int = 300) -> None:
-    """Host time of what caches need in a round, for six layers of a small model."""
-    size = (1, 5, 1, 64)
-    layers = [KVCache() for _ in range(6)]
-    for layer in layers:
-        layer.update_and_fetch(mx.zeros((1, 5, 110, 64)), mx.zeros((1, 5, 110, 64)))
-    _time("gather", lambda: keep_rows(layers, 100, [2, 3, 4]), layers, repetitions)
-
-    states = [ArraysCache(2) for _ in range(6)]
-    for state in states:
-        state.cache = [mx.zeros(size), mx.zeros(size)]
-    marked = Layers(list(states), rewinds=True)
-    _time("mark", lambda: marked.mark(100), [], repetitions)
-
-    windows = [WindowCache(512) for _ in range(6)]
-    for window in windows:
-        window.update_and_fetch(mx.zeros((1, 5, 700, 64)), mx.zeros((1, 5, 700, 64)))
-    row = mx.zeros(size)
-
-    def append() -> None:
-        for window in windows:
-            window.update_and_fetch(row, row)
-
-    _time(f"append to a window, room made every {SLACK} rows", append, windows, repetitions)
-
-
-def _time(what: str, run: Callable[[], None], layers: list[Any], repetitions: int) -> None:
-    seconds = []
-    for _ in range(repetitions):
-        began = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - began)
-        mx.eval([[layer.keys, layer.values] for layer in layers])
-    mean = sum(seconds) / repetitions
-    click.echo(f"{what}: median {median(seconds) * 1e3:.4f} ms, mean {mean * 1e3:.4f} ms")
+    return _verdict(lambda: _drafted(model, expected, trees=True, **QUANTIZED) == expected)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from lab.benchmarks.dictionary_build import _WEIGHTS, Texts, _dev_texts, shared_option
+from lab.benchmarks.dictionary_build import Texts, dev_texts, shared_option
 from tokalign.build import pack as packs
 from tokalign.build.compile_pack import compile_pack, positions_of
 from tokalign.build.corpus import Corpus, Progress
@@ -43,6 +43,11 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _PATH = click.Path(path_type=Path)
+_WEIGHTS = {
+    **dict.fromkeys(("eltec_pol", "poldracor", "wikisource_pages", "ustawy"), 0.25),
+    **dict.fromkeys(("msdocs_dynamics", "libreoffice_help_pl", "manpages_pl"), 0.5),
+}
+"""The weights of the shipped table."""
 
 
 @click.group()
@@ -98,7 +103,7 @@ def make(shared: Path, sizes: str, output: Path) -> None:
 def saving(shared: Path, path: Path, native: Path | None, limit: int, files: list[Path]) -> None:
     """Tokens per pass with the native table and with each PACK compiled, both of 5 MB."""
     target: Tokenizer[TargetId] = read_tokenizer(path)
-    texts = _dev_texts(target, shared, limit)
+    texts = dev_texts(target, shared, limit)
     if native is not None and native.is_file():
         built = read_bundle(native)
     else:
@@ -173,7 +178,7 @@ def _losses(
 def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
     """Each PACK (or dictionary) used alone, then all at once, on Polish and English texts."""
     target: Tokenizer[TargetId] = read_tokenizer(path)
-    texts = _dev_texts(target, shared, limit)
+    texts = dev_texts(target, shared, limit)
     lines = (shared / "corpus" / "parallel" / "pud.en-pl.tsv").read_text("utf-8").splitlines()
     english = [
         " ".join(line.split("\t")[1] for line in lines[at : at + 10]) for at in range(0, 600, 10)

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 PLAIN = "plain"
 _RESAMPLES = 2000
@@ -76,10 +76,17 @@ def counts(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def interval(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> str:
     """The ratio of two sums over prompts, with its interval."""
+    low, high = bounds(parts, wholes)
+    return f"{parts.sum() / wholes.sum():.2f} ({low:.2f}-{high:.2f})"
+
+
+def bounds(parts: ArrayLike, wholes: ArrayLike) -> tuple[float, float]:
+    """The 95 % interval of the ratio of two sums: a bootstrap over prompts or texts."""
+    parts, wholes = np.asarray(parts), np.asarray(wholes)
     drawn = np.random.RandomState(0).randint(len(parts), size=(_RESAMPLES, len(parts)))
     ratios = parts[drawn].sum(axis=1) / wholes[drawn].sum(axis=1)
     low, high = np.quantile(ratios, [0.025, 0.975])
-    return f"{parts.sum() / wholes.sum():.2f} ({low:.2f}-{high:.2f})"
+    return float(low), float(high)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -247,7 +247,7 @@ class BatchDrafter:
 
         rows: i[requests, longest context], the ids of each request, which has `lengths` of them,
         i64[requests]. limits: i64[requests], the most ids to propose, 0 for a request to skip.
-        Cost: see `benchmarks/vllm_proposer.py`.
+        Cost: see lab/results/vllm.md.
         """
         lengths = np.where(limits > 0, lengths, 0)
         limits = np.minimum(limits, self._max_tokens)

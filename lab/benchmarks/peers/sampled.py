@@ -38,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers.generation.candidate_generator import AssistantVocabTranslatorCache
 
+from lab.benchmarks.paired_lines import bounds
 from lab.benchmarks.peers.in_transformers import Counted, Transformers
 from lab.benchmarks.peers.outcome import Asked
 from tokalign.cli.bench_options import read_texts
@@ -55,13 +56,6 @@ def sorted_vocabulary(tokenizer: Any) -> Iterator[None]:
     by_id = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
     with patch.object(tokenizer, "get_vocab", lambda: by_id):
         yield
-
-
-def interval(values: list[float]) -> tuple[float, float, float]:
-    """A mean with its 95 % bootstrap interval."""
-    drawn = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return float(np.mean(values)), float(low), float(high)
 
 
 @click.command()
@@ -107,7 +101,7 @@ def main(
                 run = pair.generate(one, assisted=name != "plain", **options)
                 passes += run.passes
                 nats.append(float(np.mean(pair.negative_log_likelihood(one.ids, run.ids))))
-        mean, low, high = interval(nats)
+        mean, (low, high) = float(np.mean(nats)), bounds(nats, np.ones(len(nats)))
         per_pass = tokens * len(asked) / passes
         table.add_row(name, f"{per_pass:.2f}", f"{mean:.2f} ({low:.2f} to {high:.2f})")
     Console().print(table)

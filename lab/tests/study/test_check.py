@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -72,138 +72,77 @@ def test_any_edited_field_is_noticed(sound: dict[str, Any]) -> None:
         assert problem(edited), key
 
 
-def edit_speed(content: dict[str, Any]) -> None:
-    content["samples"][2]["tokens_per_second"] *= 1.2
+def edited(content: dict[str, Any], path: str, edit: Any) -> dict[str, Any]:
+    """A copy with another value at a path, or what a function makes of the value there."""
+    content = deepcopy(content)
+    holder: Any = content
+    *above, last = [int(name) if name.isdecimal() else name for name in path.split(".")]
+    for name in above:
+        holder = holder[name]
+    holder[last] = edit(holder[last]) if callable(edit) else edit
+    return content
 
 
-def edit_speedup(content: dict[str, Any]) -> None:
-    content["figures"]["groups"][0]["rows"][2]["speedup"] += 0.01
-
-
-def edit_ids(content: dict[str, Any]) -> None:
-    content["samples"][2]["ids"] = "ffeeddccbbaa9988"
-
-
-def edit_differing(content: dict[str, Any]) -> None:
-    content["samples"][2] |= {"ids": "ffeeddccbbaa9988", "differing": 3}
-
-
-def edit_accepted(content: dict[str, Any]) -> None:
-    content["samples"][2]["accepted"] = 9
-
-
-def edit_measured(content: dict[str, Any]) -> None:
-    content["figures"]["expected"][0]["measured"] += 0.01
-
-
-def edit_end(content: dict[str, Any]) -> None:
-    content["figures"]["waterfalls"][0]["rest"] -= 0.01
-
-
-def expect_what_was_not_measured(content: dict[str, Any]) -> None:
-    content["figures"]["expected"][0]["condition"]["k"] = 99
-
-
-def drop_control(content: dict[str, Any]) -> None:
-    del content["samples"][1]
-
-
-def repeat_sample(content: dict[str, Any]) -> None:
-    content["samples"].append(content["samples"][2])
-
-
-def drop_curve(content: dict[str, Any]) -> None:
-    del content["curves"]["draft"]
-
-
-def add_field(content: dict[str, Any]) -> None:
-    content["setting"]["comment"] = "very fast"
-
-
-def name_no_fingerprint(content: dict[str, Any]) -> None:
-    content["setting"]["target"]["weights"] = "the good ones"
+OTHER = "ffeeddccbbaa9988"
 
 
 @pytest.mark.parametrize(
-    ("edit", "says"),
+    ("path", "edit", "says"),
     [
-        (edit_speed, "but the samples give"),
-        (edit_speedup, "but the samples give"),
-        (edit_measured, "expected[0].measured is 1.51, but the samples give 1.5"),
-        (edit_end, "waterfalls[0] ends at 0.656667, but the samples give 0.666667"),
-        (expect_what_was_not_measured, "expected[0].prompts is 6, but the samples give 0"),
-        (edit_ids, "disagree"),
-        (edit_differing, "3 ids are not those of plain decoding"),
-        (edit_accepted, "13 tokens from 7 rounds and 9 accepted"),
-        (drop_control, "its control is missing"),
-        (repeat_sample, "measured twice"),
-        (drop_curve, "no cost curve for draft"),
-        (add_field, "'comment' was unexpected"),
-        (name_no_fingerprint, "does not match"),
+        ("samples.2.tokens_per_second", lambda speed: 1.2 * speed, "but the samples give"),
+        ("figures.groups.0.rows.2.speedup", lambda one: one + 0.01, "but the samples give"),
+        (
+            "figures.expected.0.measured",
+            lambda one: one + 0.01,
+            "expected[0].measured is 1.51, but the samples give 1.5",
+        ),
+        (
+            "figures.waterfalls.0.rest",
+            lambda one: one - 0.01,
+            "waterfalls[0] ends at 0.656667, but the samples give 0.666667",
+        ),
+        ("figures.expected.0.condition.k", 99, "expected[0].prompts is 6, but the samples give 0"),
+        ("samples.2.ids", OTHER, "disagree"),
+        (
+            "samples.2",
+            lambda one: one | {"ids": OTHER, "differing": 3},
+            "3 ids are not those of plain decoding",
+        ),
+        ("samples.2.accepted", 9, "13 tokens from 7 rounds and 9 accepted"),
+        ("samples", lambda found: [found[0], *found[2:]], "its control is missing"),
+        ("samples", lambda found: [*found, found[2]], "measured twice"),
+        ("curves", lambda curves: {"": curves[""]}, "no cost curve for draft"),
+        ("setting", lambda one: one | {"comment": "very fast"}, "'comment' was unexpected"),
+        ("setting.target.weights", "the good ones", "does not match"),
+        # What nothing measures is a problem and no crash.
+        (
+            "figures.groups.0.rows.2.speedup",
+            float("nan"),
+            "$.figures.groups[0].rows[2].speedup is nan, which is no measured number",
+        ),
+        ("samples.2.tokens_per_second", float("inf"), "$.samples[2].tokens_per_second is inf"),
+        ("setting.drafts.draft.bytes", 10**400, "$.setting.drafts.draft.bytes is 1000"),
+        (
+            "curves.draft.contexts.0.rows",
+            lambda one: one | {"1": [5e-324] * 3},
+            "figures cannot be computed",
+        ),
+        ("causes.0.tokens", 0, "figures cannot be computed"),
+        ("samples.2.work.rows", {"-3": 6}, "$.samples[2].work.rows: '-3' does not match"),
+        ("setting.chip", "chip \ud800", "$.setting.chip holds half a character"),
+        (
+            "samples",
+            lambda found: [one | {"block": one["block"] | {"temperature": 0.7}} for one in found],
+            "nothing was decoded greedily",
+        ),
     ],
 )
 def test_an_edit_that_is_signed_again_is_noticed(
-    sound: dict[str, Any], edit: Callable[[dict[str, Any]], None], says: str
+    sound: dict[str, Any], path: str, edit: Any, says: str, tmp_path: Path
 ) -> None:
-    content = deepcopy(sound)
-    edit(content)
-    assert says in problem(signed(content))
-
-
-def no_figure(content: dict[str, Any]) -> None:
-    content["figures"]["groups"][0]["rows"][2]["speedup"] = float("nan")
-
-
-def endless_speed(content: dict[str, Any]) -> None:
-    content["samples"][2]["tokens_per_second"] = float("inf")
-
-
-def many_bytes(content: dict[str, Any]) -> None:
-    content["setting"]["drafts"]["draft"]["bytes"] = 10**400
-
-
-def no_time(content: dict[str, Any]) -> None:
-    content["curves"]["draft"]["contexts"][0]["rows"]["1"] = [5e-324] * 3
-
-
-def no_tokens(content: dict[str, Any]) -> None:
-    content["causes"][0]["tokens"] = 0
-
-
-def rows_below_one(content: dict[str, Any]) -> None:
-    content["samples"][2]["work"]["rows"] = {"-3": 6}
-
-
-def half_a_character(content: dict[str, Any]) -> None:
-    content["setting"]["chip"] = "chip \ud800"
-
-
-def only_sampled(content: dict[str, Any]) -> None:
-    for one in content["samples"]:
-        one["block"]["temperature"] = 0.7
-
-
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (no_figure, "$.figures.groups[0].rows[2].speedup is nan, which is no measured number"),
-        (endless_speed, "$.samples[2].tokens_per_second is inf"),
-        (many_bytes, "$.setting.drafts.draft.bytes is 1000"),
-        (no_time, "figures cannot be computed"),
-        (no_tokens, "figures cannot be computed"),
-        (rows_below_one, "$.samples[2].work.rows: '-3' does not match"),
-        (half_a_character, "$.setting.chip holds half a character"),
-        (only_sampled, "nothing was decoded greedily"),
-    ],
-)
-def test_what_nothing_measures_is_a_problem_and_no_crash(
-    sound: dict[str, Any], edit: Callable[[dict[str, Any]], None], says: str, tmp_path: Path
-) -> None:
-    content = deepcopy(sound)
-    edit(content)
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(signed(content)))
-    assert says in "\n".join(check_file(path))
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(signed(edited(sound, path, edit))))
+    assert says in "\n".join(check_file(file))
 
 
 def test_a_result_stays_valid_when_tokalign_predicts_otherwise(sound: dict[str, Any]) -> None:
