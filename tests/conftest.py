@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fixtures import (  # noqa: F401
     bielik,
+    demo_pair,
     echo,
     llama,
     no_cache_of_the_user,

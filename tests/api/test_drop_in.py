@@ -172,16 +172,6 @@ def test_mlx_lms_store_of_caches_keeps_both_contexts(pair: dict[str, Any]) -> No
         assert got == plain(pair["model"], edited, 9)[: len(got)]
 
 
-def test_a_cache_that_was_filled_elsewhere_stays_in_front(pair: dict[str, Any]) -> None:
-    cache, text = make_prompt_cache(pair["model"]), [5, 6, 7, 8]
-    pair["model"](mx.array([text]), cache=cache)
-    found = tokalign.stream_generate(
-        pair["model"], pair["tokenizer"], [9, 10], max_tokens=8, prompt_cache=cache
-    )
-    tokens = [response.token for response in found]
-    assert tokens == plain(pair["model"], [*text, 9, 10], 8)[: len(tokens)]
-
-
 @pytest.mark.parametrize(("length", "step"), [(3, 32), (80, 32), (25, 5)])
 def test_the_progress_of_the_prompt_is_mlx_lms(
     pair: dict[str, Any], length: int, step: int
@@ -269,19 +259,6 @@ def test_tokens_that_are_added_after_a_call_count_in_the_next_one() -> None:
     assert as_tokenizer(tokenizer) is after
 
 
-def test_a_tokenizer_of_transformers_writes_mlx_lms_text() -> None:
-    model, wrapped = tokalign.load(str(DEMO / "target"))
-    tokenizer = wrapped._tokenizer
-    expected, found = (
-        [
-            (r.token, r.text, r.finish_reason)
-            for r in stream(model, tokenizer, "Wisła jest", max_tokens=20)
-        ]
-        for stream in (mlx_lm.stream_generate, tokalign.stream_generate)
-    )
-    assert found == expected
-
-
 def test_load_notes_the_tokenizer_of_a_model(tmp_path: Path) -> None:
     target = tokalign.load(str(write_model(tmp_path / "target", vocabulary_size=420)))
     draft = tokalign.load(str(write_model(tmp_path / "draft", vocabulary_size=340, seed=1)))
@@ -299,57 +276,6 @@ def test_the_same_tokens_count_as_drafted(method: str, max_tokens: int) -> None:
     found = tokalign.stream_generate(model, tokenizer, "Wisła jest", method=method, **given)
     theirs = mlx_lm.stream_generate(model, tokenizer, "Wisła jest", **given)
     assert [r.from_draft for r in found] == [r.from_draft for r in theirs]
-
-
-class Unlike:
-    """A logits processor with a state of its own: it rules out the ids that it was told last."""
-
-    def __init__(self) -> None:
-        self.last: list[int] = []
-
-    def __call__(self, ids: mx.array, logits: mx.array) -> mx.array:
-        self.last = [*self.last[-5:], int(ids[-1].item())]
-        return mx.where(
-            (mx.arange(logits.shape[-1])[:, None] == mx.array(self.last)).any(axis=1),
-            -mx.inf,
-            logits,
-        )
-
-
-@pytest.mark.parametrize("method", ["auto", "copy", "plain"])
-def test_processors_may_keep_a_state(method: str) -> None:
-    """As long as no model drafts, they are called as mlx-lm calls them."""
-    model, tokenizer = tokalign.load(str(DEMO / "target"))
-    model.set_dtype(mx.float32)
-    prompt = "tak tak nie tak tak nie tak tak"
-    found, expected = (
-        [
-            r.token
-            for r in stream(
-                model, tokenizer, prompt, max_tokens=40, logits_processors=[Unlike()], **how
-            )
-        ]
-        for stream, how in (
-            (tokalign.stream_generate, {"method": method}),
-            (mlx_lm.stream_generate, {}),
-        )
-    )
-    assert found == expected
-
-
-@pytest.mark.parametrize("how", METHODS, ids=str)
-def test_a_seed_of_mlx_gives_mlx_lms_text(how: dict[str, Any]) -> None:
-    model, tokenizer = tokalign.load(str(DEMO / "target"))
-    model.set_dtype(mx.float32)
-    given = {"max_tokens": 40, "sampler": make_sampler(0.7, top_p=0.95)}
-    mx.random.seed(3)
-    theirs = mlx_lm.stream_generate(model, tokenizer, "Wisła jest", **given)
-    expected = [r.token for r in theirs]
-    if how.get("method") == "draft" or not how:
-        given["draft_model"] = model
-    mx.random.seed(3)
-    found = tokalign.stream_generate(model, tokenizer, "Wisła jest", **given, **how)
-    assert [r.token for r in found] == expected
 
 
 def test_generate_prints_what_mlx_lm_prints(capsys: pytest.CaptureFixture[str]) -> None:

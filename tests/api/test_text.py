@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from small_tables import dictionary_bundle
 
 import tokalign
 from tokalign.build.alignment.alignment_bundle import build_alignment
-from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
 from tokalign.tables.bundle import write_bundle
 
@@ -102,30 +101,6 @@ def tables(pair: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return tmp_path
 
 
-@pytest.mark.parametrize("as_given", [str, Path])
-def test_tables_are_named_by_a_string_or_a_path(
-    pair: dict[str, Any], tables: Path, as_given: Callable[[Path], str | Path]
-) -> None:
-    alone = {k: v for k, v in pair.items() if not k.startswith("draft")}
-    dictionary = as_given(tables / "pl.dictionary.tok")
-    alignment = as_given(tables / "draft.alignment.tok")
-    by_table = list(
-        tokalign.stream_generate(
-            prompt=PROMPT,
-            max_tokens=24,
-            method="dictionary",
-            num_draft_tokens=4,  # on a busy machine `auto` may draft nothing
-            dictionary=dictionary,
-            **alone,
-        )
-    )
-    assert "dictionary" in {r.source for r in by_table}
-    by_model = tokalign.stream_generate(
-        prompt=PROMPT, max_tokens=24, method="draft", alignment=alignment, **pair
-    )
-    assert [r.token for r in by_table] == [r.token for r in by_model] == plain(pair, 24)
-
-
 def test_a_dictionary_is_chosen_by_language(pair: dict[str, Any], tables: Path) -> None:
     def sources(**given: Any) -> set[str]:
         alone = {"model": pair["model"], "tokenizer": pair["tokenizer"]}
@@ -186,11 +161,6 @@ def test_an_output_matches_its_grammar(pair: dict[str, Any], method: str) -> Non
         assert text in ("żółty", "zielony")
     with pytest.raises(UsageError, match="grammar has to be"):
         tokalign.stream_generate(prompt=PROMPT, grammar={"type": "object"}, **pair)
-
-
-def test_two_tokenizers_without_translation_are_refused(pair: dict[str, Any]) -> None:
-    with pytest.raises(IncompatibleError, match="needs one tokenizer"):
-        tokalign.stream_generate(prompt=PROMPT, translation="none", **pair)
 
 
 @pytest.mark.parametrize("draft_seed", [0, 1])

@@ -95,13 +95,6 @@ def test_ranges_are_what_comparing_every_token_gives(tokens: list[bytes], prefix
     assert set(HealingTrie.of(tokens).extending(prefix).tolist()) == longer
 
 
-def test_extended_of_a_real_vocabulary(tokenizer: Tokenizer[Any]) -> None:
-    order, tokens = tokenizer.bpe.order, tokenizer.bpe.tokens
-    for token in order.ids[::997]:
-        first, last = order.extending(tokens[token])
-        assert (token in order.extended) == (first < last)
-
-
 @given(st.text(alphabet=" aż\n", max_size=20))
 @settings(max_examples=300)
 def test_words_are_cut_after_anything_but_spaces(text: str) -> None:

@@ -19,7 +19,6 @@ import zstandard
 from canonical import is_canonical_piece, ordinary_tokens
 from places import ROOT, shared_folder
 
-from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -151,17 +150,3 @@ def test_a_million_tokens_of_text_are_canonical_and_what_is_cut_elsewhere_is_not
         refused += other != ids
     assert tokens >= parts * TOKENS_PER_PART
     assert refused > len(pieces) / 5
-
-
-@pytest.mark.slow
-def test_pushing_text_in_any_parts_gives_the_library_s_encoding(subject: Tokenizer[Any]) -> None:
-    draw, pushes = Random(29), 0
-    for _, line in zip(range(400), lines(), strict=False):
-        data, encoder, at = subject.text_bytes(line), IncrementalEncoder(subject.bpe), 0
-        while at < len(data):
-            settled, size = encoder.ids[: encoder.settled], draw.randint(1, 12)
-            encoder.push(data[at : at + size])
-            assert encoder.ids[: len(settled)] == settled
-            at, pushes = at + size, pushes + 1
-        assert encoder.ids == subject.encode(line)
-    assert pushes > 5000

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import taught_drafter
-from random_models import VOCABULARY, generate, random_model
+from random_models import VOCABULARY, generate, random_model, rounds_of
 
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
@@ -24,13 +24,11 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Context, Drafter, Round
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -59,7 +57,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 @cache
 def drafter() -> RecurrentDrafter:
-    plain = generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
+    plain = generate(NoDrafter(), Sampling())
     return taught_drafter(random_model(), [*PROMPT, *plain[:28]])
 
 
@@ -75,22 +73,13 @@ def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) ->
     )
 
 
-def rounds_of(
-    drafter: Drafter, session: TargetModelSession, sampling: Sampling, tokens: int = 40
-) -> tuple[list[int], list[Round]]:
-    context = Context([TargetId(i) for i in PROMPT])
-    verifier = TargetVerifier(session, sampling)
-    events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)))
-    return list(context.emitted), [event for event in events if isinstance(event, Round)]
-
-
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_the_output_is_plain_decoding_s(sampling: str, how: str) -> None:
     chosen = SAMPLINGS[sampling]
     session = opened()
     emitted, rounds = rounds_of(beam_drafter(session, chosen, **HOW[how]), session, chosen)
-    assert emitted == generate(NoDrafter(), chosen, prompt=PROMPT, tokens=40)
+    assert emitted == generate(NoDrafter(), chosen)
     assert not rounds[0].tree  # nothing is known before the first pass
     if sampling == "greedy":
         assert len(rounds) < 25
@@ -105,7 +94,7 @@ def test_its_answer_joins_the_one_tree(sampling: str) -> None:
     given = Knowledge.given(FREE_ROWS)
     joined = Planner(given, hybrid, beam_drafter(session, chosen), steps=4, clock=None)
     emitted, rounds = rounds_of(joined, session, chosen)
-    assert emitted == generate(NoDrafter(), chosen, prompt=PROMPT, tokens=40)
+    assert emitted == generate(NoDrafter(), chosen)
     assert max(len(one.tree) for one in rounds) == 15
     assert all(SOURCE in one.tree.sources for one in rounds[1:-2])
 
@@ -115,7 +104,7 @@ def test_a_target_without_trees_is_given_chains() -> None:
     session = opened(cache=layers)
     chains = beam_drafter(session, Sampling(), branches=session.can_branch)
     emitted, rounds = rounds_of(chains, session, Sampling())
-    assert emitted == generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
+    assert emitted == generate(NoDrafter(), Sampling())
     assert all(one.tree.chain_length == len(one.tree) for one in rounds)
 
 
@@ -206,20 +195,13 @@ class Ticking:
 def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
     """Of each request: there, a drafter has no hidden state yet and is not to blame."""
     knowledge, clock = cheap_drafts(), Ticking()
-    plain = generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
-    for _ in range(3):
-        session = opened()
-        verifier = TargetVerifier(session, Sampling())
-        model = beam_drafter(session, Sampling())
-        planner = Planner(knowledge, Hybrid([]), model, clock=clock)
-        context = Context([TargetId(i) for i in PROMPT])
-        known, rounds = knowledge.model.acceptance.probabilities(4), []
-        for event in decode(context, planner, verifier, limits=Limits(max_tokens=40)):
-            if isinstance(event, Round):
-                rounds.append(event)
-                if len(rounds) == 1:
-                    assert knowledge.model.acceptance.probabilities(4) == known
-        assert list(context.emitted) == plain
+    plain = generate(NoDrafter(), Sampling())
+    for tokens in (1, 40) * 3:
+        session, known = opened(), knowledge.model.acceptance.probabilities(4)
+        planner = Planner(knowledge, Hybrid([]), beam_drafter(session, Sampling()), clock=clock)
+        emitted, rounds = rounds_of(planner, session, limits=Limits(max_tokens=tokens))
+        assert emitted == plain[:tokens]
         assert not rounds[0].draft_passes
-        assert sum(one.draft_passes > 0 for one in rounds) >= 3
-        assert knowledge.model.acceptance.probabilities(4) != known
+        learned = knowledge.model.acceptance.probabilities(4) != known
+        assert learned == (tokens > 1)
+        assert sum(one.draft_passes > 0 for one in rounds) >= 3 * learned

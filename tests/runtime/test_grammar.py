@@ -14,8 +14,8 @@ import pytest
 import regex
 from jsonschema import validate
 from llguidance import LLMatcher
-from places import DEMO
-from small_tables import table_of
+from random_models import emitted
+from small_tables import half_right
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.errors import IncompatibleError, UsageError
@@ -75,24 +75,17 @@ METHODS = [("copy", "none"), ("dictionary", "none"), ("draft", "exact"), ("hybri
 PROMPT, TOKENS = "Wczoraj rano", 90
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[LanguageModel[Any], LanguageModel[Any]]:
-    return (
-        LanguageModel.from_folder(DEMO / "target", dtype="float32"),
-        LanguageModel.from_folder(DEMO / "draft", dtype="float32"),
-    )
-
-
+Pair = tuple[LanguageModel[Any], LanguageModel[Any]]
 Emit = Callable[..., tuple[list[int], str, str]]
 
 
 @pytest.fixture(scope="module")
-def emit(pair: tuple[LanguageModel[Any], LanguageModel[Any]]) -> Emit:
+def emit(demo_pair: Pair) -> Emit:
     """The ids, the text and the end of a generation; that of plain decoding is made once."""
-    target, draft = pair
+    target, draft = demo_pair
     pair_tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
 
-    def emitted(
+    def run(
         sampling: Any, grammar: Grammar | None, tokens: int = TOKENS, **how: Any
     ) -> tuple[list[int], str, str]:
         decoder = Decoder(
@@ -107,18 +100,16 @@ def emit(pair: tuple[LanguageModel[Any], LanguageModel[Any]]) -> Emit:
         text = "".join(part for part, _ in generation.texts())
         return list(generation.context.emitted), text, generation.summary()["finish_reason"]
 
-    plain = cache(
-        lambda sampling, kind: emitted(SAMPLINGS[sampling], CHECKED[kind][0], method="plain")
-    )
-    return lambda *given, **how: emitted(*given, **how) if how or len(given) > 2 else plain(*given)
+    plain = cache(lambda sampling, kind: run(SAMPLINGS[sampling], CHECKED[kind][0], method="plain"))
+    return lambda *given, **how: run(*given, **how) if how or len(given) > 2 else plain(*given)
 
 
 @pytest.mark.parametrize(("sampling", "kind"), PLAIN)
 def test_the_output_matches_the_grammar_and_is_that_of_a_plain_mask(
-    pair: tuple[LanguageModel[Any], LanguageModel[Any]], emit: Emit, sampling: str, kind: str
+    demo_pair: Pair, emit: Emit, sampling: str, kind: str
 ) -> None:
     """The mask is made by another path: a logits processor, with a new matcher for every row."""
-    target, _ = pair
+    target, _ = demo_pair
     prompt = len(with_bos(target.tokenizer, target.tokenizer.encode(PROMPT)))
     grammar, check = CHECKED[kind]
 
@@ -146,18 +137,13 @@ def test_what_drafts_changes_nothing(
 ) -> None:
     """The sources know parts of the output, so that some proposals are wrong, some forbidden."""
     plain, _, _ = emit(sampling, kind)
-    ids = [*plain[:18], *plain[5:]]
-    entries = {(ids[i],): ((ids[i + 1], ids[i + 4]), 0.8) for i in range(0, len(ids) - 4, 3)}
-    store = OutputStore()
-    store.add(plain[3:9])
     drafted, _, ends = emit(
         SAMPLINGS[sampling],
         CHECKED[kind][0],
         method=method,
         translation=translation,
         num_draft_tokens=4,
-        dictionary=table_of(entries or {(1,): ((2,), 0.5)}, 4000),
-        outputs=(store.text,),
+        **half_right(plain, 4000),
     )
     assert (drafted, ends) == (plain, "stop")
 
@@ -165,9 +151,9 @@ def test_what_drafts_changes_nothing(
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 @pytest.mark.parametrize("method", ["copy", "hybrid"])
 def test_forced_ids_are_never_rejected_and_forbidden_ones_never_drafted(
-    pair: tuple[LanguageModel[Any], LanguageModel[Any]], sampling: str, method: str
+    demo_pair: Pair, sampling: str, method: str
 ) -> None:
-    target, _ = pair
+    target, _ = demo_pair
     grammar = CHECKED["schema"][0]
     store = OutputStore()
     store.add(target.tokenizer.encode('Wczoraj rano {"imię": "Wczoraj rano", "wiek": [], }'))
@@ -178,9 +164,7 @@ def test_forced_ids_are_never_rejected_and_forbidden_ones_never_drafted(
         grammar=grammar,
     )
     prompt = decoder.prompt(PROMPT, use_template=False)
-    generation = Generation(decoder, prompt, max_tokens=TOKENS)
-    for _ in generation:
-        pass
+    emitted(generation := Generation(decoder, prompt, max_tokens=TOKENS))
     constraint, ids, forced = decoder.constrain(grammar, prompt.target), list(prompt.target), 0
     for one in generation.rounds:
         states = [constraint.after(ids)]
@@ -207,9 +191,9 @@ def test_a_cut_output_says_so_and_is_a_prefix(emit: Emit) -> None:
 
 
 def test_rows_of_a_tree_are_those_of_their_paths(
-    pair: tuple[LanguageModel[Any], LanguageModel[Any]],
+    demo_pair: Pair,
 ) -> None:
-    target, _ = pair
+    target, _ = demo_pair
     tokenizer, prompt = target.tokenizer, [5, 6]
     grammar = Grammar.json_schema(SCHEMA)
     right = tokenizer.encoder.encode(b'{"imi\xc4\x99": "Ala", "wiek": 3')
@@ -229,9 +213,9 @@ def test_rows_of_a_tree_are_those_of_their_paths(
 
 
 def test_a_thought_comes_before_the_grammar(
-    pair: tuple[LanguageModel[Any], LanguageModel[Any]], monkeypatch: pytest.MonkeyPatch
+    demo_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, _ = pair
+    target, _ = demo_pair
     monkeypatch.setattr("tokalign.runtime.grammar._THINKING", ("<|im_start|>", "<|im_end|>"))
     specials = target.tokenizer.vocabulary.special_ids
     begin, end = specials["<|im_start|>"], specials["<|im_end|>"]
@@ -247,7 +231,7 @@ def test_a_thought_comes_before_the_grammar(
 
 
 def test_what_cannot_be_followed_is_refused(
-    pair: tuple[LanguageModel[Any], LanguageModel[Any]],
+    demo_pair: Pair,
 ) -> None:
     for make in (
         lambda: Grammar.json_schema({"type": "strng"}),
@@ -262,7 +246,7 @@ def test_what_cannot_be_followed_is_refused(
             make()
         assert "\n" not in str(refused.value)
     assert Grammar.json_schema({"type": "object", "not": {}}, strict=False)
-    target, _ = pair
+    target, _ = demo_pair
     with pytest.raises(UsageError, match="end-of-text"):
         constrain(Grammar.json_object(), target.tokenizer, [1], frozenset())
     with pytest.raises(IncompatibleError, match="ids only"):

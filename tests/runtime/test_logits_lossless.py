@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mlx.core as mx
 import pytest
-from random_models import generate, random_model
+from random_models import generate, random_model, rounds_of
 
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Context, Round
-from tokalign.runtime.verify import TargetVerifier
-from tokalign.tokenizer.vocabulary import TargetId
-
-PROMPT = (5, 17, 3)
 
 
 def penalize_last(history: mx.array, logits: mx.array) -> mx.array:
@@ -42,19 +34,17 @@ SAMPLINGS: dict[str, Sampling] = {
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_trees_from_the_store_never_change_the_output(sampling: str, branches: bool) -> None:
     """The second request finds what the first one left, so that much of it is drafted."""
-    plain = generate(NoDrafter(), SAMPLINGS[sampling], prompt=PROMPT, tokens=40)
+    plain = generate(NoDrafter(), SAMPLINGS[sampling])
     store, rounds = LogitStore(), []
     for _ in range(2):
-        context = Context([TargetId(i) for i in PROMPT])
         model = random_model()
-        session: Any = TargetModelSession(model)
         noise = SAMPLINGS[sampling].noise_ahead(vocabulary_size(model))
         sources = [ContextCopy(), *logit_sources(store)]
         hybrid = Hybrid(sources, noise=noise, rows=7 if branches else None, branches=branches)
-        verifier = TargetVerifier(session, SAMPLINGS[sampling], store)
-        events = list(decode(context, hybrid, verifier, limits=Limits(max_tokens=40)))
-        assert list(context.emitted) == plain
-        rounds.append([event for event in events if isinstance(event, Round)])
+        session = TargetModelSession(model)
+        emitted, found = rounds_of(hybrid, session, SAMPLINGS[sampling], store=store)
+        assert emitted == plain
+        rounds.append(found)
     accepted = [name for one in rounds[1] for name in one.sources if name.startswith("logits")]
     assert accepted or not branches
     branched = [one for one in rounds[1] if one.tree.chain_length < len(one.tree)]

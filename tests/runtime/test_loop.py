@@ -12,8 +12,6 @@ from mlx_lm.generate import generate_step
 from random_models import RandomDrafter, generate, random_model
 
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
@@ -59,18 +57,6 @@ def test_plain_decoding_is_mlx_lms() -> None:
 def test_no_drafter_changes_the_output(sampling: Sampling, seed: int) -> None:
     plain = generate(NoDrafter(), sampling)
     assert generate(RandomDrafter(seed, plain), sampling) == plain
-
-
-def test_prompt_lookup_does_not_change_the_output() -> None:
-    prompt = [7, 8, 9, 7, 8, 9, 7, 8]
-    for sampling in (GREEDY, SAMPLED):
-        plain = generate(NoDrafter(), sampling, prompt=prompt)
-        assert generate(Hybrid([ContextCopy()]), sampling, prompt=prompt) == plain
-
-
-def test_sampling_depends_on_the_seed() -> None:
-    one, same, other = (generate(NoDrafter(), Sampling(temperature=1, seed=s)) for s in (1, 1, 2))
-    assert one == same != other
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,28 +8,20 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from places import DEMO
-from small_tables import table_of
+from random_models import emitted
+from small_tables import half_right, table_of
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.remembered import OutputStore
+from tokalign.tables.dictionary import Dictionaries
 
 ModelPair: TypeAlias = tuple[LanguageModel[Any], LanguageModel[Any]]
 TOKENS = 24
 PROMPTS = ("Wczoraj rano", "Napisz: „żółw 🐟”, potem def f(x):\n    return")
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
-
-
-@pytest.fixture(scope="module")
-def demo_pair() -> ModelPair:
-    return (
-        LanguageModel.from_folder(DEMO / "target", dtype="float32"),
-        LanguageModel.from_folder(DEMO / "draft", dtype="float32"),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +51,24 @@ def emit(
         ),
         sampler=sampling,
     )
-    generation = Generation(decoder, decoder.prompt(prompt, use_template=False), max_tokens=tokens)
-    for _ in generation:
-        pass
-    return list(generation.context.emitted)
+    given = decoder.prompt(prompt, use_template=False)
+    return emitted(Generation(decoder, given, max_tokens=tokens))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(
-    ("method", "translation"),
+    ("method", "translation", "knowing"),
     [
-        ("copy", "none"),
-        ("draft", "context:5"),
-        ("draft", "intersection"),
-        ("draft", "exact"),
-        ("hybrid", "exact"),
+        ("copy", "none", 0),
+        ("draft", "context:5", 0),
+        ("draft", "intersection", 0),
+        ("draft", "exact", 0),
+        ("hybrid", "exact", 0),
+        ("dictionary", "none", 1),
+        ("copy", "none", 1),
+        ("hybrid", "exact", 1),
+        ("dictionary", "none", 2),
+        ("hybrid", "exact", 2),
     ],
 )
 @pytest.mark.slow
@@ -83,8 +78,18 @@ def test_the_demo_pair_is_lossless(
     sampling: str,
     method: str,
     translation: str,
+    knowing: int,
 ) -> None:
+    """knowing: how many dictionaries, and an earlier output, know parts of the output."""
     for prompt in PROMPTS:
+        plain = plain_output(sampling, prompt)
+        how: dict[str, Any] = {"num_draft_tokens": 3}
+        if knowing:
+            size = len(demo_pair[0].tokenizer.vocabulary)
+            how = half_right(plain, size)
+        if knowing == 2:
+            both = {"dictionary:a": how["dictionary"], "dictionary:b": table_of({}, size)}
+            how["dictionary"] = Dictionaries(both)
         drafted = emit(
             demo_pair,
             SAMPLINGS[sampling],
@@ -92,36 +97,7 @@ def test_the_demo_pair_is_lossless(
             TOKENS,
             method=method,
             translation=translation,
-            num_draft_tokens=3,
-        )
-        assert drafted == plain_output(sampling, prompt)
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("method", ["dictionary", "copy", "hybrid"])
-@pytest.mark.slow
-def test_all_sources_together_are_lossless(
-    demo_pair: ModelPair,
-    plain_output: Callable[[str, str], list[int]],
-    sampling: str,
-    method: str,
-) -> None:
-    """Table and session know parts of the output, so that some proposals of each are wrong."""
-    for prompt in PROMPTS:
-        plain = plain_output(sampling, prompt)
-        ids = [*plain[:18], *plain[5:]]
-        entries = {(ids[i],): ((ids[i + 1], ids[i + 4]), 0.8) for i in range(0, len(ids) - 4, 3)}
-        store = OutputStore()
-        store.add(plain[8:16])
-        drafted = emit(
-            demo_pair,
-            SAMPLINGS[sampling],
-            prompt,
-            TOKENS,
-            method=method,
-            translation="exact",
-            dictionary=table_of(entries, len(demo_pair[0].tokenizer.vocabulary)),
-            outputs=(store.text,),
+            **how,
         )
         assert drafted == plain
 
@@ -130,7 +106,6 @@ def test_all_sources_together_are_lossless(
 @pytest.mark.shared
 @pytest.mark.parametrize("draft", ["draft-llama-tiny", "draft-polish-tiny"])
 def test_the_shared_pairs_are_lossless(shared_data: Path, draft: str) -> None:
-    """A short run; `lab/benchmarks/lossless.py` does 30 prompts of 128 tokens with everything."""
     models = shared_data / "models"
     pair = (
         LanguageModel.from_folder(models / "target-bielik-tiny", dtype="float32"),

@@ -95,19 +95,9 @@ def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() ->
 
 
 def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def replace_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def replace_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
+    data = path.read_bytes()
+    at = len(data) // 2
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
 BROKEN: dict[str, Callable[[Path], object]] = {
@@ -115,8 +105,8 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "a bit": flip,
     "huge": lambda path: os.truncate(path, 1 << 40),
-    "folder": replace_by_folder,
-    "pipe": replace_by_pipe,
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "unreadable": lambda path: path.write_bytes(b"tokalign" + bytes(1000)),
 }
 

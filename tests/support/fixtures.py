@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from places import shared_folder
+from places import DEMO, shared_folder
 
 from tokalign.names import registry
 from tokalign.names.registry import resolve_tokenizer
@@ -97,6 +97,15 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer[Any]:
     """Each official tokenizer in turn."""
     found: Tokenizer[Any] = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="session")
+def demo_pair() -> tuple[Any, Any]:
+    """Target and draft model of the demo, in float32; nobody changes them."""
+    from tokalign.runtime.decoder import LanguageModel
+
+    target, draft = DEMO / "target", DEMO / "draft"
+    return tuple(LanguageModel.from_folder(one, dtype="float32") for one in (target, draft))
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,9 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from small_tables import dictionary_bundle
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import Entries, pack
-from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import FORMAT_VERSION, MAGIC, Bundle
 from tokalign.tables.logit_rows import ID_BITS, KEPT, KIND, LogitRows
@@ -24,29 +22,9 @@ def backoff_bundle(
     target: Tokenizer[Any], answers: Mapping[int, tuple[int, float]], p_min: float = 0.0
 ) -> Bundle:
     """A back-off dictionary that expects `answers[id]`, an id with its probability, after an id."""
+    entries = {(token,): ((found,), probability) for token, (found, probability) in answers.items()}
     size = len(target.vocabulary)
-    width = 2 if size <= 1 << 16 else 4
-    known = sorted(answers)
-    levels = grow_tree([TokenNgrams(np.array(known, f"u{width}")[:, None], np.ones(len(known)))])
-    entries = Entries(
-        length=1,
-        nodes=np.arange(len(known)),
-        ids=np.array([answers[i][0] for i in known]),
-        probabilities=np.array([answers[i][1] for i in known], dtype=np.float32),
-    )
-    table = pack(levels, [entries], vocabulary_size=size, p_min=p_min)
-    return Bundle(
-        kind="dictionary",
-        fingerprints={"target": target.fingerprint},
-        parameters={
-            "kind": "backoff",
-            "language": "pl",
-            "vocabulary_size": size,
-            **table.parameters.to_header(),
-        },
-        statistics={"entries": len(table)},
-        sections=table.to_sections(),
-    )
+    return dictionary_bundle(entries, size, target.fingerprint, p_min=p_min)
 
 
 def logits_bundle(target: Tokenizer[Any], rows: Mapping[tuple[int, ...], Sequence[int]]) -> Bundle:

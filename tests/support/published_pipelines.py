@@ -32,8 +32,6 @@ _GPT4O = max(KNOWN_PATTERNS, key=len)
 
 PIPELINES: dict[str, tuple[Step, ...]] = {
     "SmolLM2": (digits(individual=True), GPT2),
-    "StarCoder2": (digits(individual=True), GPT2),
-    "Command R": (digits(individual=True), GPT2),
     "DeepSeek V3": (
         isolated(r"\p{N}{1,3}"),
         isolated("[一-龥぀-ゟ゠-ヿ]+"),

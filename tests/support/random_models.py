@@ -14,10 +14,11 @@ from mlx.utils import tree_map
 from mlx_lm.models.llama import Model, ModelArgs
 from small_tokenizers import write_tokenizer
 
+from tokalign.runtime.generate import Generation
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -100,9 +101,29 @@ def generate(
     store: RowStore | None = None,
 ) -> list[int]:
     """The ids that the random model emits after `prompt`."""
-    context = Context([TargetId(i) for i in prompt])
     session = session or TargetModelSession(random_model())
-    verifier = TargetVerifier(session, sampling, store)
-    for _ in decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)):
+    limits = Limits(max_tokens=tokens)
+    return rounds_of(drafter, session, sampling, prompt=prompt, limits=limits, store=store)[0]
+
+
+def rounds_of(
+    drafter: Drafter,
+    session: TargetModelSession,
+    sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
+    *,
+    prompt: Sequence[int] = (5, 17, 3),
+    limits: Limits = Limits(max_tokens=40),  # noqa: B008
+    store: RowStore | None = None,
+) -> tuple[list[int], list[Round]]:
+    """The ids that a session emits after `prompt`, and the rounds that they came in."""
+    context = Context([TargetId(i) for i in prompt])
+    events = decode(context, drafter, TargetVerifier(session, sampling, store), limits=limits)
+    rounds = [event for event in events if isinstance(event, Round)]
+    return list(context.emitted), rounds
+
+
+def emitted(generation: Generation) -> list[int]:
+    """The ids of a generation, which is run to its end."""
+    for _ in generation:
         pass
-    return list(context.emitted)
+    return list(generation.context.emitted)

@@ -12,9 +12,11 @@ from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import Entries, make_table, pack
 from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.runtime.remembered import OutputStore
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 def bundle_of(sections: Mapping[str, bytes]) -> Bundle:
@@ -38,7 +40,9 @@ def write_dictionary(
     return path
 
 
-def table_of(entries: Mapping[Any, tuple[Any, float]], vocabulary_size: int) -> BackoffTable:
+def table_of(
+    entries: Mapping[Any, tuple[Any, float]], vocabulary_size: int, p_min: float = 0.01
+) -> BackoffTable:
     """A table in which each context is followed by these ids, each of them so probably.
 
     Ends of contexts are stored too, as they are in every table; what follows them alone has the
@@ -69,7 +73,7 @@ def table_of(entries: Mapping[Any, tuple[Any, float]], vocabulary_size: int) -> 
                 probabilities=np.array([p for _, p in found], dtype=np.float32),
             )
         )
-    return pack(grow_tree(orders), stored, vocabulary_size=vocabulary_size, p_min=0.01)
+    return pack(grow_tree(orders), stored, vocabulary_size=vocabulary_size, p_min=p_min)
 
 
 def dictionary_bundle(
@@ -77,9 +81,10 @@ def dictionary_bundle(
     vocabulary_size: int,
     fingerprint: str,
     language: str | None = "pl",
+    p_min: float = 0.01,
 ) -> Bundle:
     """The table of these entries (`table_of`) as a bundle."""
-    table = table_of(entries, vocabulary_size)
+    table = table_of(entries, vocabulary_size, p_min)
     return Bundle(
         kind="dictionary",
         fingerprints={"target": fingerprint},
@@ -110,3 +115,18 @@ def write_alignment(path: Path, draft: Tokenizer[Any], target: Tokenizer[Any]) -
     """The alignment of a pair; returns the path."""
     write_bundle(path, build_alignment(draft, target, []))
     return path
+
+
+def half_right(ids: Sequence[int], vocabulary_size: int) -> dict[str, Any]:
+    """A dictionary and an earlier output, for `Drafting`, that know parts of an output.
+
+    Some of what they propose is wrong.
+    """
+    known = [*ids[: 3 * len(ids) // 4], *ids[5:]]
+    entries = {
+        (known[i],): ((known[i + 1], known[i + 4]), 0.8) for i in range(0, len(known) - 4, 3)
+    }
+    store = OutputStore()
+    store.add([TargetId(token) for token in ids[len(ids) // 3 : 2 * len(ids) // 3]])
+    table = table_of(entries or {(1,): ((2,), 0.5)}, vocabulary_size)
+    return {"dictionary": table, "outputs": (store.text,)}

@@ -16,13 +16,12 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm.models
 from mlx.utils import tree_map_with_path
-from small_tables import table_of
+from small_tables import half_right
 
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -449,15 +448,10 @@ def with_lookups(
 
     The dictionary and an earlier output to copy from hold some of the right ids, and wrong ones.
     """
-    ids = [*right[: len(right) // 2], *right[5:]]
-    entries = {(ids[i],): ((ids[i + 1], ids[i + 4]), 0.8) for i in range(0, len(ids) - 4, 3)}
-    store = OutputStore()
-    store.add([TargetId(token) for token in ids])
     drafting = Drafting(
         method=method,
-        dictionary=table_of(entries, len(tokenizer.vocabulary)),
-        outputs=(store.text,),
         draft_rows=6 if method == "hybrid" else None,
+        **half_right(right, len(tokenizer.vocabulary)),
     )
     target = LanguageModel(model=model, tokenizer=tokenizer)
     decoder = Decoder(target=target, draft=None, drafting=drafting, sampler=Sampling())

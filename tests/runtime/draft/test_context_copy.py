@@ -76,15 +76,6 @@ def test_a_text_that_repeats_itself_is_recognized() -> None:
     assert faithful.probability(ONLY, 6) > CopyReliability().probability(ONLY, 6)
 
 
-def test_nothing_is_carried_from_one_request_to_the_next() -> None:
-    text = [TargetId(i) for i in (1, 2, 3, 1, 2, 3, 1, 2)]
-    fresh = ContextCopy()
-    before = fresh.expect(fresh.follow(text))
-    ContextCopy().follow(text * 5)
-    again = ContextCopy()
-    assert again.expect(again.follow(text)) == before
-
-
 def test_an_output_may_go_beyond_the_end_of_a_text_that_it_was_predicted_by() -> None:
     predicted = SuffixAutomaton(TargetId(i) for i in (1, 2, 3, 4))
     copy = ContextCopy(predicted)

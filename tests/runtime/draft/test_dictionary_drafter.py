@@ -7,15 +7,11 @@ from math import exp, prod
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tables import table_of
+from small_tables import counted, table_of
 
-from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import make_table
-from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.lookup import (
     PROMPT_END,
@@ -32,18 +28,9 @@ from tokalign.tables.dictionary import SOURCE, Dictionaries
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] * 30
 
 
-def backoff_of(text: list[int]) -> BackoffTable:
-    orders = []
-    for n in range(1, 6):
-        windows = np.lib.stride_tricks.sliding_window_view(np.array(text, dtype=np.uint16), n)
-        ids, counts = np.unique(windows, axis=0, return_counts=True)
-        orders.append(TokenNgrams(ids, counts))
-    return make_table(grow_tree(orders), vocabulary_size=100, max_bytes=10_000)
-
-
 @cache
 def table() -> BackoffTable:
-    return backoff_of(TEXT)
+    return counted(TEXT)
 
 
 contexts = st.lists(st.integers(0, 9), max_size=12)
@@ -73,7 +60,7 @@ def test_a_source_expects_the_tables_chain_id_by_id(ids: Any) -> None:
 
 
 def test_alternatives_are_offered_after_the_best_id_and_less_surely_than_the_table_says() -> None:
-    alternatives = backoff_of([1, 2, 1, 2, 1, 3, 1, 2, 1, 4, 1, 3] * 20)
+    alternatives = counted([1, 2, 1, 2, 1, 3, 1, 2, 1, 4, 1, 3] * 20)
     [source] = dictionary_sources(alternatives)
     ids: Any = [1]
     state: Any = source.follow(ids)

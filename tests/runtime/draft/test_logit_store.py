@@ -51,15 +51,6 @@ def test_every_row_of_a_tree_is_found_under_the_ids_before_it() -> None:
         assert after(store, *key) is None
 
 
-def test_the_latest_row_takes_the_place_of_an_older_one() -> None:
-    store = LogitStore()
-    for first in (100, 200):
-        store.learn(ids(9), TokenTree(), *rows(first))
-    found = after(store, 9)
-    assert found is not None
-    assert found[0][0] == 200
-
-
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60))
 def test_a_small_store_forgets_and_never_confuses(pairs: list[tuple[int, int]]) -> None:

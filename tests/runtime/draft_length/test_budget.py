@@ -100,37 +100,6 @@ def test_waiting_for_a_draft_does_not_end_drafting_before_it_has_begun() -> None
     assert not budget.is_spent
 
 
-def test_plain_rounds_pay_a_loss_back() -> None:
-    budget, rounds = DraftBudget(), 0
-    budget.account(SLACK + 2.0, 1, expected=SLACK + 2.0, plain=1.0)
-    assert budget.is_spent
-    while budget.is_spent:
-        budget.account(1.0, 1, expected=1.0, plain=1.0)
-        rounds += 1
-    assert rounds == pytest.approx((1.0 - SHARE + REST) / SHARE, abs=2)
-
-
-def test_what_was_gained_may_be_lost_again() -> None:
-    """With a credit as large as what was gained, it takes all of that and the slack to be spent."""
-    budget, rounds = DraftBudget(), 0
-    for _ in range(20):
-        budget.account(1.0, 3, expected=1.0, plain=1.0)  # gains 2 passes
-    while not budget.is_spent:
-        budget.account(2.0, 1, expected=2.0, plain=1.0)  # loses 1 pass
-        rounds += 1
-    assert rounds == pytest.approx(20 * 2 + SLACK, rel=0.03)
-
-
-def test_no_more_than_the_credit_is_kept_of_what_was_gained() -> None:
-    budget, rounds = DraftBudget(), 0
-    for _ in range(1000):
-        budget.account(1.0, 3, expected=1.0, plain=1.0)
-    while not budget.is_spent:
-        budget.account(2.0, 1, expected=2.0, plain=1.0)
-        rounds += 1
-    assert rounds == pytest.approx(CREDIT + SLACK, rel=0.03)
-
-
 def test_trials_of_a_model_that_does_not_pay_back_off() -> None:
     trials, waits = Trials(16, at_once=True), list[int]()
     for _ in range(9):

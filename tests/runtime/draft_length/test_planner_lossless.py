@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from random_models import RandomDrafter, generate, random_model
+from random_models import RandomDrafter, generate, random_model, rounds_of
 from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.hybrid import Hybrid
@@ -14,14 +14,9 @@ from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Context
-from tokalign.runtime.verify import TargetVerifier
-from tokalign.tokenizer.vocabulary import TargetId
-
-PROMPT = (5, 17, 3)
 
 
 def erratic_clock(seed: int) -> Callable[[], float]:
@@ -44,12 +39,11 @@ def test_no_decision_changes_the_output(
     # By that clock no model can pay; it is to be tried all the same.
     monkeypatch.setattr(ModelWorth, "is_hopeless", lambda *_: False)
     sampling = Sampling(temperature=temperature, seed=seed)
-    plain = generate(NoDrafter(), sampling, prompt=PROMPT, tokens=120)
+    plain = generate(NoDrafter(), sampling, tokens=120)
     rows, drafts = PassTimes([1.0, 1.01], weight=0), PassTimes([0.01], weight=0)
     knowledge = Knowledge(costs=LearnedCosts(rows, drafts))
     drafted = 0
     for request in range(2):  # the second goes on with what the first has learned
-        context = Context([TargetId(i) for i in PROMPT])
         adversary = RandomDrafter(seed + 9, plain)
         model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
         source = ScriptedSource(plain[-1], 0.9)
@@ -59,8 +53,8 @@ def test_no_decision_changes_the_output(
             model if seed % 2 else None,
             clock=erratic_clock(seed + request),
         )
-        verifier = TargetVerifier(TargetModelSession(random_model()), sampling)
-        for event in decode(context, planner, verifier, limits=Limits(max_tokens=120)):
-            drafted += getattr(event, "accepted", 0)
-        assert list(context.emitted) == plain
+        session, limits = TargetModelSession(random_model()), Limits(max_tokens=120)
+        emitted, rounds = rounds_of(planner, session, sampling, limits=limits)
+        assert emitted == plain
+        drafted += sum(one.accepted for one in rounds)
     assert drafted or seed % 2 == 0  # a model is at least tried

@@ -94,21 +94,6 @@ def test_every_listed_id_has_its_conditional_probability() -> None:
         assert probability == pytest.approx(np.exp(after[ids[-1]]), rel=1e-4)
 
 
-def test_the_best_ids_of_a_wide_search_are_those_of_all_texts() -> None:
-    """With as many beams as ids nothing is cut, so the most probable pair of ids is the first
-    chain."""
-    drafter = random_drafter(random_model())
-    tree = found(drafter, BeamShape(VOCABULARY, 2), VOCABULARY).tree("drafter")
-    assert len(tree) == VOCABULARY + VOCABULARY**2
-    first = logprobs_after(drafter, [LAST])
-    pairs = [
-        (first[one] + logprobs_after(drafter, [LAST, one])[two], (one, two))
-        for one in np.argsort(-first)[:12].tolist()
-        for two in range(VOCABULARY)
-    ]
-    assert tuple(tree.first_chain.ids) == max(pairs)[1]
-
-
 @pytest.fixture
 def compiling() -> Iterator[None]:
     mx.enable_compile()

@@ -128,26 +128,18 @@ def weights_path(folder: Path) -> Path:
     return path
 
 
-def flip(folder: Path) -> None:
-    data = bytearray(weights_path(folder).read_bytes())
-    data[-5] ^= 1
-    weights_path(folder).write_bytes(bytes(data))
+def rewrite(
+    change: Callable[[bytes], bytes], name: str = "*.safetensors"
+) -> Callable[[Path], None]:
+    def rewritten(folder: Path) -> None:
+        (path,) = folder.glob(name)
+        path.write_bytes(change(path.read_bytes()))
 
-
-def truncate(folder: Path) -> None:
-    weights_path(folder).write_bytes(weights_path(folder).read_bytes()[:-100])
-
-
-def remove(folder: Path) -> None:
-    weights_path(folder).unlink()
+    return rewritten
 
 
 def change(**fields: Any) -> Callable[[Path], None]:
-    def changed(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | fields), "utf-8")
-
-    return changed
+    return rewrite(lambda data: json.dumps(json.loads(data) | fields).encode(), "config.json")
 
 
 def reshape(folder: Path) -> None:
@@ -155,24 +147,19 @@ def reshape(folder: Path) -> None:
     change(drafter=shape | {"width": 25})(folder)
 
 
-def cut_config(folder: Path) -> None:
-    path = folder / "config.json"
-    path.write_bytes(path.read_bytes()[:80])
-
-
-def remove_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
 @pytest.mark.parametrize(
     ("harm", "error", "said"),
     [
-        (flip, BundleError, "what was written"),
-        (truncate, BundleError, "what was written"),
-        (remove, BundleError, "are not there"),
+        (rewrite(lambda data: data[:-1] + bytes([data[-1] ^ 1])), BundleError, "what was written"),
+        (rewrite(lambda data: data[:-100]), BundleError, "what was written"),
+        (lambda folder: weights_path(folder).unlink(), BundleError, "are not there"),
         (reshape, BundleError, "damaged"),
-        (cut_config, BundleError, "no JSON"),
-        (remove_config, MissingAssetError, "there is no drafter"),
+        (rewrite(lambda data: data[:80], "config.json"), BundleError, "no JSON"),
+        (
+            lambda folder: (folder / "config.json").unlink(),
+            MissingAssetError,
+            "there is no drafter",
+        ),
         (change(format="a model"), BundleError, "holds no drafter"),
         (change(version=2), BundleError, "format version 2"),
         (change(drafter=3), BundleError, "'drafter'"),

@@ -18,7 +18,7 @@ from tokalign.runtime.draft.mixing import given_noise
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.noise import TARGET, gumbel
-from tokalign.runtime.mlx.sampling import CallableSampler, Sampling, logprobs_of
+from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import top_k
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.verify import TargetVerifier
@@ -28,12 +28,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 def rows(count: int, seed: int = 0) -> Any:
     mx.random.seed(seed)
     return mx.random.normal((count, VOCABULARY)) * 2
-
-
-def test_greedy_is_the_most_probable() -> None:
-    chosen, logprobs = Sampling().choose(rows(5), position=3)
-    assert chosen.tolist() == mx.argmax(rows(5), axis=-1).tolist()
-    assert mx.allclose(mx.exp(logprobs).sum(axis=-1), mx.ones(5), atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1e-12, 1e-37, 1e-300, 5e-324])
@@ -110,16 +104,6 @@ def test_processors_see_the_history_of_their_row() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_no_drafter_changes_what_processors_make_of_the_output(temperature: float) -> None:
-    processors = make_logits_processors(repetition_penalty=1.3, logit_bias={3: 2.0})
-    sampling = Sampling(temperature=temperature, seed=2, processors=tuple(processors))
-    plain = generate(NoDrafter(), sampling)
-    assert plain != generate(NoDrafter(), Sampling(temperature=temperature, seed=2))
-    for seed in range(4):
-        assert generate(RandomDrafter(seed, plain), sampling) == plain
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_processors_are_told_the_histories_of_plain_decoding(temperature: float) -> None:
     """So they may keep a state: each history is longer by one id, and none has a rejected id."""
     told: list[list[int]] = []
@@ -162,12 +146,6 @@ def test_processors_are_given_rows_of_the_targets_width_by_a_draft(
         drawn = sampler.draw(mx.zeros((1, width)), position=3, ids=ids)
         assert drawn.item() % 2 == 0
     assert widths == {VOCABULARY}
-
-
-def test_mlx_lms_samplers_can_be_used() -> None:
-    sampler = CallableSampler(make_sampler(0.0))
-    chosen, _ = sampler.choose(rows(4), position=0)
-    assert chosen.tolist() == mx.argmax(rows(4), axis=-1).tolist()
 
 
 def test_plain_decoding_runs_ahead_of_the_host() -> None:
@@ -214,14 +192,6 @@ def test_xtc_is_mlx_lms_and_decided_by_the_position() -> None:
     assert {int(theirs(logits).item()) for _ in range(100)} == {2, 3}
     assert 210 < allowed(0, 900, 0.3).count({2, 3}) < 330  # 270, with a standard deviation of 14
     assert allowed(40, 20, 0.5) == [allowed(40 + row, 1, 0.5)[0] for row in range(20)]
-
-
-def test_no_drafter_changes_what_xtc_makes_of_the_output() -> None:
-    sampling = Sampling(temperature=0.8, seed=2, xtc_probability=0.5, xtc_threshold=0.01)
-    plain = generate(NoDrafter(), sampling)
-    assert plain != generate(NoDrafter(), Sampling(temperature=0.8, seed=2))
-    for seed in range(4):
-        assert generate(RandomDrafter(seed, plain), sampling) == plain
 
 
 @settings(deadline=None, max_examples=40)

@@ -14,26 +14,17 @@ from random_models import VOCABULARY, random_model
 
 from tokalign.errors import (
     CacheError,
-    ContextLengthError,
     IncompatibleError,
     MissingAssetError,
     UsageError,
 )
-from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx import session
 from tokalign.runtime.mlx.cache import CacheOptions, common_prefix
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import BusyTime, ModelSession
 from tokalign.runtime.mlx.weights import load_weights
-from tokalign.runtime.rounds import Context, Round
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import NO_TOKEN, Intersection
-from tokalign.tokenizer.vocabulary import TargetId
 
 contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)
 
@@ -222,26 +213,6 @@ def test_a_session_rewinds_what_forgets(keep: int) -> None:
     assert {type(c) for c in session.layers} <= {RotatingKVCache, KVCache}
 
 
-@pytest.mark.parametrize("window", [24, None])
-def test_long_outputs_are_plain_decodings(window: int | None) -> None:
-    """With a window of the model, and with a bound of the caller, where drafting ends."""
-    model = random_model(vocabulary=6, sliding_window=window)
-    prompt = [TargetId(i) for i in (1, 2, 3)]
-    outputs, drafted = [], []
-    for drafter in (NoDrafter(), Hybrid([ContextCopy()], max_tokens=4)):
-        own = None if window else [RotatingKVCache(max_size=24, keep=4) for _ in model.layers]
-        session = TargetModelSession(model, cache=own)
-        context = Context(prompt)
-        limits = Limits(max_tokens=200, drafted_length=session.rewindable)
-        events = list(decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits))
-        rounds = [event for event in events if isinstance(event, Round)]
-        outputs.append(list(context.emitted))
-        drafted.append([len(one.tree) > 0 for one in rounds])
-    assert outputs[0] == outputs[1]
-    assert any(drafted[1])
-    assert any(drafted[1][-30:]) == (window is not None)
-
-
 def test_a_full_cache_whose_ids_are_not_known_cannot_be_filled_again() -> None:
     model = random_model()
     given = [RotatingKVCache(16, keep=4) for _ in model.layers]
@@ -252,24 +223,9 @@ def test_a_full_cache_whose_ids_are_not_known_cannot_be_filled_again() -> None:
         session.logits(list(range(1, 22)))
 
 
-def test_the_ids_that_a_model_computes_are_counted() -> None:
-    session = ModelSession(random_model())
-    mx.eval(session.logits(list(range(1, 50))))
-    assert session.computed == 49
-    mx.eval(session.logits([*range(1, 40), 3, 4, 5]))
-    assert session.computed == 49 + 3
-
-
 def test_a_cache_of_bounded_size_is_not_quantized() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         CacheOptions(max_kv_size=24, kv_bits=8)
-
-
-def test_a_prompt_longer_than_the_context_is_refused() -> None:
-    session = ModelSession(random_model())
-    session.require_room(255)
-    with pytest.raises(ContextLengthError, match="256 tokens but the model's context holds 256"):
-        session.require_room(256)
 
 
 def test_an_id_that_a_model_lacks_is_not_held() -> None:
@@ -323,18 +279,3 @@ def test_time_in_which_passes_overlap_counts_once(clock: Clock) -> None:
     time.end()
     clock.now = 7.0
     assert time.seconds == 3.0
-
-
-def test_a_result_counts_from_its_start_until_it_is_read_even_if_reading_fails(
-    clock: Clock,
-) -> None:
-    def fail() -> None:
-        clock.now = 2.0
-        raise KeyboardInterrupt
-
-    time = BusyTime()
-    result = UnderWay(time, fail)
-    with pytest.raises(KeyboardInterrupt):
-        result.read()
-    clock.now = 9.0
-    assert time.seconds == 2.0

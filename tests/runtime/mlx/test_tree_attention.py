@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -11,17 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models import llama
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
-from random_models import random_model
+from random_models import random_model, rounds_of
+from zoo import WildDrafter
 
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out
-from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
-from tokalign.runtime.verify import TargetVerifier
+from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -95,21 +95,24 @@ def test_the_path_that_is_gone_along_is_kept(following: list[int], bits: int | N
     assert session.rows - rows == max(1, len(following) - on_path)
 
 
+class Waiting(WildDrafter):
+    """No pass of it runs ahead, whose row another proposal would make useless."""
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return replace(super().propose(context, limit), run_ahead=False)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_accepted_id_is_computed_twice(seed: int) -> None:
     """Of a long generation with wild trees, every row is a proposal or the last id of a round."""
-    model = random_model(vocabulary=6, seed=seed)
-    session = TargetModelSession(model)
-    context = Context([TargetId(1), TargetId(2)])
-    verifier = TargetVerifier(session, Sampling())
-    rounds = [
-        event
-        for event in decode(context, TreeDrafter(6), verifier, limits=Limits(max_tokens=60))
-        if isinstance(event, Round)
-    ]
+    model, prompt, limits = random_model(vocabulary=6, seed=seed), (1, 2), Limits(max_tokens=60)
+    plain, _ = rounds_of(NoDrafter(), TargetModelSession(model), prompt=prompt, limits=limits)
+    session, wild = TargetModelSession(model), Waiting(plain, trees=True, ids=6)
+    emitted, rounds = rounds_of(wild, session, prompt=prompt, limits=limits)
+    assert emitted == plain
     assert any(one.path and one.path[-1] >= one.tree.chain_length for one in rounds)
     assert [one.rows for one in rounds[1:]] == [1 + len(one.tree) for one in rounds[1:]]
-    assert session.rows == sum(1 + len(one.tree) for one in rounds) + len(context.prompt) - 1
+    assert session.rows == sum(1 + len(one.tree) for one in rounds) + len(prompt) - 1
 
 
 @given(trees(), st.sets(st.integers(0, 6)))
@@ -119,42 +122,6 @@ def test_part_of_a_tree_keeps_its_paths(tree: TokenTree[TargetId], wanted: set[i
     for new, old in enumerate(kept):
         before, after = tree.path_to(old), part.path_to(new)
         assert [tree.ids[i] for i in before] == [part.ids[i] for i in after]
-
-
-class TreeDrafter(Drafter):
-    """Proposes wild trees."""
-
-    def __init__(self, vocabulary: int) -> None:
-        self._random = np.random.default_rng(1)
-        self._vocabulary = vocabulary
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        size = int(self._random.integers(0, 7))
-        parents: list[int] = []
-        depths = [0]
-        for index in range(size):
-            parent = int(self._random.integers(-1, index))
-            if depths[parent + 1] < limit:
-                parents.append(parent)
-                depths.append(depths[parent + 1] + 1)
-            else:
-                break
-        ids = self._random.integers(0, self._vocabulary, len(parents)).tolist()
-        return Proposal(tree=tree_of(ids, parents))
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_trees_never_change_the_output(temperature: float) -> None:
-    model = random_model(vocabulary=6, seed=5)
-    sampler = Sampling(temperature=temperature, seed=11)
-    outputs = []
-    for drafter in (TreeDrafter(6), NoDrafter()):
-        context = Context([TargetId(1), TargetId(2)])
-        verifier = TargetVerifier(TargetModelSession(model), sampler)
-        events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=60)))
-        outputs.append((list(context.emitted), len(events)))
-    assert outputs[0][0] == outputs[1][0]
-    assert outputs[0][1] < outputs[1][1], "no tree was ever right"
 
 
 def test_a_replay_accepts_a_branch() -> None:

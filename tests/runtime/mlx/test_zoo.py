@@ -196,12 +196,6 @@ def test_rows_that_depend_on_their_pass_are_read_alone() -> None:
         assert with_drafts(model, prompt, expected) == expected
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_next"])
-def test_thousands_of_tokens_are_those_of_mlx_lm(name: str) -> None:
-    assert emitted_with_drafts(name, 12, 2000) == mlx_lm_emits(name, 12, 2000)
-
-
 @pytest.mark.parametrize("prompt", [8, 10, 20])
 def test_rows_of_a_short_prompt_see_what_they_see_in_mlx_lm(prompt: int) -> None:
     """plamo3 asks for a mask that is wider than its cache: alone, a row sees one position less."""

@@ -8,18 +8,17 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
-from random_models import VOCABULARY, random_model
+from random_models import VOCABULARY, generate, random_model, rounds_of
 
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.by_token import same_tokenizer
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.foreign import any_ids
 from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -44,14 +43,13 @@ def similar_model(noise: float) -> Any:
     return model
 
 
-def rounds_of(
+def drafted(
     draft: Any, sampling: Sampling, *, alternatives: int, pair: Pair | None = None
 ) -> tuple[list[int], list[Round]]:
     """What 60 tokens with this draft model are, and how they came about.
 
     pair: two tokenizers with the same ordinary tokens; None shares all ids.
     """
-    context = Context(PROMPT)
     sampler = sampling.draft_sampler(VOCABULARY)
     pair = pair or Pair(any_ids(VOCABULARY), any_ids(draft.args.vocab_size))
     drafter = NeuralDrafter(
@@ -60,24 +58,19 @@ def rounds_of(
         num_draft_tokens=3,
         alternatives=alternatives,
     )
-    verifier = TargetVerifier(TargetModelSession(random_model()), sampling)
-    events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=60)))
-    return list(context.emitted), [event for event in events if isinstance(event, Round)]
+    session = TargetModelSession(random_model())
+    return rounds_of(drafter, session, sampling, limits=Limits(max_tokens=60))
 
 
 def plainly(sampling: Sampling) -> list[int]:
-    context = Context(PROMPT)
-    verifier = TargetVerifier(TargetModelSession(random_model()), sampling)
-    for _ in decode(context, NoDrafter(), verifier, limits=Limits(max_tokens=60)):
-        pass
-    return list(context.emitted)
+    return generate(NoDrafter(), sampling, tokens=60)
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_trees_of_shared_ids_accept_more_than_chains_and_change_nothing(name: str) -> None:
     sampling, draft = SAMPLINGS[name], similar_model(0.5)
-    chain, chains = rounds_of(draft, sampling, alternatives=0)
-    tree, trees = rounds_of(draft, sampling, alternatives=6)
+    chain, chains = drafted(draft, sampling, alternatives=0)
+    tree, trees = drafted(draft, sampling, alternatives=6)
     assert chain == tree == plainly(sampling)
     assert any(one.tree.chain_length < len(one.tree) for one in trees)
     assert all(one.draft_passes <= 3 for one in trees)
@@ -87,7 +80,7 @@ def test_trees_of_shared_ids_accept_more_than_chains_and_change_nothing(name: st
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_a_tree_of_the_target_itself_has_the_targets_choice(name: str) -> None:
     """Greedily always; when it draws, the draft can only say how probable each choice is."""
-    _, rounds = rounds_of(random_model(), SAMPLINGS[name], alternatives=6)
+    _, rounds = drafted(random_model(), SAMPLINGS[name], alternatives=6)
     accepted = sum(one.accepted for one in rounds) / sum(3 for _ in rounds)
     assert accepted > 0.95 if name == "greedy" else accepted > 0.5
 
@@ -112,7 +105,7 @@ def test_only_ids_that_both_models_have_are_proposed(
 ) -> None:
     """Models of one family are padded to different numbers of ids."""
     sampling = SAMPLINGS[name]
-    emitted, rounds = rounds_of(resized(random_model(), size), sampling, alternatives=alternatives)
+    emitted, rounds = drafted(resized(random_model(), size), sampling, alternatives=alternatives)
     assert emitted == plainly(sampling)
     assert len(rounds) < 50
     assert max(max(one.tree.ids, default=0) for one in rounds) < min(size, VOCABULARY)
@@ -144,7 +137,7 @@ def test_special_tokens_that_the_target_lacks_are_not_proposed(
     theirs = [f"<{i}>" for i in range(6, 32)]
     pair = Pair(letters_and(ours), letters_and(theirs))
     draft = resized(random_model(), 128)
-    emitted, rounds = rounds_of(draft, sampling, alternatives=alternatives, pair=pair)
+    emitted, rounds = drafted(draft, sampling, alternatives=alternatives, pair=pair)
     assert emitted == plainly(sampling)
     assert {token for one in rounds for token in one.tree.ids} <= {*range(80), *range(86, 96)}
     assert any(one.tree for one in rounds)

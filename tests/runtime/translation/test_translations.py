@@ -265,26 +265,6 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(
     assert empty < 0.15 * rounds
 
 
-@pytest.mark.parametrize("trees", [False, True])
-def test_exact_says_how_probable_each_id_is_that_it_proposes(
-    onto_bielik: Pair, trees: bool
-) -> None:
-    """The gain controller and a hybrid rank by these probabilities."""
-    text = SENTENCES[0]
-    ids = onto_bielik.target.encode(text)
-    tables = tables_of(onto_bielik)
-    for steps in (1, 3):
-        translation = make_translation("exact", onto_bielik, Prompt(target=ids[:2]), lambda: tables)
-        session = Oracle(onto_bielik.draft, text, can_branch=trees)
-        drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
-        events = replay(ids, drafter, prompt_tokens=2)
-        proposed = [event.tree for event in events if isinstance(event, Round)]
-        assert any(proposed)
-        for tree in proposed:
-            assert len(tree.probabilities) == len(tree)
-            assert all(0 <= probability <= 1 for probability in tree.probabilities)
-
-
 def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None:
     pair = Pair(bielik, bielik)
     assert choose_translation(None, bielik, bielik) == "none"
