@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from dataclasses import dataclass, fields
 from pathlib import Path
 from shutil import copytree
@@ -78,41 +80,32 @@ def decoders(monkeypatch: pytest.MonkeyPatch) -> list[Decoder]:
     return seen
 
 
-OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "nothing": ("", {}),
-    "plain": ("--method plain", {"method": "plain"}),
-    "a draft model": ("--draft DRAFT", {"draft": "DRAFT"}),
-    "no tables beside the target": (
-        "--target BARE --draft DRAFT",
-        {"bare": True, "draft": "DRAFT"},
-    ),
-    "the target as its own draft": ("--draft TARGET", {"draft": "TARGET"}),
-    "method draft": (
-        "--draft DRAFT --method draft --translation context:4 --num-draft-tokens 5",
-        {"draft": "DRAFT", "method": "draft", "translation": "context:4", "num_draft_tokens": 5},
-    ),
-    "tables by name": (
-        "--target BARE --draft DRAFT --dictionary DICTIONARY --alignment ALIGNMENT",
-        {"bare": True, "draft": "DRAFT", "dictionary": "DICTIONARY", "alignment": "ALIGNMENT"},
-    ),
-    "several dictionaries": (
-        "--dictionary DICTIONARY --dictionary OWN --language pl",
-        {"dictionary": ["DICTIONARY", "OWN"], "language": ["pl"]},
-    ),
-    "only a dictionary": ("--method dictionary", {"method": "dictionary"}),
-    "a draft model without use": (
-        "--draft DRAFT --method copy",
-        {"draft": "DRAFT", "method": "copy"},
-    ),
-    "sampling": (
-        "--temp 0.7 --top-p 0.9 --top-k 5 --min-p 0.1 --seed 3",
-        {"sampling": Sampling(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, seed=3)},
-    ),
-    "a cache": (
-        "--kv-bits 8 --kv-group-size 32 --quantized-kv-start 7 --prefill-step-size 9",
-        {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 7, "prefill_step_size": 9},
-    ),
+OPTION_SETS = {
+    "nothing": "",
+    "plain": "--method plain",
+    "a draft model": "--draft DRAFT",
+    "no tables beside the target": "--target BARE --draft DRAFT",
+    "the target as its own draft": "--draft TARGET",
+    "method draft": "--draft DRAFT --method draft --translation context:4 --num-draft-tokens 5",
+    "tables by name": "--target BARE --draft DRAFT --dictionary DICTIONARY --alignment ALIGNMENT",
+    "several dictionaries": "--dictionary DICTIONARY --dictionary OWN --language pl",
+    "only a dictionary": "--method dictionary",
+    "a draft model without use": "--draft DRAFT --method copy",
+    "sampling": "--temp 0.7 --top-p 0.9 --top-k 5 --min-p 0.1 --seed 3",
+    "a cache": "--kv-bits 8 --kv-group-size 32 --quantized-kv-start 7 --prefill-step-size 9",
 }
+
+
+def as_keywords(words: list[str]) -> dict[str, Any]:
+    """What the API is given where these options are typed."""
+    found: dict[str, Any] = {}
+    for option, typed in zip(words[::2], words[1::2], strict=True):
+        name = option[2:].replace("-", "_")
+        value = literal_eval(typed) if re.fullmatch(r"[0-9.]+", typed) else typed
+        found[name] = [*found.get(name, ()), value] if name == "dictionary" else value
+    names = {"temp": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
+    chosen = {names.get(name, name): found.pop(name) for name in (*names, "seed") if name in found}
+    return found | ({"sampling": Sampling(**chosen)} if chosen else {})
 
 
 def sections(table: Any) -> Any:
@@ -154,31 +147,23 @@ def test_command_line_and_api_assemble_the_same_decoder(
         "OWN": files.own,
         "ALIGNMENT": files.alignment,
     }
-    typed, given = OPTION_SETS[name]
-    arguments = [str(paths.get(word, word)) for word in typed.split()]
+    arguments = [str(paths.get(word, word)) for word in OPTION_SETS[name].split()]
     if "--target" not in arguments:
         arguments += ["--target", str(files.target)]
     with pytest.raises(Assembled):
         CliRunner().invoke(command, [*arguments, "-p", PROMPT], catch_exceptions=False)
 
-    how = {
-        key: paths.get(value, value)
-        if isinstance(value, str)
-        else [paths.get(one, one) for one in value]
-        if isinstance(value, list)
-        else value
-        for key, value in given.items()
-    }
-    model, tokenizer = mlx_lm.load(str(files.bare if how.pop("bare", None) else files.target))
+    how = as_keywords(arguments)
+    model, tokenizer = mlx_lm.load(how.pop("target"))
     if draft := how.pop("draft", None):
-        how["draft_model"], how["draft_tokenizer"] = mlx_lm.load(str(draft))
+        how["draft_model"], how["draft_tokenizer"] = mlx_lm.load(draft)
     notes: list[str] = []
     with pytest.raises(Assembled):
         tokalign.stream_generate(model, tokenizer, PROMPT, note=notes.append, **how)
 
     by_command, by_api = decoders
     assert_equal(by_command, by_api)
-    if "sampling" in given:
+    if "sampling" in how:
         assert by_command.sampler == by_api.sampler
     else:
         assert isinstance(by_command.sampler, Sampling)

@@ -103,40 +103,18 @@ HEAVY = {"mlx", "mlx_lm", "transformers", "huggingface_hub", "prompt_toolkit", "
 TABLES = {"numpy", "tokenizers", "sentencepiece"}
 
 RUNS_MODELS = {
-    "api/__init__.py",
-    "api/text.py",
-    "api/objects.py",
-    "api/patch.py",
-    "api/call.py",
-    "evaluate/bench.py",
-    "evaluate/calibrate.py",
-    "evaluate/exact_rows.py",
-    "runtime/decoder.py",
-    "runtime/draft_length/opening_knowledge.py",
-    "runtime/generate.py",
-    "serve/answer.py",
-    "serve/body.py",
-    "serve/completions.py",
-    "serve/contexts.py",
-    "serve/decoding.py",
-    "serve/handler.py",
-    "serve/job.py",
-    "serve/messages.py",
-    "serve/models.py",
-    "serve/responses.py",
-    "serve/scheduler.py",
-    "serve/server.py",
-    "train/fit.py",
-    "train/future_ids.py",
-    "train/labelled_corpus.py",
-    "train/lessons.py",
-    "train/logit_table.py",
-    "train/next_ids.py",
-    "train/own_texts.py",
-    "train/run.py",
-    "train/teaching.py",
-    "train/training.py",
-    "train/writing.py",
+    f"{folder}/{name}.py"
+    for folder, names in {
+        "api": "__init__ text objects patch call",
+        "evaluate": "bench calibrate exact_rows",
+        "runtime": "decoder generate",
+        "runtime/draft_length": "opening_knowledge",
+        "serve": "answer body completions contexts decoding handler job messages models "
+        "responses scheduler server",
+        "train": "fit future_ids labelled_corpus lessons logit_table next_ids own_texts "
+        "run teaching training writing",
+    }.items()
+    for name in names.split()
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""
 
