@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tokalign.arguments import shown
 from tokalign.tables.binary_fuse import (
     FINGERPRINT_SHIFT,
+    FINGERPRINT_WIDTH,
     MULTIPLIER,
     OFFSET_SHIFTS,
     SEGMENT_SHIFT,
@@ -47,9 +48,6 @@ ALTERNATIVE = (1 << 32) - 1
 
 _MOST_ALTERNATIVES = 8
 
-_Found: TypeAlias = tuple[int, int, int, int]
-"""The hash of a stored context and its three slots."""
-
 _SHORTER = 2
 """The most answers of shorter contexts besides those of the longest."""
 
@@ -61,6 +59,7 @@ A straight line through what the tiny target's own output after ten prompts show
 
 _, _SECOND, _THIRD = OFFSET_SHIFTS
 _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
+_FINGERPRINT = (1 << FINGERPRINT_WIDTH) - 1
 _MOST_SEGMENT_BITS = 18
 
 
@@ -125,9 +124,9 @@ class BackoffTable:
     ) -> None:
         self.parameters = parameters
         self._entries = entries
-        # Indexing a memoryview gives a plain Python int, several times faster than an array.
-        self._fingerprints = fingerprints.data
-        self._numbers = numbers.data
+        # Both planes side by side, as a search waits for each place of cold memory. Indexing a
+        # memoryview gives a plain Python int, several times faster than an array.
+        slots = (numbers.astype(np.uint32) << FINGERPRINT_WIDTH | fingerprints).data
         self._ids = cast("Sequence[TargetId]", ids.data)
         self._probabilities = probabilities.data
         shape = parameters.shape
@@ -138,7 +137,7 @@ class BackoffTable:
             shape.segment_bits,
             1 << shape.segment_bits,
             (1 << shape.segment_bits) - 1,
-            self._fingerprints,
+            slots,
         )
 
     def __len__(self) -> int:
@@ -150,75 +149,73 @@ class BackoffTable:
         return len(self._ids)
 
     @property
-    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Fingerprints, numbers, ids and probabilities, in place; see the class."""
-        fingerprints, numbers = np.asarray(self._fingerprints), np.asarray(self._numbers)
-        return fingerprints, numbers, np.asarray(self._ids), np.asarray(self._probabilities)
+    def arrays(self) -> tuple[NDArray[np.uint32], NDArray[Any], NDArray[np.uint8]]:
+        """Slots (numbers above the 8 bits of fingerprints), ids and probabilities, in place."""
+        slots = self._shape[-1]
+        return np.asarray(slots), np.asarray(self._ids), np.asarray(self._probabilities)
 
     def predict(self, suffix: Sequence[TargetId]) -> tuple[TargetId, float] | None:
         """The most probable next id and its probability; None if no suffix is stored.
 
-        Cost: about 0.6 µs for each id of the longest stored suffix and for one more.
+        Cost: about 0.7 µs for each id of the longest stored suffix and for one more.
         """
-        stored = self._search(suffix)
-        number = self._number(stored[-1]) if stored else None
-        return None if number is None else (self._ids[number], self._probabilities[number] / 255)
+        _, stored = self._search(suffix)
+        if not stored or stored[-1] >= len(self._ids):
+            return None
+        return self._ids[stored[-1]], self._probabilities[stored[-1]] / 255
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         """See `Dictionary`. Cost: as `predict`."""
-        return len(self._search(suffix))
+        return len(self._search(suffix)[1])
 
-    def _search(self, suffix: Sequence[TargetId]) -> list[_Found]:
-        """Every stored suffix, the shortest first; they have 1, 2, ... ids."""
+    def _search(self, suffix: Sequence[TargetId]) -> tuple[int, list[int]]:
+        """For every stored suffix, the shortest first, as `_follow`; they have 1, 2, ... ids."""
         return self._follow(self._start, suffix[: -self.parameters.max_context - 1 : -1])
 
-    def _follow(self, state: int, ids: Sequence[int]) -> list[_Found]:
-        """What is stored of the keys that begin with the hash `state` and go on with 1, 2, ... ids,
-        up to the first that is not."""
+    def _follow(self, last: int, ids: Sequence[int]) -> tuple[int, list[int]]:
+        """The keys that begin with the hash `last` and go on with 1, 2, ... ids, up to the first
+        that is not stored.
+
+        Returns: the hash of the last stored key, and of each the number of its prediction; that of
+        a key whose fingerprint was right by chance may be larger than any.
+        """
         segments, bits, size, mask, slots = self._shape
-        stored: list[_Found] = []
+        stored: list[int] = []
         for token in ids:
-            state = (state ^ token) * MULTIPLIER & WORD
+            state = (last ^ token) * MULTIPLIER & WORD
             state ^= state >> 32
             start = (state >> SEGMENT_SHIFT & _SEGMENT_MASK) * segments >> SEGMENT_WIDTH << bits
             one = start + (state & mask)
             two = start + size + (state >> _SECOND & mask)
             three = start + size + size + (state >> _THIRD & mask)
-            if slots[one] ^ slots[two] ^ slots[three] != state >> FINGERPRINT_SHIFT:
+            value = slots[one] ^ slots[two] ^ slots[three]
+            if value & _FINGERPRINT != state >> FINGERPRINT_SHIFT:
                 break
-            stored.append((state, one, two, three))
-        return stored
-
-    def _number(self, found: _Found) -> int | None:
-        """The number of a prediction; None if the fingerprint was right by chance."""
-        numbers = self._numbers
-        _, one, two, three = found
-        number = numbers[one] ^ numbers[two] ^ numbers[three]
-        return number if number < len(self._ids) else None
+            stored.append(value >> FINGERPRINT_WIDTH)
+            last = state
+        return last, stored
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
         """See `Dictionary`. First the answers of the longest stored suffix.
 
         Cost: as `predict`, 0.7 µs for each alternative and 0.4 µs for each shorter suffix.
         """
-        stored = self._search(suffix)
+        last, stored = self._search(suffix)
         if not stored:
             return ()
-        ids, probabilities = self._ids, self._probabilities
+        ids, probabilities, count = self._ids, self._probabilities, len(self._ids)
         answers: dict[TargetId, float] = {}
         longest = stored.pop()
-        others = self._follow(longest[0], self._alternatives)
-        for found in (longest, *others):
-            number = self._number(found)
-            if number is None or ids[number] in answers:
+        for number in (longest, *self._follow(last, self._alternatives)[1]):
+            if number >= count or (token := ids[number]) in answers:
                 break
-            answers[ids[number]] = LOG_ODDS[probabilities[number]]
+            answers[token] = LOG_ODDS[probabilities[number]]
         most = len(answers) + _SHORTER
         while stored and len(answers) < most:
-            number = self._number(stored.pop())
-            if number is not None and ids[number] not in answers:
-                answers[ids[number]] = _SHORTER_ODDS[probabilities[number]]
-        return tuple(answers.items())
+            number = stored.pop()
+            if number < count and (token := ids[number]) not in answers:
+                answers[token] = _SHORTER_ODDS[probabilities[number]]
+        return [*answers.items()]
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
@@ -242,11 +239,12 @@ class BackoffTable:
 
     def to_sections(self) -> dict[str, bytes]:
         """The sections of a bundle that hold this table; its parameters are not in them."""
+        slots, ids, probabilities = self.arrays
         return {
-            "backoff.fingerprints": bytes(self._fingerprints),
-            "backoff.numbers": array_bytes(np.asarray(self._numbers)),
-            "backoff.predictions.probabilities": bytes(self._probabilities),
-        } | ids_section("backoff.predictions.ids", np.asarray(self._ids))
+            "backoff.fingerprints": array_bytes(slots.astype(np.uint8)),
+            "backoff.numbers": array_bytes((slots >> FINGERPRINT_WIDTH).astype(np.uint16)),
+            "backoff.predictions.probabilities": array_bytes(probabilities),
+        } | ids_section("backoff.predictions.ids", ids)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> BackoffTable:

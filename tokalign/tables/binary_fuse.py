@@ -33,7 +33,7 @@ OFFSET_SHIFTS = (0, 14, 28)
 """Where in a hash the bits begin that place the key's slots within its three segments."""
 
 SEGMENT_SHIFT, SEGMENT_WIDTH = 42, 14
-FINGERPRINT_SHIFT = 56
+FINGERPRINT_SHIFT, FINGERPRINT_WIDTH = 56, 8
 
 SLOTS_PER_KEY = 1.125
 

@@ -203,7 +203,7 @@ def _open(
     tables: dict[str, BackoffTable] = {}
     for name, table in by_source.items():
         assert isinstance(table, BackoffTable)
-        _, _, ids, _ = table.arrays
+        _, ids, _ = table.arrays
         highest = int(ids.max(initial=0))
         if highest >= vocabulary_size:
             raise IncompatibleError(
@@ -359,7 +359,7 @@ class BatchFit:
         self._compared = np.minimum(now, _SETTLED)
         for share, lookup in zip(shares, self._tables, strict=True):
             found = lookup.predict(before)
-            right = (found.ids == observed) & (found.probabilities >= lookup.table.parameters.p_min)
+            right = found.ids == observed
             share += np.bincount(row, weights * right, minlength=len(lengths))
         self._shares, self._lengths = shares, lengths
         self._endings = last_ids(rows, every, lengths)

@@ -9,13 +9,12 @@ array operations, so a batch takes hardly longer than one text. The answers are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.binary_fuse import fingerprints, mix
+from tokalign.tables.binary_fuse import FINGERPRINT_WIDTH, fingerprints, mix
 
 NO_ID = -1
 """Where a text has no further id, and where a table expects none."""
@@ -43,7 +42,7 @@ class BatchLookup:
         self.table = table
         self.max_context = table.parameters.max_context
         self._shape = table.parameters.shape
-        self._fingerprints, self._numbers, self._ids, self._probabilities = table.arrays
+        self._slots, self._ids, self._probabilities = table.arrays
 
     def predict(self, endings: Ids) -> Predictions:
         """The most probable next id of each text.
@@ -54,12 +53,13 @@ class BatchLookup:
         """
         reversed_ids = endings.T[: self.max_context]
         states = self._hash(reversed_ids)
-        slots = self._shape.places(states)
-        stored = self._read(self._fingerprints, slots) == fingerprints(states)
+        one, two, three = self._slots[self._shape.places(states)]
+        values = one ^ two ^ three
+        stored = values.astype(np.uint8) == fingerprints(states)
         stored &= reversed_ids >= 0
         lengths = np.logical_and.accumulate(stored, axis=0).sum(axis=0)
         longest = np.maximum(lengths - 1, 0), np.arange(len(endings))
-        numbers = self._read(self._numbers, slots[:, *longest])
+        numbers = values[longest] >> FINGERPRINT_WIDTH
         known = (lengths > 0) & (numbers < len(self._ids))  # a larger number is noise
         numbers = np.where(known, numbers, 0)
         if not len(self._ids):
@@ -77,8 +77,3 @@ class BatchLookup:
         for depth, ids in enumerate(reversed_ids.astype(np.uint64)):
             state = states[depth] = mix(state, ids)
         return states
-
-    @staticmethod
-    def _read(plane: NDArray[Any], slots: NDArray[np.int64]) -> NDArray[Any]:
-        one, two, three = slots
-        return np.asarray(plane[one] ^ plane[two] ^ plane[three])

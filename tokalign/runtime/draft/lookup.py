@@ -33,13 +33,15 @@ class DictionaryFit:
     A dictionary of another language than the text expects the right id after one position in a
     hundred, one of the text's own after every third (`lab/benchmarks/languages.py`). One that does
     not fit is not asked, but followed, and asked again as soon as the text changes over to it.
-    tables: by the names of their sources. Cost: one look-up of each dictionary per id, about 5 µs.
+    tables: by the names of their sources. Cost: one look-up of each dictionary per id, about 5 µs,
+    unless a draft has asked for it.
     """
 
     def __init__(self, tables: Mapping[str, Dictionary]) -> None:
         self._tables = dict(tables)
         self._shares = dict.fromkeys(self._tables, FIRST_SHARE)
         self._seen = self._compared = 0
+        self._said: dict[tuple[str, Ids], Sequence[tuple[TargetId, float]]] = {}
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -53,17 +55,24 @@ class DictionaryFit:
         """
         first = self._seen or len(ids) - PROMPT_END
         for place in range(max(1, first), len(ids)):
-            self._compare(ids[max(0, place - MAX_CONTEXT) : place], ids[place])
+            self._compare(tuple(ids[max(0, place - MAX_CONTEXT) : place]), ids[place])
         self._seen = len(ids)
+        self._said.clear()
         least = max(LEAST_SHARE, LEAST_OF_BEST * max(self._shares.values()))
         return {name: self._tables[name] for name, share in self._shares.items() if share >= least}
 
-    def _compare(self, before: Sequence[TargetId], came: TargetId) -> None:
+    def expected(self, name: str, ending: Ids) -> Sequence[tuple[TargetId, float]]:
+        """What a dictionary expects; kept until the text goes on, to be compared with it."""
+        found = self._said[name, ending] = self._tables[name].expected(ending)
+        return found
+
+    def _compare(self, before: Ids, came: TargetId) -> None:
         self._compared += 1
         rate = max(RATE, 1 / (FIRST_IDS + self._compared))
-        for name, table in self._tables.items():
-            expected = table.follow(before, 1).ids
-            self._shares[name] += rate * ((expected == (came,)) - self._shares[name])
+        for name in self._tables:
+            expected = self._said.get((name, before)) or self.expected(name, before)
+            right = bool(expected) and expected[0][0] == came
+            self._shares[name] += rate * (right - self._shares[name])
 
 
 _LESS_SURE = 0.7
@@ -102,9 +111,8 @@ class DictionarySource:
     fit: follows the text with all dictionaries; this one is asked only while it fits.
     """
 
-    def __init__(self, name: str, table: Dictionary, fit: DictionaryFit) -> None:
-        self.name = name
-        self._table, self._fit = table, fit
+    def __init__(self, name: str, fit: DictionaryFit) -> None:
+        self.name, self._fit = name, fit
 
     def follow(self, ids: Sequence[TargetId]) -> Ids | None:
         fits = self.name in self._fit.follow(ids)
@@ -114,7 +122,7 @@ class DictionarySource:
         return (*state[1 - MAX_CONTEXT :], token)
 
     def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
-        expected = self._table.expected(state)
+        expected = self._fit.expected(self.name, state)
         if len(expected) < 2:
             return expected
         return [expected[0], *[(token, odds - _LESS_SURE) for token, odds in expected[1:]]]
@@ -124,4 +132,4 @@ def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
     """One dictionary or several as sources, so that trust in each is learned by its name."""
     tables = table.by_source if isinstance(table, Dictionaries) else {SOURCE: table}
     fit = DictionaryFit(tables)
-    return [DictionarySource(name, one, fit) for name, one in tables.items()]
+    return [DictionarySource(name, fit) for name in tables]
