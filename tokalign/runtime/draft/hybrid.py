@@ -48,23 +48,11 @@ class ComingNoise(Protocol):
         ...
 
 
-class _Node:
-    """A place in the tree: the text, or an id of the tree."""
-
-    __slots__ = ("candidates", "children", "depth", "index", "reached", "rule", "states")
-
-    def __init__(
-        self, index: int, depth: int, states: Sequence[Any], reached: float, rule: State | None
-    ) -> None:
-        self.index, self.depth, self.states, self.reached = index, depth, states, reached
-        self.rule = rule
-        self.candidates: list[Candidate] = []
-        self.children: dict[TargetId, _Node] = {}
-
-
 class _Growth:
     """A tree of at most `limit` ids that grows best-first.
 
+    Index 0 of `_states`, `_depths`, `_reached`, `_rules` and `_candidates` is the text, and i + 1
+    the id at index i: a round makes too many nodes for objects of a class.
     noise: by depth, see `Mixer.candidates`; at further depths it is not known. rule: the state of
     the text in the grammar that the output follows, if there is one.
     """
@@ -78,35 +66,41 @@ class _Growth:
         noise: Sequence[Sequence[float]] = (),
         rule: State | None = None,
     ) -> None:
-        self._mixer, self._sources, self._limit, self._noise = mixer, sources, limit, noise
-        self.root = _Node(-1, 0, states, 1.0, rule)
+        self._mixer, self._limit, self._noise = mixer, limit, noise
+        self._advances = [source.advance for source in sources]
         # The ids that may still join the tree, the most probable first; ties go to the first found.
-        self._frontier: list[tuple[float, int, _Node, Candidate, float]] = []
+        self._frontier: list[tuple[float, int, int, Candidate, float]] = []
         self._found = 0
         self.ids: list[TargetId] = []
         self.parents: list[int] = []
         self.names: list[str] = []
         self.probabilities: list[float] = []
-        self.reached: list[float] = []
-        self._expand(self.root)
+        self._states, self._depths, self._reached, self._rules = [states], [0], [1.0], [rule]
+        self._candidates: list[Sequence[Candidate]] = []
+        self._seen: int | None = -1  # the last id of the tree that came
+        self._expand(0)
 
-    def _expand(self, node: _Node) -> None:
-        frontier, room = self._frontier, self._limit - len(self.ids)
+    def _expand(self, node: int) -> None:
+        """Find what may follow the text (0) or the id at index `node - 1`."""
+        frontier, room, before = self._frontier, self._limit - len(self.ids), self._reached[node]
         least = -frontier[room - 1][0] if 0 < room <= len(frontier) else _LEAST_REACHED
-        if not room or least > _MOST_PROBABLE * node.reached:
+        if not room or least > _MOST_PROBABLE * before:
+            self._candidates.append(())
             return
-        rule = node.rule
+        rule, depth = self._rules[node], self._depths[node]
+        found: Sequence[Candidate]
         if rule is not None and rule.forced:  # nothing is learned from what is certain
             found, chances = [(rule.forced[0], MOST, FORCED, (0, 0, 0))], [MOST]
+            self._candidates.append(())
         else:
-            noise = self._noise[node.depth] if node.depth < len(self._noise) else None
+            noise = self._noise[depth] if depth < len(self._noise) else None
             allows = None if rule is None else rule.allows
-            node.candidates, chances = self._mixer.candidates(
-                node.states, least / node.reached, _LEAST_REACHED / node.reached, noise, allows
+            found, chances = self._mixer.candidates(
+                self._states[node], least / before, _LEAST_REACHED / before, noise, allows
             )
-            found = node.candidates
+            self._candidates.append(found)
         for one, chance in zip(found, chances, strict=True):
-            reached = node.reached * chance
+            reached = before * chance
             if reached >= least:
                 self._found += 1
                 insort(frontier, (-reached, self._found, node, one, chance))
@@ -119,29 +113,41 @@ class _Growth:
 
     def grow(self) -> None:
         negative, _, parent, (token, _, name, _), chance = self._frontier.pop(0)
-        self.parents.append(parent.index)
         self.ids.append(token)
+        self.parents.append(parent - 1)
         self.names.append(name)
         self.probabilities.append(chance)
-        self.reached.append(-negative)
-        states = [
-            None if state is None else source.advance(state, token)
-            for source, state in zip(self._sources, parent.states, strict=True)
-        ]
-        rule = None if parent.rule is None else parent.rule.advance(token)
-        node = _Node(len(self.ids) - 1, parent.depth + 1, states, -negative, rule)
-        parent.children[token] = node
-        self._expand(node)
+        self._reached.append(-negative)
+        self._depths.append(self._depths[parent] + 1)
+        rule = self._rules[parent]
+        self._rules.append(None if rule is None else rule.advance(token))
+        self._states.append(
+            [
+                None if state is None else advance(state, token)
+                for advance, state in zip(self._advances, self._states[parent], strict=True)
+            ]
+        )
+        self._expand(len(self.ids))
+
+    def learn(self, came: Sequence[TargetId]) -> None:
+        """Compare what was expected with the ids that came, as far as these follow the tree."""
+        for token in came:
+            if self._seen is None:
+                return
+            self._mixer.learn(self._candidates[self._seen + 1], token)
+            pairs = enumerate(zip(self.parents, self.ids, strict=True))
+            self._seen = next((i for i, pair in pairs if pair == (self._seen, token)), None)
 
     def tree(self, count: int) -> TokenTree[TargetId]:
         """The first `count` ids as a tree, the most probable chain first."""
-        chain, last = [], -1
+        chain, others, last = [], [], -1
         for index in range(count):
             if self.parents[index] == last:
                 chain.append(index)
                 last = index
-        in_chain = set(chain)
-        return self._selected([*chain, *[i for i in range(count) if i not in in_chain]])
+            else:
+                others.append(index)
+        return self._selected(chain + others)
 
     def best_chain(
         self, limit: int, costs: Costs, spent: float
@@ -150,7 +156,7 @@ class _Growth:
         tokens, depths = [1.0], [0]
         best, plan = 0, Plan(0, 1.0 / (costs.verify(1) + spent))
         for index, parent in enumerate(self.parents, start=1):
-            tokens.append(tokens[parent + 1] + self.reached[index - 1])
+            tokens.append(tokens[parent + 1] + self._reached[index])
             depths.append(depths[parent + 1] + 1)
             if depths[-1] <= limit:
                 time = costs.verify(depths[-1] + 1) + costs.host + spent
@@ -235,7 +241,7 @@ class Hybrid(Drafter):
         self._at = -1  # how many ids the following is known after
         self._states: list[Any] = []
         self._coming: Sequence[Sequence[float]] = ()
-        self._last: tuple[Mixer, _Node | None] = self._mixer, None
+        self._growth: _Growth | None = None
 
     @property
     def can_offer(self) -> bool:
@@ -277,13 +283,8 @@ class Hybrid(Drafter):
 
     def observe(self, one: Round) -> None:
         """Compare what was expected with the ids that came, as far as these follow the tree."""
-        mixer, node = self._last
-        for token in one.emitted:
-            if node is None:
-                break
-            mixer.learn(node.candidates, token)
-            node = node.children.get(token)
-        self._last = mixer, node
+        if self._growth is not None:
+            self._growth.learn(one.emitted)
 
     def _grown(
         self,
@@ -307,10 +308,9 @@ class Hybrid(Drafter):
         # A chain is the best branch of a tree of twice as many ids.
         most = limit if self._branches else 2 * limit
         free = [None] * len(self.sources) if alone else self._states
-        growth = _Growth(
+        growth = self._growth = _Growth(
             mixer, sources, [*free, *[-1] * len(answers)], most, self._coming, self._rule
         )
-        self._last = mixer, growth.root
         if not self._branches:
             while growth.next_reached > _LEAST_OF_CHAIN and len(growth.ids) < most:
                 growth.grow()
@@ -325,19 +325,19 @@ class Hybrid(Drafter):
         spent: float,
     ) -> tuple[TokenTree[TargetId], Plan]:
         """Grow a tree as long as a further row may pay. Returns: its part with the best rate."""
-        tokens, plan = 1.0, Plan(0, 1.0 / (costs.verify(1) + spent))
-        while len(growth.ids) < limit and (reached := growth.next_reached):
-            count = len(growth.ids)
+        tokens, count = 1.0, 0
+        best = count, 1.0 / (costs.verify(1) + spent), tokens
+        while count < limit and (reached := growth.next_reached):
             if self.rows is None and not _may_pay(
-                tokens, reached, count, limit, costs, spent, plan.rate
+                tokens, reached, count, limit, costs, spent, best[1]
             ):
                 break
             growth.grow()
-            tokens += reached
-            rate = tokens / (costs.verify(count + 2) + costs.host + spent)
-            if rate > plan.rate or self.rows is not None:
-                plan = Plan(count + 1, rate, tokens)
-        return growth.tree(plan.length), plan
+            tokens, count = tokens + reached, count + 1
+            rate = tokens / (costs.verify(count + 1) + costs.host + spent)
+            if rate > best[1] or self.rows is not None:
+                best = count, rate, tokens
+        return growth.tree(best[0]), Plan(*best)
 
 
 def _may_pay(

@@ -178,15 +178,12 @@ class LogitSource:
     def follow(self, ids: Sequence[TargetId]) -> Tail:
         return tail_of(ids[-LONGEST_KEY:])
 
-    def advance(self, state: Tail, token: TargetId) -> Tail:
-        return extended(state, token)
+    advance = staticmethod(extended)
 
     def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
         found = self._store.after(state, self._length)
-        if found is None:
-            return None
-        ids, codes = found
-        return zip(ids, map(_odds_of, codes), strict=False)  # mostly only the first are read
+        # Mostly only the first are read.
+        return found and zip(found[0], map(_odds_of, found[1]), strict=False)
 
 
 def logit_sources(store: LogitStore) -> list[LogitSource]:

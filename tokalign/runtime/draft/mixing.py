@@ -185,7 +185,8 @@ class Mixer:
         self._models = 0  # their bits
         for place, source in enumerate(sources):
             odds, named, silent = weights_of(source.name) if len(sources) > 1 else ALONE
-            self._sources.append((1 << place, source, source.name, odds, named - silent, silent))
+            lift = named - silent
+            self._sources.append((1 << place, source.expect, source.name, odds, lift, silent))
             if source.name in MODELS:
                 self._models |= 1 << place
 
@@ -215,8 +216,7 @@ class Mixer:
         asked, silent_odds = 0, 0.0
         answers = []
         for source, state in zip(self._sources, states, strict=True):
-            expected = source[1].expect(state) if state is not None else None
-            if expected:
+            if state is not None and (expected := source[1](state)):
                 answers.append((source, expected))
                 asked |= source[0]
         models = asked & self._models
@@ -251,9 +251,8 @@ class Mixer:
                 _SUREST if total > _SUREST else int(total) if total > _LEAST_SURE else _LEAST_SURE
             )
             situation = voters, asked, sure
-            against = exp(-total)
             factor = factor_of(situation, 1.0) * factor_of((voters, models, _ALL), 1.0)
-            found.append((token, factor / (factor + against), name, situation))
+            found.append((token, factor / (factor + exp(-total)), name, situation))
         if noise is None or models:
             return found, [probability for _, probability, _, _ in found]
         return found, given_noise(found, noise)
@@ -279,7 +278,7 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     scores = [probability * noise[token] for token, probability, _, _ in candidates]
     others = max(_LEAST_OTHERS, 1.0 - sum(probabilities))
     share = 1.0 / (sum(scores) + others)
-    return [min(score * share, MOST) for score in scores]
+    return [chance if (chance := score * share) < MOST else MOST for score in scores]
 
 
 def weights_of(name: str) -> Weights:
