@@ -1,7 +1,8 @@
 """The planner on other machines: traces replayed under every shipped curve.
 
-    tokalign bench --target bielik --text wiki200.jsonl --method hybrid -k 16 --trace hybrid.jsonl
-    tokalign bench --draft DRAFT --target bielik --text wiki200.jsonl --method exact -k 6 \
+    python -m lab.traces --target bielik --text wiki200.jsonl --method hybrid -k 16 \
+        --trace hybrid.jsonl
+    python -m lab.traces --draft DRAFT --target bielik --text wiki200.jsonl --method exact -k 6 \
         --trace draft.jsonl
     python -m lab.benchmarks.controller hybrid.jsonl draft.jsonl \
         [--together hybrid.jsonl,draft.jsonl]
@@ -21,11 +22,12 @@ from pathlib import Path
 
 import click
 
+from lab.project import costs_under, project
+from lab.traces import read_trace
 from tokalign.cost.curve import read_curve, shipped_names
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.evaluate.project import costs_under, project
-from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, read_trace
+from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 

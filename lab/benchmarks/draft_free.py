@@ -46,10 +46,10 @@ from lab.baselines.unispec import (
 )
 from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier
+from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.draft.hybrid import FREE_ROWS, ComingNoise
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes

@@ -28,10 +28,10 @@ from lab.benchmarks.draft_free import MACHINES
 from lab.benchmarks.draft_models import DraftModels
 from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier, Text
+from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing

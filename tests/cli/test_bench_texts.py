@@ -14,7 +14,6 @@ from small_tables import dictionary_bundle
 
 from tokalign.cli.bench import command
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
-from tokalign.evaluate.recorded_proposals import read_trace
 from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -40,9 +39,10 @@ def figures(text: Path, *more: str, target: str = "bielik") -> dict[str, Any]:
     """Those of the only condition."""
     result = play(text, *more, "--json", "--quiet", target=target)
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
+    found = json.loads(result.stdout)
+    condition: dict[str, Any]
     [condition] = found["conditions"]
-    return condition | {"curves": found["curves"]}
+    return condition
 
 
 def test_rounds_match_a_count_by_hand(
@@ -94,26 +94,6 @@ def test_the_dictionary_of_a_language_is_played(
     assert "language: pl" in str(refused)
 
 
-def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
-    text = tmp_path / "t.txt"
-    text.write_text(" ".join([TEXT] * 6) + "\n")
-    asked = ["--method", "copy", "-k", "1,4", "--cost", "flat"]
-    trace = tmp_path / "t.jsonl"
-    result = play(text, *asked, "--json", "--trace", str(trace))
-    found = json.loads(result.stdout)
-    assert "by definition" in result.stderr
-    flat = found["curves"]["flat"]["copy"]
-    assert flat["fixed"]["0"] == 1
-    assert flat["fixed"]["4"] > flat["fixed"]["1"] > 1
-    assert flat["auto"] > 1
-    assert read_trace(trace).drafters == ["copy"]
-    assert [row["k"] for row in found["conditions"]] == [1, 4]
-    shown = play(text, *asked).stdout
-    assert "flat, copy: auto" in shown
-    assert "tokens per round" in shown
-    assert isinstance(play(text, "--cost", "no-such-curve").exception, UsageError)
-
-
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("m") / "draft", vocabulary_size=340)
@@ -151,6 +131,6 @@ def test_what_cannot_be_honoured_is_refused(draft: Path, two_texts: Path) -> Non
     assert isinstance(play(two_texts, *drafted, "--method", "no").exception, UsageError)
     wrong = play(two_texts, *drafted, "--method", "none", "--quiet").exception
     assert isinstance(wrong, IncompatibleError)
-    assert "--cost" in str(play(two_texts, "-k", "auto").exception)
+    assert "depends on costs" in str(play(two_texts, "-k", "auto").exception)
     nothing = CliRunner().invoke(command, ["--target", "bielik", "--text"]).exception
     assert "FILEs" in str(nothing)

@@ -1,31 +1,28 @@
-"""A trace keeps what was proposed, and answers for positions where nobody was asked."""
+"""A trace answers for draft lengths that nobody was asked for."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.errors import UsageError
+from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import (
     WRONG,
     ProposalTrace,
     RecordedProposal,
     TracedText,
-    read_trace,
-    write_trace,
+    speedup_at,
 )
 from tokalign.tables.token_tree import TokenTree
 
+COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
 
-def chain(
-    count: int, accepted: int, *, source: str = "d", passes: int = 0, likely: Sequence[float] = ()
-) -> RecordedProposal:
-    tree = TokenTree.chain([WRONG] * count, source, likely)
+
+def chain(count: int, accepted: int, *, passes: int = 0) -> RecordedProposal:
+    tree = TokenTree.chain([WRONG] * count, "d")
     return RecordedProposal.of(tree, range(accepted), passes=passes)
 
 
@@ -46,50 +43,6 @@ def proposals(draw: st.DrawFn) -> RecordedProposal:
         passes=draw(st.integers(0, 8)),
         host=draw(st.sampled_from([0.0, 0.000125])),
     )
-
-
-@given(
-    st.lists(st.dictionaries(st.integers(5, 40), proposals(), max_size=4), min_size=1, max_size=3),
-    st.booleans(),
-)
-def test_lines_keep_everything(texts: list[dict[int, RecordedProposal]], every: bool) -> None:
-    trace = ProposalTrace(
-        texts=tuple(
-            TracedText(given=5, length=60, proposals={"it": by} if by else {}) for by in texts
-        ),
-        notes={"translation": "exact"},
-    )
-    assert ProposalTrace.from_lines(trace.lines(), name="it") == trace
-
-
-def test_a_file_is_written_whole_and_read_again(tmp_path: Path) -> None:
-    text = TracedText(given=4, length=9, proposals={"draft": {4: chain(3, 1, passes=2)}})
-    trace = ProposalTrace(texts=(text,))
-    write_trace(trace, tmp_path / "t.jsonl")
-    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
-    assert read_trace(tmp_path / "t.jsonl") == trace
-    assert trace.tokens == 5
-    assert trace.longest == 2  # passes
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "",
-        "{}",
-        "[1]",
-        '{"format": "tokalign-trace", "version": 9}',
-        '{"format": "tokalign-trace", "version": 1}\n{"at": 3}',
-        '{"format": "tokalign-trace", "version": 1}\n{"given": 1, "length":'
-        ' 4}\n{"at": 1, "by": "a", "sources": "a", "probabilities": [], "offered": 1, "path": [1],'
-        ' "passes": 0, "host": 0}',
-    ],
-)
-def test_what_is_no_trace_is_one_line(broken: str, tmp_path: Path) -> None:
-    (tmp_path / "t").write_text(broken)
-    with pytest.raises(UsageError) as found:
-        read_trace(tmp_path / "t")
-    assert "\n" not in str(found.value)
 
 
 def test_fewer_passes_bring_fewer_ids() -> None:
@@ -130,47 +83,36 @@ def test_no_path_through_the_tree_is_refused() -> None:
         RecordedProposal.of(TokenTree.chain([WRONG] * 3, "d"), (0, 2))
 
 
-def test_names_in_the_notes_may_hold_any_separator(tmp_path: Path) -> None:
-    notes = {"target": "a\u2028b\x85c\x0b"}
-    text = TracedText(given=2, length=5)
-    trace = ProposalTrace(texts=(text,), notes=notes)
-    write_trace(trace, tmp_path / "t")
-    assert read_trace(tmp_path / "t") == trace
+def trace_of(accepted: int, *, passes: int = 0) -> ProposalTrace:
+    """A text of 12 ids; at each position a chain of three, as far as there is room."""
+    text = TracedText(given=1, length=13)
+    for at in range(1, 12):
+        room = min(3, 12 - at)
+        found = chain(room, min(accepted, room), passes=passes)
+        text.proposals.setdefault("it", {})[at] = found
+    return ProposalTrace(texts=(text,))
 
 
-@pytest.mark.parametrize(
-    ("line", "field", "value"),
-    [
-        (1, "given", -1),
-        (1, "given", 99),
-        (1, "length", 10**12),
-        (1, "length", 10**400),
-        (2, "at", float("inf")),
-        (2, "by", None),
-        (2, "offered", 10**12),
-        (2, "passes", "x"),
-        (2, "parents", [-1, 0, 7]),
-        (2, "parents", [-1, 0, "x"]),
-        (2, "probabilities", [10**400, 0.5, 0.5]),
-        (2, "host", float("nan")),
-    ],
-)
-def test_a_trace_of_a_stranger_is_refused_in_one_line(
-    tmp_path: Path, line: int, field: str, value: object
-) -> None:
-    one = TracedText(given=2, length=12, proposals={"d": {2: chain(3, 2, likely=[0.5] * 3)}})
-    lines = list(ProposalTrace(texts=(one,)).lines())
-    path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    assert read_trace(path).tokens == 10
-    lines[line] = json.dumps(json.loads(lines[line]) | {field: value})
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UsageError, match="not a trace of version 1") as refused:
-        read_trace(path)
-    assert len(str(refused.value)) < 400
+def test_a_fixed_length_takes_the_time_of_its_rounds() -> None:
+    """Two ids of three are right, so a round emits 3 tokens; the last has room for 2."""
+    trace = trace_of(2)
+    assert speedup_at(trace, COSTS, 3) == pytest.approx(12 / (3 * (1.75 + 0.0625) + 1.5 + 0.0625))
+    assert speedup_at(trace, COSTS, 2) == pytest.approx(12 / (4 * (1.5 + 0.0625)))
 
 
-def test_where_no_token_follows_a_prompt_nothing_is_projected(tmp_path: Path) -> None:
-    write_trace(ProposalTrace(texts=()), tmp_path / "t")
-    with pytest.raises(UsageError, match="no token after a prompt"):
-        read_trace(tmp_path / "t")
+def test_passes_of_a_draft_model_take_time() -> None:
+    trace = trace_of(2, passes=3)
+    rounds = 3 * (1.75 + 0.0625) + 1.5 + 0.0625
+    assert speedup_at(trace, COSTS, 3) == pytest.approx(12 / (rounds + 4 * 3 * 0.125))
+    assert speedup_at(trace, COSTS, 1) == pytest.approx(12 / (6 * (1.25 + 0.0625 + 0.125)))
+
+
+def test_a_draft_that_grew_a_tree_takes_the_passes_of_trees() -> None:
+    """One of two ids is right, so each round emits two tokens; the last has room for one id."""
+    text = TracedText(given=1, length=5)
+    for at in (1, 3):
+        pair = TokenTree((WRONG, WRONG), (-1, -1), ("it",) * 2, (0.5, 0.25))
+        text.proposals.setdefault("it", {})[at] = RecordedProposal.of(pair, [0], passes=2)
+    costs = replace(COSTS, tree_pass=0.25)
+    found = speedup_at(ProposalTrace(texts=(text,)), costs, 2)
+    assert found == pytest.approx(4 / (2 * (1.5 + 0.0625 + 2 * 0.25)))

@@ -56,8 +56,6 @@ class Options:
     dictionary: tuple[Path, ...]
     language: tuple[str, ...]
     alignment: Path | None
-    curves: tuple[str, ...]
-    trace: Path | None
     results: Path | None
     save: Path | None
     as_json: bool
@@ -150,21 +148,6 @@ OPTIONS = (
     with_conditions(DICTIONARY, needs="--target"),
     with_conditions(LANGUAGE, needs="--target"),
     ALIGNMENT,
-    Option(
-        "--cost curves",
-        "Also estimate the speed-up under this shipped or measured curve; repeatable.",
-        type=NAME,
-        multiple=True,
-        metavar="CURVE",
-        needs="--text",
-    ),
-    Option(
-        "--trace",
-        "Keep what was proposed at every position of the texts.",
-        type=FilePath(".jsonl"),
-        needs="--text",
-        rare=True,
-    ),
     Option(
         "--results",
         "Keep the measurements here; a killed run resumes from them.",

@@ -7,16 +7,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tokalign.assemble import choose_drafting, keep_loaded, load_models
-from tokalign.atomic_file import require_writable
 from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.output import echo, print_json, progress
-from tokalign.cost.curve import read_curve
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.project import Projection, costs_under, project
-from tokalign.evaluate.recorded_proposals import write_trace
-from tokalign.evaluate.replay import MakeDrafter, record_texts, replay_texts
+from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.report.tables import aligned
 from tokalign.runtime.drafting import Drafting, make_drafter
@@ -37,19 +33,44 @@ _SHOWN = ("tokens_per_round", "draft_acceptance_rate", "coverage", "mean_accepte
 
 
 def show_texts(options: Options) -> None:
-    """Measure every condition on the texts, and print what it saves.
+    """Measure every condition on the texts, and print what it saves. Raises: as `prepare`."""
+    makers, encoded, given = prepare(options)
+    with progress(len(makers) * len(encoded), "playing", quiet=options.quiet) as advance:
+        found = {
+            one: replay_texts(encoded, make, prompt_tokens=given, progress=advance)
+            for one, make in makers.items()
+        }
+    if options.as_json:
+        print_json(
+            {
+                "target": options.target,
+                "draft": options.draft,
+                "files": [str(file) for file in options.files],
+                "texts": len(encoded),
+                "conditions": [
+                    {"name": one.name, "k": one.k, **_figures(statistics)}
+                    for one, statistics in found.items()
+                ],
+            }
+        )
+        return
+    head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN))
+    rows = [
+        (one.name, str(one.k), *(f"{getattr(statistics, name):.3f}" for name in _SHOWN))
+        for one, statistics in found.items()
+    ]
+    echo(aligned([head, *rows]), nl=False)
+
+
+def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[TargetId]], int]:
+    """The drafters of every condition, the ids of the texts, and how many of each are its prompt.
 
     Raises: UsageError without texts, or for the draft length `auto`, which needs costs.
     """
-    if options.trace is not None:
-        require_writable(options.trace)
     if not options.files:
         raise UsageError("there are no texts to play the target; give FILEs")
     if "auto" in options.lengths:
-        raise UsageError(
-            "how many tokens pay depends on costs: give numbers to --num-draft-tokens, and --cost "
-            "CURVE for the estimate of auto"
-        )
+        raise UsageError("how many tokens pay depends on costs: give numbers to --num-draft-tokens")
     texts = [
         text
         for file in options.files
@@ -60,18 +81,13 @@ def show_texts(options: Options) -> None:
     conditions = conditions_of(drafting, lengths=options.lengths, pair=pair)
     if options.methods:
         conditions = [Condition(name, k) for name in options.methods for k in options.lengths]
-    conditions = [condition for condition in conditions if condition.drafts]
-    encoded = target.encode_batch(texts)
     given = _PROMPT_TOKENS if options.prompt_tokens is None else options.prompt_tokens
-    makers = {one: _maker(drafting_of(drafting, one), target, model, given) for one in conditions}
-    with progress(len(makers) * len(encoded), "playing", quiet=options.quiet) as advance:
-        found = {
-            one: replay_texts(encoded, make, prompt_tokens=given, progress=advance)
-            for one, make in makers.items()
-        }
-    recorded = options.curves or options.trace
-    projected = _project(options, makers, encoded, given) if recorded else {}
-    _show(options, found, projected, texts=len(texts))
+    makers = {
+        one: _maker(drafting_of(drafting, one), target, model, given)
+        for one in conditions
+        if one.drafts
+    }
+    return makers, target.encode_batch(texts), given
 
 
 def _load(
@@ -120,73 +136,6 @@ def _maker(
     return make
 
 
-def _project(
-    options: Options,
-    makers: dict[Condition, MakeDrafter],
-    encoded: Sequence[Sequence[TargetId]],
-    given: int,
-) -> dict[str, dict[str, Projection]]:
-    """The speed-ups under every curve of every condition, drafted as long as is asked for."""
-    curves = {name: read_curve(name) for name in options.curves}
-    for name, curve in curves.items():
-        options.note(f"{name}: {curve.source}")
-    longest = max(length for length in options.lengths if isinstance(length, int))
-    asked = {one.name: make for one, make in makers.items() if one.k == longest}
-    with progress(len(encoded), "recording", quiet=options.quiet) as advance:
-        trace = record_texts(asked, encoded, {}, prompt_tokens=given, progress=advance)
-    if options.trace is not None:
-        write_trace(trace, options.trace)
-    return {
-        name: {
-            drafter: project(alone, costs_under(curve, alone, draft_pass=None))
-            for drafter in asked
-            if (alone := trace.of(drafter)).tokens
-        }
-        for name, curve in curves.items()
-    }
-
-
-def _show(
-    options: Options,
-    found: dict[Condition, Statistics],
-    projected: dict[str, dict[str, Projection]],
-    *,
-    texts: int,
-) -> None:
-
-    if options.as_json:
-        print_json(
-            {
-                "target": options.target,
-                "draft": options.draft,
-                "files": [str(file) for file in options.files],
-                "texts": texts,
-                "conditions": [
-                    {"name": one.name, "k": one.k, **_figures(statistics)}
-                    for one, statistics in found.items()
-                ],
-                "curves": {
-                    name: {condition: _speedups(of) for condition, of in by_condition.items()}
-                    for name, by_condition in projected.items()
-                },
-            }
-        )
-        return
-    head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN))
-    rows = [
-        (one.name, str(one.k), *(f"{getattr(statistics, name):.3f}" for name in _SHOWN))
-        for one, statistics in found.items()
-    ]
-    echo(aligned([head, *rows]), nl=False)
-    for name, by_condition in projected.items():
-        for condition, projection in by_condition.items():
-            best = projection.best
-            echo(
-                f"{name}, {condition}: auto {projection.auto:.2f} x plain decoding, "
-                f"best fixed length {best} ({projection.fixed[best]:.2f} x)"
-            )
-
-
 def _figures(statistics: Statistics) -> dict[str, Any]:
     return {
         "rounds": statistics.rounds,
@@ -195,12 +144,4 @@ def _figures(statistics: Statistics) -> dict[str, Any]:
         "host_ms_per_round": statistics.host_ms_per_round,
         "translation_ms_per_round": statistics.translation_ms_per_round,
         "translation_counts": dict(sorted(statistics.counts.items())),
-    }
-
-
-def _speedups(projection: Projection) -> dict[str, Any]:
-    return {
-        "auto": round(projection.auto, 4),
-        "best_length": projection.best,
-        "fixed": {str(k): round(speedup, 4) for k, speedup in projection.fixed.items()},
     }

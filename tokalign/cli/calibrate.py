@@ -116,9 +116,10 @@ def command(
 
 def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet: bool) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
+    from tokalign.cost.curve import ASSUMED_DRAFT
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.exact_rows import exact_rows
-    from tokalign.evaluate.project import costs_under, project
+    from tokalign.evaluate.recorded_proposals import speedup_at
     from tokalign.runtime.mlx.weights import slow_blas
 
     if (remedy := slow_blas()) is not None:
@@ -148,12 +149,16 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     trace = self_draft_trace(
         decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left()
     )
-    costs = costs_under(curve, trace, draft_pass=None)
-    projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
+    costs = curve.costs_at(0)
+    if curve.draft_pass_at(0) is None:
+        costs = replace(costs, draft_pass=ASSUMED_DRAFT)
+    speedups = {0: 1.0}
+    speedups |= {k: speedup_at(trace, costs, k) for k in range(1, 1 + trace.longest)}
+    best = max(speedups, key=speedups.__getitem__)
     notes |= {
         "acceptance": [round(share, 3) for share in conditional_acceptance(trace, _LONGEST)],
-        "length": projection.best,
-        "speedup": round(projection.fixed[projection.best], 3),
+        "length": best,
+        "speedup": round(speedups[best], 3),
     }
     return replace(curve, notes=notes)
 

@@ -1,33 +1,19 @@
 """A trace: what drafters proposed at every position of texts, and how much of it was right.
 
-A trace holds no text, and tells what any draft length would have brought: `project.py` replays it
-under any cost curve. Every drafter was asked at every position for the longest draft of interest.
-
-Format: JSON lines. The first is {"format", "version", "notes"}. Each text has a line {"given",
-"length"} (ids of its prompt, ids in all), followed by its proposals {"at", "by", "sources",
-"probabilities", "offered", "path", "passes", "host"}, with "parents" for a tree. `sources` is a
-single name if all ids are from one source, `offered` counts the ids, `path` holds the indices of
-those that were right, and `host` is the seconds outside model passes.
+A trace holds no text, and tells what any draft length would have brought under any costs. Every
+drafter was asked at every position for the longest draft of interest. `lab/project.py` replays a
+trace with the planner, and `lab/traces.py` keeps it in a file.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
-from tokalign.arguments import finite_number, parents_of, parse_json, text_of, whole_number
-from tokalign.atomic_file import write_file
-from tokalign.errors import UsageError
-from tokalign.tables.token_tree import TokenTree
+from tokalign.cost.expected_gain import Costs
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-FORMAT, VERSION = "tokalign-trace", 1
-
-_MOST_OFFERED = 10_000
-"""More ids than any drafter proposes at once."""
 
 WRONG = TargetId(-1)
 """Stands for every id that the text does not go on with."""
@@ -147,91 +133,21 @@ class ProposalTrace:
         """The longest draft length."""
         return max((one.length for one in self.proposals), default=0)
 
-    def lines(self) -> Iterator[str]:
-        """The trace as JSON lines."""
-        about = {"format": FORMAT, "version": VERSION, "notes": dict(self.notes)}
-        yield json.dumps(about, ensure_ascii=False)
-        for text in self.texts:
-            yield json.dumps({"given": text.given, "length": text.length})
-            for drafter, recorded in text.proposals.items():
-                for at, one in sorted(recorded.items()):
-                    yield json.dumps({"at": at, "by": drafter, **_to_json(one)})
 
-    @classmethod
-    def from_lines(cls, lines: Iterable[str], *, name: str) -> Self:
-        """Raises: UsageError, with `name`, for anything that is not a trace of this version."""
-        number, texts = 0, list[TracedText]()
-        try:
-            header: dict[str, Any] = {}
-            for number, line in enumerate(lines, 1):
-                saved = parse_json(line)
-                if number == 1:
-                    header = saved
-                    if (header["format"], header["version"]) != (FORMAT, VERSION):
-                        raise ValueError(f"it is of {header['format']} version {header['version']}")
-                elif "given" in saved:
-                    length = whole_number(saved["length"])
-                    given = whole_number(saved["given"], most=length)
-                    texts.append(TracedText(given=given, length=length))
-                else:
-                    recorded = texts[-1].proposals.setdefault(text_of(saved["by"]), {})
-                    recorded[whole_number(saved["at"])] = _from_json(saved)
-            return cls(texts=tuple(texts), notes=header.get("notes", {}))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise UsageError(
-                f"{name}:{number}: not a trace of version {VERSION} ({type(error).__name__}: "
-                f"{error}); record one with: tokalign bench --text --trace FILE.jsonl"
-            ) from error
+def speedup_at(trace: ProposalTrace, costs: Costs, length: int) -> float:
+    """How much faster than plain decoding the texts would come at a fixed draft length.
 
-
-def read_trace(path: Path) -> ProposalTrace:
-    """Raises: UsageError for anything that is no trace, and where no token follows a prompt."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path} cannot be read ({error}); record a trace with: "
-            "tokalign bench --text --trace FILE.jsonl"
-        ) from error
-    # Not `splitlines`: a name in the notes may hold other separators of lines.
-    trace = ProposalTrace.from_lines(text.removesuffix("\n").split("\n"), name=str(path))
-    if not trace.tokens:
-        raise UsageError(
-            f"{path} holds no token after a prompt, so nothing can be said of it; record a longer "
-            "text with: tokalign bench --text --trace FILE.jsonl"
-        )
-    return trace
-
-
-def write_trace(trace: ProposalTrace, path: Path) -> None:
-    """Write a trace, whole or not at all. Raises: UsageError."""
-    write_file(path, "".join(line + "\n" for line in trace.lines()))
-
-
-def _to_json(one: RecordedProposal) -> dict[str, Any]:
-    tree = one.tree
-    saved: dict[str, Any] = {
-        "sources": tree.sources[0] if len(set(tree.sources)) == 1 else tree.sources,
-        "probabilities": [round(p, 4) for p in tree.probabilities],
-        "offered": len(tree),
-        "path": one.path,
-        "passes": one.passes,
-        "host": round(one.host, 6),
-    }
-    return saved | ({} if tree.chain_length == len(tree) else {"parents": tree.parents})
-
-
-def _from_json(saved: Mapping[str, Any]) -> RecordedProposal:
-    sources, count = saved["sources"], whole_number(saved["offered"], most=_MOST_OFFERED)
-    tree = TokenTree(
-        (WRONG,) * count,
-        parents_of(saved.get("parents") or range(-1, count - 1)),
-        (sources,) * count if isinstance(sources, str) else tuple(map(text_of, sources)),
-        tuple(map(finite_number, saved["probabilities"])),
-    )
-    return RecordedProposal.of(
-        tree,
-        [whole_number(index) for index in saved["path"]],
-        passes=whole_number(saved["passes"], most=_MOST_OFFERED),
-        host=finite_number(saved["host"]),
-    )
+    length: as in `RecordedProposal.length`. trace: of one drafter. costs: of the passes; nothing
+    else takes time.
+    """
+    seconds = 0.0
+    for text in trace.texts:
+        ((_, proposals),) = text.proposals.items() or [("", {})]
+        at = text.given
+        while at < text.length:
+            found = proposals.get(at, RecordedProposal(tree=EMPTY_TREE)).at_most(length)
+            grown = found.tree.chain_length < len(found.tree)
+            seconds += costs.drafting(found.passes, tree=grown)
+            seconds += costs.verify(1 + len(found.tree)) + costs.host
+            at += found.accepted + 1
+    return trace.tokens * costs.verify(1) / seconds

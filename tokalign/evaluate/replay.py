@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
+from tokalign.evaluate.recorded_proposals import RecordedProposal, TracedText
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
@@ -83,27 +83,6 @@ def replay_texts(
             statistics.observe(event)
         progress(1)
     return statistics
-
-
-def record_texts(
-    drafters: Mapping[str, MakeDrafter],
-    texts: Iterable[Sequence[TargetId]],
-    notes: Mapping[str, object],
-    *,
-    prompt_tokens: int = 0,
-    progress: Callable[[int], object] = lambda _: None,
-) -> ProposalTrace:
-    """What drafters propose at every position of the texts, for `project.py`.
-
-    drafters: by name. notes: as in `ProposalTrace`. The rest is as in `replay_texts`.
-    """
-    recorded = []
-    for ids in texts:
-        made = {name: make(ids) for name, make in drafters.items()}
-        recorded.append(record(ids, made, prompt_tokens=prompt_tokens))
-        progress(1)
-    notes = {**notes, "texts": len(recorded)}
-    return ProposalTrace(texts=tuple(recorded), notes=notes)
 
 
 def record(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studied import CONTEXT, CONTROL, COPY, PLAIN, a_block, a_curve, a_result, a_sample
 
+from lab.project import project
 from lab.study.cost_model import (
     break_even_by_equation_6,
     costs_of,
@@ -22,7 +23,6 @@ from lab.study.waterfall import waterfalls
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.bench import work_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.project import project
 from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import pytest
 from recorded_worlds import a_world
 
-from tokalign.cost.curve import read_curve
-from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import (
+from lab.project import (
     RecordedSource,
     SimulatedClock,
     TimedVerifier,
@@ -17,6 +15,8 @@ from tokalign.evaluate.project import (
     knowledge_of,
     project,
 )
+from tokalign.cost.curve import read_curve
+from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid

@@ -9,14 +9,14 @@ import pytest
 from recorded_worlds import a_world, costs_of
 from scripted_models import ScriptedModel, ScriptedSource
 
-from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import (
+from lab.project import (
     RecordedDrafter,
     SimulatedClock,
     TimedVerifier,
     ids_of,
     knowledge_of,
 )
+from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_worlds import a_world, costs_of
 
+from lab.project import knowledge_of, project
 from tokalign.cost.curve import read_curve, shipped_names
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import knowledge_of, project
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.runtime.draft_length.budget import SHARE, SLACK
 from tokalign.runtime.draft_length.knowledge import Knowledge

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.project import project
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import project
 from tokalign.evaluate.recorded_proposals import (
     WRONG,
     ProposalTrace,

@@ -1,0 +1,137 @@
+"""A trace keeps what was proposed, and answers for positions where nobody was asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.traces import from_lines, lines_of, read_trace, write_trace
+from tokalign.errors import UsageError
+from tokalign.evaluate.recorded_proposals import (
+    WRONG,
+    ProposalTrace,
+    RecordedProposal,
+    TracedText,
+)
+from tokalign.tables.token_tree import TokenTree
+
+
+def chain(
+    count: int, accepted: int, *, source: str = "d", passes: int = 0, likely: Sequence[float] = ()
+) -> RecordedProposal:
+    tree = TokenTree.chain([WRONG] * count, source, likely)
+    return RecordedProposal.of(tree, range(accepted), passes=passes)
+
+
+@st.composite
+def proposals(draw: st.DrawFn) -> RecordedProposal:
+    """A tree and some path from a root of it."""
+    count = draw(st.integers(0, 6))
+    chance = st.floats(0, 1).map(lambda p: round(p, 4))
+    tree = TokenTree(
+        (WRONG,) * count,
+        tuple(draw(st.integers(-1, i - 1)) for i in range(count)),
+        tuple(draw(st.sampled_from(["draft", "copy"])) for _ in range(count)),
+        tuple(draw(chance) for _ in range(count)) if draw(st.booleans()) else (),
+    )
+    return RecordedProposal.of(
+        tree,
+        tree.path_to(draw(st.integers(-1, count - 1))),
+        passes=draw(st.integers(0, 8)),
+        host=draw(st.sampled_from([0.0, 0.000125])),
+    )
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(5, 40), proposals(), max_size=4), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_lines_keep_everything(texts: list[dict[int, RecordedProposal]], every: bool) -> None:
+    trace = ProposalTrace(
+        texts=tuple(
+            TracedText(given=5, length=60, proposals={"it": by} if by else {}) for by in texts
+        ),
+        notes={"translation": "exact"},
+    )
+    assert from_lines(lines_of(trace), name="it") == trace
+
+
+def test_a_file_is_written_whole_and_read_again(tmp_path: Path) -> None:
+    text = TracedText(given=4, length=9, proposals={"draft": {4: chain(3, 1, passes=2)}})
+    trace = ProposalTrace(texts=(text,))
+    write_trace(trace, tmp_path / "t.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
+    assert read_trace(tmp_path / "t.jsonl") == trace
+    assert trace.tokens == 5
+    assert trace.longest == 2  # passes
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"format": "tokalign-trace", "version": 9}',
+        '{"format": "tokalign-trace", "version": 1}\n{"at": 3}',
+        '{"format": "tokalign-trace", "version": 1}\n{"given": 1, "length":'
+        ' 4}\n{"at": 1, "by": "a", "sources": "a", "probabilities": [], "offered": 1, "path": [1],'
+        ' "passes": 0, "host": 0}',
+    ],
+)
+def test_what_is_no_trace_is_one_line(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(broken)
+    with pytest.raises(UsageError) as found:
+        read_trace(tmp_path / "t")
+    assert "\n" not in str(found.value)
+
+
+def test_names_in_the_notes_may_hold_any_separator(tmp_path: Path) -> None:
+    notes = {"target": "a\u2028b\x85c\x0b"}
+    text = TracedText(given=2, length=5)
+    trace = ProposalTrace(texts=(text,), notes=notes)
+    write_trace(trace, tmp_path / "t")
+    assert read_trace(tmp_path / "t") == trace
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        (1, "given", -1),
+        (1, "given", 99),
+        (1, "length", 10**12),
+        (1, "length", 10**400),
+        (2, "at", float("inf")),
+        (2, "by", None),
+        (2, "offered", 10**12),
+        (2, "passes", "x"),
+        (2, "parents", [-1, 0, 7]),
+        (2, "parents", [-1, 0, "x"]),
+        (2, "probabilities", [10**400, 0.5, 0.5]),
+        (2, "host", float("nan")),
+    ],
+)
+def test_a_trace_of_a_stranger_is_refused_in_one_line(
+    tmp_path: Path, line: int, field: str, value: object
+) -> None:
+    one = TracedText(given=2, length=12, proposals={"d": {2: chain(3, 2, likely=[0.5] * 3)}})
+    lines = list(lines_of(ProposalTrace(texts=(one,))))
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    assert read_trace(path).tokens == 10
+    lines[line] = json.dumps(json.loads(lines[line]) | {field: value})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UsageError, match="not a trace of version 1") as refused:
+        read_trace(path)
+    assert len(str(refused.value)) < 400
+
+
+def test_where_no_token_follows_a_prompt_nothing_is_projected(tmp_path: Path) -> None:
+    write_trace(ProposalTrace(texts=()), tmp_path / "t")
+    with pytest.raises(UsageError, match="no token after a prompt"):
+        read_trace(tmp_path / "t")
