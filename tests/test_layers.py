@@ -47,7 +47,6 @@ LAYERS = (
     {"tables"},
     {"build", "runtime"},
     {"evaluate", "train"},
-    {"report"},
     {"assemble"},
     {"api", "cli", "serve", "vllm", "__init__", "__main__"},
 )

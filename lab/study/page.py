@@ -12,10 +12,10 @@ from lab.study.check import control_bias
 from lab.study.figures import BUCKETS, Group, Row, bucket_name
 from lab.study.glossary import WORDS, meanings
 from lab.study.result import Figures, Result
+from tokalign.cli.bench_tables import markdown_rows
+from tokalign.cli.page import Html, bar, details, figures, page, section, table
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
-from tokalign.report.page import Html, bar, details, figures, page, section, table
-from tokalign.report.tables import markdown_rows
 
 _INTERVAL = "speed-up (95\N{NO-BREAK SPACE}%)"
 _SPEED = (

@@ -53,8 +53,8 @@ def command(**given: Any) -> None:
     if options.save is not None:
         require_writable(options.save)
     about, measurements = _measured(options)
+    from tokalign.cli import bench_tables as tables
     from tokalign.evaluate.comparison import compare
-    from tokalign.report import tables
 
     comparison = compare(measurements)
     about = {"command": _command_line(click.get_current_context()), **about}

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.assemble import choose_drafting, keep_loaded, load_models
 from tokalign.cli.bench_options import Options, read_texts
+from tokalign.cli.bench_tables import aligned
 from tokalign.cli.output import echo, print_json, progress
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.report.tables import aligned
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.rounds import Drafter

@@ -104,7 +104,7 @@ def command(
     if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
         noted(why)
     if html is not None:
-        from tokalign.report.run import Run, run_page
+        from tokalign.cli.run_page import Run, run_page
 
         vocabulary = decoder.target.tokenizer.vocabulary
         run = Run.of(generation.rounds, vocabulary, generation.summary())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.options import take
 from tokalign.cli.output import RESET, table
-from tokalign.report.run import OUTCOMES
+from tokalign.cli.run_page import OUTCOMES
 from tokalign.runtime.rounds import Outcome
 
 if TYPE_CHECKING:

@@ -7,6 +7,6 @@
     calibrate.py            how long passes take on this machine
     exact_rows.py           up to how many rows a pass gives the logits of single rows
 
-Imports every layer below it (`runtime`, `cost`, `tables`, ...); only `report`, `assemble` and `cli`
+Imports every layer below it (`runtime`, `cost`, `tables`, ...); only `assemble` and `cli`
 import it.
 """

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import block, measured
 
-from tokalign.evaluate.comparison import Comparison, compare
-from tokalign.evaluate.measurements import BASELINES, Condition
-from tokalign.report.tables import (
+from tokalign.cli.bench_tables import (
     HEAD,
     aligned,
     as_object,
     cells,
     markdown,
 )
+from tokalign.evaluate.comparison import Comparison, compare
+from tokalign.evaluate.measurements import BASELINES, Condition
 
 CONDITIONS = [*BASELINES, Condition("exact", 2), Condition("exact", 4), Condition("copy", 2)]
 ABOUT = {"target": "a <model>", "draft": None}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokalign.report.page import Html, bar, details, figures, page, section, table, tag
+from tokalign.cli.page import Html, bar, details, figures, page, section, table, tag
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import ratio
 from tokalign.tokenizer.vocabulary import Vocabulary
@@ -149,7 +149,7 @@ def run_page(run: Run) -> str:
         "How this text was decoded",
         figures(_figures(run, tokens)),
         section("Text", _legend(tokens), text, note=_HOW_TO_READ),
-        section("Sources", _sources(run), _own(tokens)),
+        section("Sources", _sources(run)),
         section("Accepted tokens per proposal", _histogram(run)),
         details("Every round", _rounds(run)),
         introduction=_introduction(run.figures),
@@ -219,17 +219,6 @@ def _sources(run: Run) -> Html:
         for source, count in sorted(proposed.items())
     ]
     return table(("source", "proposed", "accepted", "acceptance", "of the text"), rows)
-
-
-def _own(tokens: list[ShownToken]) -> Html:
-    """Tokens that the target wrote itself, by reason."""
-    counts = Counter(token.outcome for token in tokens)
-    rows = [
-        (name, f"{counts[outcome]:,}", f"{ratio(counts[outcome], len(tokens)):.1%}")
-        for outcome, name in OUTCOMES.items()
-        if outcome is not Outcome.ACCEPTED
-    ]
-    return table(("the target's own", "tokens", "of the text"), rows)
 
 
 def _histogram(run: Run) -> Html:
