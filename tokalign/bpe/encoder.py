@@ -17,9 +17,8 @@ from types import MappingProxyType
 from typing import Generic, cast
 
 from tokalign.bpe import Id
-from tokalign.bpe.merges import Merged, Merges
 from tokalign.bpe.pretokenizer import Splitter, as_bytes, as_text
-from tokalign.bpe.validity import PairValidity
+from tokalign.bpe.validity import Merged, Merges, PairValidity
 
 
 class TokenOrder(Generic[Id]):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import regex
 
 from tokalign.bpe.encoder import BytePairEncoding, PieceEncoder
-from tokalign.bpe.merges import Merges
 from tokalign.bpe.pretokenizer import (
     KNOWN_PATTERNS,
     AddedTokenSplitter,
@@ -25,6 +24,7 @@ from tokalign.bpe.pretokenizer import (
     WordSplitter,
     has_inner_space,
 )
+from tokalign.bpe.validity import Merges
 from tokalign.errors import IncompatibleError, VocabularyError
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, TokenizerSpec
