@@ -31,8 +31,7 @@ from tokalign.errors import (
 )
 from tokalign.evaluate.calibrate import self_draft_trace
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.recurrent import BeamDrafter
+from tokalign.runtime.draft.recurrent import BeamDrafter, BeamShape
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.loop import decode as decode_loop
 from tokalign.runtime.methods import DraftingOptions

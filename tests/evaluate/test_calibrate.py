@@ -20,7 +20,7 @@ from tokalign.evaluate.calibrate import (
     measure_briefly,
     measure_curve,
 )
-from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.recurrent import BeamShape
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.translation.growth import WIDTH
 

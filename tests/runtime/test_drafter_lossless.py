@@ -16,10 +16,9 @@ from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import taught_drafter
 from random_models import VOCABULARY, generate, random_model, rounds_of
 
-from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
-from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter
+from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter, BeamShape
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner

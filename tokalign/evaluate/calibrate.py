@@ -37,8 +37,7 @@ from tokalign.evaluate.cooling import CONTROL_ROWS, Control
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.evaluate.replay import record
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter, BeamShape
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession

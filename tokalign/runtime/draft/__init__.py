@@ -4,8 +4,7 @@ lookup.py               from a dictionary, and which of several dictionaries kno
 context_copy.py         copies of what followed an earlier occurrence of the text's end
 logit_store.py          what the target found likely at verified rows
 neural.py               a draft model, and how far its drafts were right
-recurrent.py            a recurrent drafter
-    beams.py                its beam search as a tree
+recurrent.py            a recurrent drafter, and its beam search as a tree
 hybrid.py               one tree of all sources
     mixing.py               one probability for each id that several sources expect
 """
