@@ -39,7 +39,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
-    from tokalign.runtime.draft.logit_store import LogitStore
+    from tokalign.runtime.draft.lookup import LogitStore
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
     from tokalign.runtime.mlx.sampling import Sampler

@@ -44,7 +44,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import FREE_ROWS
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.recurrent import BeamDrafter, BeamShape
 from tokalign.runtime.drafting import Drafting, make_drafter

@@ -35,8 +35,7 @@ from lab.benchmarks.remembered_target import Text
 from tokalign.runtime.draft import recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import FREE_ROWS, AnswerSource, ComingNoise, Hybrid
-from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
-from tokalign.runtime.draft.lookup import dictionary_sources
+from tokalign.runtime.draft.lookup import LogitStore, dictionary_sources, logit_sources
 from tokalign.runtime.draft.mixing import Mixing, Source, Weights, weights_of
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore

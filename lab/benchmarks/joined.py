@@ -33,7 +33,7 @@ from tokalign.assemble import keep_loaded
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.draft.hybrid import FREE_ROWS
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth

@@ -40,7 +40,7 @@ from tokalign.cost.store import find_curve, store_curve
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import model_fingerprint
 from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import DraftingOptions

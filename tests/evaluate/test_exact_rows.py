@@ -11,7 +11,7 @@ from random_models import random_model
 
 from tokalign.evaluate.exact_rows import COUNTS, exact_rows
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
+from tokalign.runtime.draft.lookup import LogitStore, logit_sources
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling

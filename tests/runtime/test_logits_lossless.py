@@ -8,7 +8,7 @@ from random_models import generate, random_model, rounds_of
 
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
+from tokalign.runtime.draft.lookup import LogitStore, logit_sources
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling

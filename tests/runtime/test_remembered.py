@@ -28,7 +28,7 @@ from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size

@@ -15,7 +15,7 @@ from tokalign.assemble import assemble
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.logit_store import LogitStore, tail_of
+from tokalign.runtime.draft.lookup import LogitStore, tail_of
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.logit_rows import KEPT, LOG_ODDS, LogitRows

@@ -11,8 +11,12 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
-from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
-from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
+from tokalign.runtime.draft.lookup import (
+    DictionaryDrafter,
+    LogitStore,
+    dictionary_sources,
+    logit_sources,
+)
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWorth

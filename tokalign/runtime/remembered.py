@@ -31,7 +31,7 @@ from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable
 from tokalign.cost.store import cache_folder
 from tokalign.errors import TokalignError
 from tokalign.runtime.draft.context_copy import SEPARATOR, SuffixAutomaton
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
 from tokalign.tables.finding import Note

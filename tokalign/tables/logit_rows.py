@@ -2,7 +2,7 @@
 
 A key is one, two or three ids in one number. A row belongs to a key and has the most probable next
 ids with their probabilities, which are kept as log-odds in steps of 1/16. The logit store
-(`runtime/draft/logit_store.py`) keeps its rows in the same form.
+(`runtime/draft/lookup.py`) keeps its rows in the same form.
 """
 
 from __future__ import annotations

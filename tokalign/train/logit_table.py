@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.logit_store import SLOTS, tail_of
+from tokalign.runtime.draft.lookup import SLOTS, tail_of
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of

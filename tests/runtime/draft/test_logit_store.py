@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.logit_store import KEPT, SLOTS, LogitStore, logit_sources, tail_of
+from tokalign.runtime.draft.lookup import KEPT, SLOTS, LogitStore, logit_sources, tail_of
 from tokalign.tables.logit_rows import LOG_ODDS
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

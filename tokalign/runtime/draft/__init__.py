@@ -1,8 +1,7 @@
 """Drafters: each guesses how the target goes on, in target ids.
 
-lookup.py               from a dictionary, and which of several dictionaries know the text
+lookup.py               from dictionaries, and what the target found likely at verified rows
 context_copy.py         copies of what followed an earlier occurrence of the text's end
-logit_store.py          what the target found likely at verified rows
 neural.py               a draft model, and how far its drafts were right
 recurrent.py            a recurrent drafter, and its beam search as a tree
 hybrid.py               one tree of all sources
