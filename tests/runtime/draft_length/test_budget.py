@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.cost.expected_gain import Plan
-from tokalign.runtime.draft_length.budget import (
+from tokalign.runtime.draft_length.knowledge import (
     CREDIT,
     REST,
     SHARE,
     SLACK,
     SLACK_SHARE,
     DraftBudget,
+    Knowledge,
     Trials,
 )
-from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tokalign.cost.expected_gain import Plan
 from tokalign.runtime.draft.neural import Acceptance
-from tokalign.runtime.draft_length.budget import DraftBudget
-from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth, OfferWorth
+from tokalign.runtime.draft_length.knowledge import DraftBudget, Knowledge, ModelWorth, OfferWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 

@@ -20,8 +20,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
-from tokalign.runtime.draft_length.budget import Parking
-from tokalign.runtime.draft_length.knowledge import MAX_IDS
+from tokalign.runtime.draft_length.knowledge import MAX_IDS, Parking
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Proposal, Verdict

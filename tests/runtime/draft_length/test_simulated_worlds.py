@@ -13,8 +13,7 @@ from lab.project import knowledge_of, project
 from tokalign.cost.curve import read_curve, shipped_names
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
-from tokalign.runtime.draft_length.budget import SHARE, SLACK
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.knowledge import SHARE, SLACK, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
