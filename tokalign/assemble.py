@@ -429,8 +429,7 @@ def _remembered(
 
     known: rows from a table.
     """
-    from tokalign.runtime.mlx.model_arguments import vocabulary_size
-    from tokalign.runtime.mlx.weights import content_fingerprint
+    from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
     from tokalign.runtime.remembered import RememberedStore, open_remembered
 
     store = open_remembered(

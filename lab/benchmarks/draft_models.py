@@ -12,8 +12,7 @@ from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
-from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.weights import vocabulary_size, weight_bytes
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -52,11 +52,10 @@ from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import StatesOfText, TargetModelSession
-from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.weights import vocabulary_size, weight_bytes
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.vocabulary import TargetId

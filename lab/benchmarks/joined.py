@@ -41,8 +41,8 @@ from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.runtime.translation.base import Translated
 from tokalign.tables.opening import open_dictionary

@@ -55,9 +55,9 @@ from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Proposal, Round, Verifier
 from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import TokenTree

@@ -10,9 +10,9 @@ from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.weights import vocabulary_size
 
 
 def penalize_last(history: mx.array, logits: mx.array) -> mx.array:

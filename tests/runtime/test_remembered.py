@@ -31,8 +31,8 @@ from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import DraftingOptions
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.remembered import (
     FILE,
     OutputStore,

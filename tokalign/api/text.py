@@ -29,9 +29,8 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
-from tokalign.runtime.mlx.weights import peak_memory
+from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note

@@ -41,11 +41,10 @@ from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter, BeamSha
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import StatesOfText, TargetModelSession
-from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
+from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version, vocabulary_size
 from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
 from tokalign.runtime.verify import TargetVerifier

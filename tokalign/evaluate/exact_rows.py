@@ -18,8 +18,8 @@ from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

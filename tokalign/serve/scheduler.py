@@ -24,7 +24,7 @@ from mlx_lm.server import GenerationArguments, ResponseGenerator
 
 from tokalign.errors import ContextLengthError, TokalignError
 from tokalign.runtime.grammar import Grammar
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, refusal_of
 from tokalign.serve.contexts import NOTHING, Contexts, Held

@@ -25,9 +25,8 @@ from tokalign.atomic_file import appearing, unwritable, write_file
 from tokalign.build.corpus import Stage, silent
 from tokalign.errors import CorpusError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import find_head
-from tokalign.runtime.mlx.weights import content_fingerprint, twin_of
+from tokalign.runtime.mlx.weights import content_fingerprint, twin_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId

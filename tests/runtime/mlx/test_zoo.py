@@ -32,9 +32,9 @@ from tokalign.runtime.loop import MOST_READ_AGAIN, Limits, decode
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
-from tokalign.runtime.mlx.model_arguments import embedding_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.weights import embedding_of
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree

@@ -12,6 +12,5 @@ sampling.py             choosing ids, on the device, or among a few on the host
 recurrent_drafter.py    a recurrent drafter's network
     drafter_session.py      a drafter at work for one request, and its beam search
     drafter_folder.py       its files, and finding the drafter that belongs to a target
-weights.py              a model's weights, twins that share them, and the machine
-model_arguments.py      the sizes of a model's vocabulary and context
+weights.py              a model's weights, twins that share them, its sizes, and the machine
 """

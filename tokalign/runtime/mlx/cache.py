@@ -26,13 +26,13 @@ from tokalign.runtime.mlx.layers import (
     remember,
     remembered,
 )
-from tokalign.runtime.mlx.model_arguments import (
+from tokalign.runtime.mlx.tree_attention import keep_rows
+from tokalign.runtime.mlx.weights import (
     context_length,
     embedding_of,
     even_length,
     vocabulary_size,
 )
-from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id

@@ -18,9 +18,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.model_arguments import embedding_of
 from tokalign.runtime.mlx.target_session import find_head
-from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
 
 Head = Literal["tied", "factored"]

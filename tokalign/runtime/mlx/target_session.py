@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.session import ModelSession, top_k
-from tokalign.runtime.mlx.weights import once_per_model, twin_of
+from tokalign.runtime.mlx.weights import once_per_model, twin_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
