@@ -24,12 +24,12 @@ from tokalign.runtime.translation.by_token import (
     same_tokenizer,
     token_intersection,
 )
-from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.committed_text import DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.translation.by_token import ContextWindow
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
-from tokalign.runtime.translation.boundary import Boundary
+from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

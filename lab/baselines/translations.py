@@ -17,7 +17,7 @@ from tokalign.runtime.translation.base import (
     Translation,
     chain_with_leaves,
 )
-from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.committed_text import DraftText
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -20,7 +20,7 @@ from tokalign.runtime.methods import METHODS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.committed_text import DraftText
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import TargetId
 

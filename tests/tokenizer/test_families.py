@@ -27,8 +27,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.text import TextStream
-from tokalign.runtime.translation.boundary import Boundary
-from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level

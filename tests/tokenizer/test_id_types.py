@@ -13,7 +13,7 @@ from places import ROOT
 
 PROGRAM = """
 from tokalign.bpe.encoder import IncrementalEncoder
-from tokalign.runtime.translation.boundary import Boundary
+from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

@@ -39,7 +39,7 @@ from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
-from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
+from tokalign.runtime.translation.committed_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment

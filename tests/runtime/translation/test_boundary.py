@@ -13,7 +13,7 @@ from polish import SENTENCES, byte_strings
 from small_tokenizers import of_merges
 
 from tokalign.bpe.pretokenizer import WordSplitter
-from tokalign.runtime.translation.boundary import Boundary
+from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.alignment import MergeSites
 from tokalign.tables.bundle import read_bundle

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.mlx.draft_session import Shortlist
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.boundary import Boundary
+from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.runtime.translation.cover_search import CandidateCovers, CoverTranslator
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from polish import texts
 
 from tokalign.runtime.text import TextStream
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.draft_text import ChunkedText, DraftText, map_specials
+from tokalign.runtime.translation.committed_text import ChunkedText, DraftText, map_specials
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -109,7 +109,7 @@ def test_an_output_that_is_not_canonical_keeps_its_bytes(
 
 
 def test_chunks_keep_the_bytes_but_cut_words(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> None:
-    """The example at the head of `draft_text.py`."""
+    """The example at the head of `committed_text.py`."""
     committed = bielik.encode("Dziękuję bardzo")
     assert [bielik.vocabulary.tokens[i] for i in committed[-3:]] == [b" b", b"ard", b"zo"]
     whole, chunked = DraftText(bielik, llama), ChunkedText(bielik, llama)

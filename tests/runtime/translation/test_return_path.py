@@ -22,7 +22,7 @@ from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import Array, Round
-from tokalign.runtime.translation.draft_text import map_specials
+from tokalign.runtime.translation.committed_text import map_specials
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 OPENING = "Zapytałem: „co dalej?”"

@@ -2,9 +2,8 @@
 
 base.py                 what every translation has in common
 exact.py                `exact`, the default between two tokenizers
-    draft_text.py           the committed text in the draft's own canonical ids
+    committed_text.py       it in the draft's own canonical ids, and which bytes may follow it
     cover_search.py         which target token the draft model expects next
-    boundary.py             which bytes may follow the committed ids
 growth.py               trees of a draft model, pass by pass
 by_token.py             `none`, `intersection` (a draft token is a target token), and `context:P`
 """

@@ -22,7 +22,7 @@ from tokalign.runtime.translation.base import (
     Translated,
     chain_with_leaves,
 )
-from tokalign.runtime.translation.draft_text import DraftText, map_specials
+from tokalign.runtime.translation.committed_text import DraftText, map_specials
 from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Listing, Node, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.boundary import Boundary
+from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.runtime.translation.growth import Extension, Node
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -2,7 +2,7 @@
 
 It needs three things together (`docs/alignment.md`):
 
-* The draft model reads the canonical encoding of the committed text (`draft_text.py`).
+* The draft model reads the canonical encoding of the committed text (`committed_text.py`).
 * *Healing by cover search* (`cover_search.py`): the pass that brings the draft's cache up to date
   also gives the logits after its last J+1 tokens. With j of them taken back, every token that
   begins with their bytes is a way to continue; those of all j compete by probability, without a
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from tokalign.runtime.rounds import Array, Context
 from tokalign.runtime.translation.base import Learned, Pair, Translated, chain_with_leaves
-from tokalign.runtime.translation.boundary import Boundary
+from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.cover_search import (
     FOR_SAMPLING,
     CandidateCovers,
@@ -36,7 +36,6 @@ from tokalign.runtime.translation.cover_search import (
     CoverTranslator,
     TranslatedCover,
 )
-from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Listing, join
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
