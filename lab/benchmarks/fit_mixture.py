@@ -90,7 +90,7 @@ class WatchedHybrid(Drafter):
         if self._model is not None:
             answer = self._model.draft(context, steps=self._model.steps, limit=limit).tree
             most = min(limit, self._rows)
-            tree, _ = self._hybrid.join(context.ids, answer, most, FREE_ROWS, spent=0.0)
+            tree, _ = self._hybrid.offer(context.ids, most, FREE_ROWS, answer=answer)
             proposal = Proposal(tree=tree)
             sources = [*sources, AnswerSource(answer)]
         states = [source.follow(context.ids) for source in sources]

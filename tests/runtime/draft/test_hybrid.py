@@ -158,6 +158,6 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
         ids(9, 4, 1, 5, 6), (-1, 0, -1, 2, 2), ("draft",) * 5, (0.6, 0.9, 0.1, 0.01, 0.9)
     )
     hybrid = Hybrid([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
-    tree, _ = hybrid.join(ids(7), answer, 16, FREE_ROWS, spent=0.1)
+    tree, _ = hybrid.offer(ids(7), 16, FREE_ROWS, answer=answer, spent=0.1)
     paths = {tuple(tree.ids[i] for i in tree.path_to(end)) for end in range(len(tree))}
     assert {(9, 4, 3), (1, 6, 8)} <= paths

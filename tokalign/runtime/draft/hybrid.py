@@ -4,8 +4,8 @@ The tree grows one id at a time, always by the id that is most probably reached.
 sources are asked what may follow, and `mixing.py` makes one probability of what they say. Growth
 ends where no further row can bring more than it costs; the part of the tree with the best expected
 rate is proposed. Where one source ends, another goes on, because all are asked at every node.
-The answer of a draft model joins them as one more source (`Hybrid.join`);
-`draft_length/planner.py` decides when it is worth its price.
+The answer of a draft model joins them as one more source; `draft_length/planner.py`
+decides when it is worth its price.
 Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding (Oliaro et al.,
 2024).
 """
@@ -231,7 +231,8 @@ class Hybrid(Drafter):
         mixing: Mixing | None = None,
         constraint: Constraint | None = None,
     ) -> None:
-        self.sources, self.rows = tuple(sources), rows
+        self.sources: tuple[Source, ...] = tuple(sources)
+        self.rows = rows
         self._costs, self._max_tokens = costs, rows or max_tokens
         self._branches, self._noise = branches, noise
         self._constraint = constraint
@@ -252,65 +253,44 @@ class Hybrid(Drafter):
         tree, _ = self.offer(context.ids, limit, self._costs)
         return Proposal(tree=tree)
 
+    def observe(self, one: Round) -> None:
+        """Compare what was expected with the ids that came, as far as these follow the tree."""
+        if self._growth is not None:
+            self._growth.learn(one.emitted)
+
     def offer(
         self,
         ids: Sequence[TargetId],
         limit: int,
         costs: Costs,
         *,
-        quick: bool = False,
-    ) -> tuple[TokenTree[TargetId], Plan]:
-        """The best tree after `ids`, and its rate. quick: without the noise of the choices."""
-        return self._grown(ids, limit, costs, quick=quick)
-
-    def join(
-        self,
-        ids: Sequence[TargetId],
-        answer: TokenTree[TargetId],
-        limit: int,
-        costs: Costs,
-        *,
-        spent: float,
-        alone: bool = False,
-    ) -> tuple[TokenTree[TargetId], Plan]:
-        """The best tree of this round once a draft model has answered, and its rate.
-
-        answer: its tree, with probabilities. spent: the time that drafting it took. alone: without
-        the free sources. Where they know too little to offer anything, the model is right more
-        often than a mixture that holds their silence against it.
-        """
-        return self._grown(ids, limit, costs, AnswerSource(answer), spent=spent, alone=alone)
-
-    def observe(self, one: Round) -> None:
-        """Compare what was expected with the ids that came, as far as these follow the tree."""
-        if self._growth is not None:
-            self._growth.learn(one.emitted)
-
-    def _grown(
-        self,
-        ids: Sequence[TargetId],
-        limit: int,
-        costs: Costs,
-        *answers: AnswerSource,
+        answer: TokenTree[TargetId] | None = None,
         spent: float = 0.0,
         alone: bool = False,
         quick: bool = False,
     ) -> tuple[TokenTree[TargetId], Plan]:
+        """The best tree after `ids`, and its rate.
+
+        answer: the tree of a draft model, with probabilities. spent: the time that drafting it
+        took. alone: without the free sources. Where they know too little to offer anything, the
+        model is right more often than a mixture that holds their silence against it.
+        quick: without the noise of the choices.
+        """
         if self._at != len(ids):
             self._at = len(ids)
             self._states = [source.follow(ids) for source in self.sources]
             noise = None if quick else self._noise
             self._coming = () if noise is None else noise.rows(len(ids))
             self._rule = None if self._constraint is None else self._constraint.after(ids)
-        sources: Sequence[Source] = (*self.sources, *answers)
-        mixer = Mixer(self._mixing, sources) if answers else self._mixer
+        free = [None] * len(self.sources) if alone else self._states
+        sources, states, mixer = self.sources, free, self._mixer
+        if answer is not None:
+            sources, states = (*sources, AnswerSource(answer)), [*free, -1]
+            mixer = Mixer(self._mixing, sources)
         limit = min(limit, self._max_tokens)
         # A chain is the best branch of a tree of twice as many ids.
         most = limit if self._branches else 2 * limit
-        free = [None] * len(self.sources) if alone else self._states
-        growth = self._growth = _Growth(
-            mixer, sources, [*free, *[-1] * len(answers)], most, self._coming, self._rule
-        )
+        growth = self._growth = _Growth(mixer, sources, states, most, self._coming, self._rule)
         if not self._branches:
             while growth.next_reached > _LEAST_OF_CHAIN and len(growth.ids) < most:
                 growth.grow()

@@ -176,7 +176,9 @@ class Planner(Drafter):
             knowledge.costs.observe_draft(passes, took)
         self._now.passes, self._now.tree = passes, proposal.tree
         costs = knowledge.costs.verification(MAX_IDS)
-        tree, _ = self._free.join(context.ids, proposal.tree, limit, costs, spent=took, alone=alone)
+        tree, _ = self._free.offer(
+            context.ids, limit, costs, answer=proposal.tree, spent=took, alone=alone
+        )
         return replace(proposal, tree=tree)
 
     # -- what became of it -------------------------------------------------------------------------
