@@ -44,15 +44,13 @@ demo-tiny:
 		--max-tokens 160 --color --prompt "Wisła jest"
 
 # Compares every way to draft with plain decoding on the demo pair and writes
-# lab/results/bench-demo.md: half an hour on two cores. A killed run goes on where it stopped;
-# `make clean` starts anew.
+# lab/results/bench-demo.md: half an hour on two cores.
 bench: $(STAMP)
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign calibrate --target demo/target --draft demo/draft \
 		--dtype float32
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
 		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 \
-		--results out/bench-demo.jsonl \
 		--save lab/results/bench-demo.md
 
 test: $(STAMP)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lab.study.measurements import StudyMeasurement, work_of
 from lab.study.watch import MachineWatch
 from tokalign.evaluate.bench import WARM_UP_TOKENS, Bench, Sessions, measurement
-from tokalign.evaluate.measurements import Block, Condition, Measurement
+from tokalign.evaluate.measurements import Block, Condition
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
@@ -30,12 +31,17 @@ class StudyBench(Bench):
     def schedule(self) -> Iterator[tuple[Block, Condition]]:
         yield from (pair for pair in Bench.schedule(self) if self.chosen(*pair))
 
+    def pending(self, done: Iterable[StudyMeasurement]) -> list[tuple[Block, Condition]]:
+        """What of the schedule is not `done` yet."""
+        finished = {(m.block, m.condition) for m in done}
+        return [pair for pair in self.schedule() if pair not in finished]
+
     def run(
         self,
-        done: Iterable[Measurement] = (),
+        done: Iterable[StudyMeasurement] = (),
         *,
-        warmed: Callable[[Sequence[Measurement]], object] = lambda _: None,
-    ) -> Iterator[Measurement]:
+        warmed: Callable[[Sequence[StudyMeasurement]], object] = lambda _: None,
+    ) -> Iterator[StudyMeasurement]:
         """See `Bench`. warmed: is given what the warm-up measured before anything else counts."""
         pending, sessions = self.pending(done), _Sessions(self)
         warmed(self.warm_up(pending, sessions))
@@ -46,7 +52,7 @@ class StudyBench(Bench):
 
     def warm_up(
         self, pending: Iterable[tuple[Block, Condition]], sessions: _Sessions | None = None
-    ) -> list[Measurement]:
+    ) -> list[StudyMeasurement]:
         """Measure a few tokens of every condition that is pending, so that kernels are compiled."""
         sessions, short = sessions or _Sessions(self), replace(self, max_tokens=WARM_UP_TOKENS)
         return [
@@ -86,12 +92,12 @@ class StudyBench(Bench):
 
     def _measured(
         self, generation: Generation, block: Block, condition: Condition, sessions: _Sessions
-    ) -> Measurement:
+    ) -> StudyMeasurement:
         reads_prompt = sessions.note_prompt(block, condition)
         self.watch.begin()
         found = measurement(generation, block, condition)
-        work = replace(found.work, reads_prompt=reads_prompt)
-        return replace(found, work=work, surroundings=self.watch.end())
+        work = replace(work_of(generation.rounds), reads_prompt=reads_prompt)
+        return StudyMeasurement.of(found, work=work, surroundings=self.watch.end())
 
 
 class _Sessions:

@@ -34,10 +34,10 @@ from tokalign.shipped import LANGUAGES, POLISH, prompts
 
 if TYPE_CHECKING:
     from lab.study.causes import Attribution
+    from lab.study.measurements import MeasurementFile
     from lab.study.result import Result, Setting
     from lab.study.run import Study
     from tokalign.cost.curve import CostCurve
-    from tokalign.evaluate.measurements import MeasurementFile
 
 _MEASUREMENTS, _CAUSES, _LOCK = "measurements.jsonl", "causes.json", "study.lock"
 _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
@@ -193,8 +193,8 @@ def _study(
         note(f"prompts -> those in {chosen_language}", quiet=quiet)
     chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
     given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
+    from lab.study.measurements import MeasurementFile
     from tokalign.assemble import keep_loaded
-    from tokalign.evaluate.measurements import MeasurementFile
 
     keep_loaded()
     remedy = "give another folder with --output"

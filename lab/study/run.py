@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lab.study.bench import StudyBench
+from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import Arm, Protocol, is_disturbed, is_measured
 from tokalign.evaluate.bench import MakePrompt
-from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition, Measurement
+from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +27,10 @@ class Study:
 
     def run(
         self,
-        done: Iterable[Measurement] = (),
+        done: Iterable[StudyMeasurement] = (),
         *,
         told: Callable[[int, float], object] = lambda _generations, _seconds: None,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[StudyMeasurement]:
         """Measure what is not `done` yet; equal `done` gives an equal schedule.
 
         told: is given, at the beginning of each attempt, how many generations it still has and
@@ -49,20 +50,20 @@ class Study:
         self,
         told: Callable[[int, float], object],
         pending: Sequence[tuple[Block, Condition]],
-        warm: Sequence[Measurement],
+        warm: Sequence[StudyMeasurement],
     ) -> None:
         told(len(pending), expected_seconds(warm, pending, self.protocol))
 
-    def estimate(self, done: Iterable[Measurement] = ()) -> float:
+    def estimate(self, done: Iterable[StudyMeasurement] = ()) -> float:
         """About how many seconds the first attempt still takes, after a warm-up of its own."""
         bench, pending = self._attempt(1, ()), self.pending(done)
         return expected_seconds(bench.warm_up(pending), pending, self.protocol)
 
-    def pending(self, done: Iterable[Measurement] = ()) -> list[tuple[Block, Condition]]:
+    def pending(self, done: Iterable[StudyMeasurement] = ()) -> list[tuple[Block, Condition]]:
         """What the first attempt has still to measure."""
         return self._attempt(1, ()).pending(done)
 
-    def _attempt(self, attempt: int, found: Sequence[Measurement]) -> StudyBench:
+    def _attempt(self, attempt: int, found: Sequence[StudyMeasurement]) -> StudyBench:
         """The bench of an attempt: all prompts, later those whose last attempt was disturbed."""
         first = self.bench.prompts
         again = first if attempt == 1 else _disturbed(first, found, attempt - 1)
@@ -78,7 +79,9 @@ class Study:
         )
 
 
-def _disturbed(blocks: Iterable[Block], found: Sequence[Measurement], attempt: int) -> list[Block]:
+def _disturbed(
+    blocks: Iterable[Block], found: Sequence[StudyMeasurement], attempt: int
+) -> list[Block]:
     """Blocks that have an attempt of this number, and it was disturbed."""
     speed = {(m.block, m.condition.name): m.tokens_per_second for m in found}
     tried = [(block, replace(block, repeat=attempt)) for block in blocks]
@@ -90,7 +93,7 @@ def _disturbed(blocks: Iterable[Block], found: Sequence[Measurement], attempt: i
 
 
 def expected_seconds(
-    warm: Sequence[Measurement], pending: Iterable[tuple[Block, Condition]], protocol: Protocol
+    warm: Sequence[StudyMeasurement], pending: Iterable[tuple[Block, Condition]], protocol: Protocol
 ) -> float:
     """How long measuring will take, from the speed of each condition in the warm-up.
 

@@ -12,15 +12,13 @@ from hashlib import sha256
 from itertools import zip_longest
 from typing import Any, Self
 
+from lab.study.measurements import StudyMeasurement, Surroundings, Work
 from lab.study.protocol import is_disturbed
 from tokalign.evaluate.measurements import (
     CONTROL,
     PLAIN,
     Block,
     Condition,
-    Measurement,
-    Surroundings,
-    Work,
 )
 
 
@@ -29,7 +27,7 @@ class Sample:
     """One generation.
 
     tokens: of the output. ids: digest of the output's ids. differing: positions at which they are
-    not those of plain decoding in the same block. The other fields are those of a `Measurement`.
+    not those of plain decoding in the same block. The other fields are of a `StudyMeasurement`.
     """
 
     block: Block
@@ -100,7 +98,7 @@ class Sample:
         )
 
 
-def samples_of(measurements: Iterable[Measurement]) -> list[Sample]:
+def samples_of(measurements: Iterable[StudyMeasurement]) -> list[Sample]:
     """The samples of whole blocks: those in which plain decoding and its control were measured."""
     found = list(measurements)
     plain = {m.block: m.token_ids for m in found if m.condition.name == PLAIN}
@@ -108,12 +106,12 @@ def samples_of(measurements: Iterable[Measurement]) -> list[Sample]:
     return [_sample(m, plain[m.block]) for m in found if m.block in plain.keys() & controlled]
 
 
-def _sample(measured: Measurement, plain: Sequence[int]) -> Sample:
+def _sample(measured: StudyMeasurement, plain: Sequence[int]) -> Sample:
     pairs = zip_longest(measured.token_ids, plain)
     same = {
         name: getattr(measured, name)
         for name in Sample.__dataclass_fields__
-        if name in Measurement.__dataclass_fields__
+        if name in StudyMeasurement.__dataclass_fields__
     }
     return Sample(
         **same,

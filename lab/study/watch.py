@@ -15,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tokalign.evaluate.measurements import Surroundings
+from lab.study.measurements import Surroundings
 from tokalign.runtime.mlx.weights import peak_memory
 
 _THERMAL = ("nominal", "moderate", "heavy", "trapping", "sleeping")

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from measured import measured as measurement_of
+
 from lab.study.causes import Attribution
+from lab.study.measurements import StudyMeasurement, Surroundings, Work
 from lab.study.protocol import PRESETS, SETS
 from lab.study.result import Model, Result, Setting
 from lab.study.samples import Sample
 from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
-from tokalign.evaluate.measurements import BASELINES, Block, Condition, Surroundings, Work
+from tokalign.evaluate.measurements import BASELINES, Block, Condition
 
 PLAIN, CONTROL = BASELINES
 CONTEXT = {k: Condition("context:5", k, "draft") for k in (2, 4)}
 COPY = Condition("copy", 4)
 IDS = "00112233445566ff"
+
+
+def measured(condition: Condition, where: Block | None = None, **figures: Any) -> StudyMeasurement:
+    """A measurement as a study keeps it."""
+    work = figures.pop("work", Work())
+    return StudyMeasurement.of(measurement_of(condition, where, **figures), work=work)
 
 
 def a_block(number: int = 1, *, prompt_set: str = "questions", **fields: Any) -> Block:

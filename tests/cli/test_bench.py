@@ -1,11 +1,10 @@
-"""`tokalign bench`: measured, kept, resumed, shown in every form, and every refusal."""
+"""`tokalign bench`: measured, shown in every form, and every refusal."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,7 +14,7 @@ from tokalign.cli.bench import command
 from tokalign.cli.bench_options import read_prompts
 from tokalign.errors import IncompatibleError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.measurements import read_measurements
+from tokalign.evaluate.measurements import Measurement
 from tokalign.shipped import LANGUAGES
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
@@ -26,21 +25,12 @@ def bench(*arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments])
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The measurements of a short run."""
-    folder = tmp_path_factory.mktemp("bench")
-    results = folder / "r.jsonl"
-    saved = ["--save", str(folder / "x.md")]
-    result = bench(*PAIR, *SHORT, "--results", str(results), "--json", *saved)
-    assert result.exit_code == 0, result.output
-    (folder / "x.json").write_text(result.stdout)
-    return results
-
-
 @pytest.mark.slow
-def test_three_sets_are_measured_and_shown(kept: Path) -> None:
-    found = json.loads(kept.with_name("x.json").read_text())
+def test_three_sets_are_measured_and_shown(tmp_path: Path) -> None:
+    saved = tmp_path / "x.md"
+    result = bench(*PAIR, *SHORT, "--json", "--save", str(saved))
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
     assert [(row["name"], row["k"]) for row in found["overall"]] == [
         ("plain", None),
@@ -54,56 +44,14 @@ def test_three_sets_are_measured_and_shown(kept: Path) -> None:
     typed = f"tokalign bench --target {DEMO}/target --draft {DEMO}/draft"
     assert found["about"]["command"].startswith(typed)
     assert "--method exact --method copy" in found["about"]["command"]
-    assert "| exact | 2 |" in kept.with_name("x.md").read_text("utf-8")
+    assert "| exact | 2 |" in saved.read_text("utf-8")
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
     assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
-
-
-def test_what_is_kept_is_shown_without_a_model(kept: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "saved.md"
-    shown = bench("--results", str(kept), "--save", str(saved))
-    assert (shown.exit_code, "plain" in shown.stdout) == (0, True)
-    tables = [
-        file.read_text("utf-8").split("## all")[1] for file in (saved, kept.with_name("x.md"))
-    ]
-    assert tables[0] == tables[1]
-
-
-def test_a_killed_run_goes_on(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = tmp_path / "r.jsonl"
-    lines = kept.read_bytes().splitlines(keepends=True)
-    results.write_bytes(b"".join(lines[:4]) + lines[4][:20])
-    taken = []
-    run = Bench.run
-
-    def counted(self: Bench, done: Any) -> Iterator[Any]:
-        for one in run(self, done):
-            taken.append(one)
-            yield one
-
-    monkeypatch.setattr(Bench, "run", counted)
-    result = bench(*PAIR, *SHORT, "--results", str(results))
-    assert result.exit_code == 0, result.output
-    assert "holds 3 measurements already" in result.stderr
-    assert len(taken) == 12 - 3
-    ids = [m.token_ids for m in read_measurements(results)[1]]
-    assert ids == [m.token_ids for m in read_measurements(kept)[1]]
-
-
-def test_a_file_of_other_settings_is_refused(kept: Path) -> None:
-    result = bench(*PAIR, *SHORT, "-m", "9", "--results", str(kept))
-    assert isinstance(result.exception, IncompatibleError)
-    assert "max_tokens" in str(result.exception)
-    other = ["--target", str(DEMO / "draft"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
-    result = bench(*other, *SHORT, "--results", str(kept))
-    assert isinstance(result.exception, IncompatibleError)
-    assert "target" in str(result.exception)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ([], UsageError, "--target"),
         (["--target", "x", "--method", "exakt"], UsageError, "no condition 'exakt'; choose a"),
         (["--target", "x", "--method", "exact"], UsageError, "--method exact needs a draft"),
         (["--target", "x", "--save", "/no/x.md"], UsageError, "/no/x.md cannot be written"),
@@ -126,19 +74,18 @@ def test_a_condition_that_lacks_what_it_needs_is_refused() -> None:
     assert isinstance(result.exception, IncompatibleError)
 
 
-def test_windows_are_cut_in_target_tokens(tmp_path: Path) -> None:
-    windows, results = tmp_path / "w.txt", tmp_path / "r.jsonl"
+def test_windows_are_cut_in_target_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows, measured, run = tmp_path / "w.txt", list[Measurement](), Bench.run
     windows.write_text("Wisła jest najdłuższą rzeką w Polsce\n")
-    cut = [
-        str(windows),
-        "--ignore-chat-template",
-        "--prompt-tokens",
-        "5",
-        "--results",
-        str(results),
-    ]
+
+    def kept(self: Bench) -> Iterator[Measurement]:
+        for one in run(self):
+            measured.append(one)
+            yield one
+
+    monkeypatch.setattr(Bench, "run", kept)
+    cut = [str(windows), "--ignore-chat-template", "--prompt-tokens", "5"]
     assert bench(*PAIR, "-m", "4", "-k", "2", "--method", "exact", *cut).exit_code == 0
-    measured = read_measurements(results)[1]
     assert [m.prompt_tokens for m in measured] == [5, 5, 5]
     assert len({m.token_ids for m in measured}) == 1
 
@@ -159,29 +106,25 @@ def test_the_device_chooses_the_number_format(
 def test_prompts_are_in_the_language_that_is_asked_for(tmp_path: Path) -> None:
     given = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "2", "-k", "2"]
     given += ["--method", "copy", "--dtype", "float32", "--json"]
-    english, ukrainian = bench(*given), bench(*given, "--prompt-language", "uk")
-    assert "prompts -> those in en; --prompt-language CODE" in english.stderr
+    english, ukrainian = bench(*given), bench(*given, "--language", "uk")
+    assert "prompts -> those in en; --language CODE" in english.stderr
     assert "prompts ->" not in ukrainian.stderr
     assert json.loads(ukrainian.stdout)["sets"].keys() == json.loads(english.stdout)["sets"].keys()
-    for option in ("--prompt-language", "--language"):
-        refused = bench(*given, option, "crh")
-        assert isinstance(refused.exception, UsageError)
-        assert "no prompts in language crh" in str(refused.exception)
+    refused = bench(*given, "--language", "crh")
+    assert isinstance(refused.exception, UsageError)
+    assert "no prompts in language crh" in str(refused.exception)
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("jeden\n\ndwa\n")
     (tmp_path / "b.jsonl").write_text('{"text": "trzy"}\n')
-    found = read_prompts(
-        [tmp_path / "a.txt"], [tmp_path / "b.jsonl"], field="text", limit=None, repeats=2
-    )
-    assert [(one.block.prompt_set, one.text, one.window) for one in found[:3]] == [
+    found = read_prompts([tmp_path / "a.txt"], [tmp_path / "b.jsonl"], field="text", limit=None)
+    assert [(one.block.prompt_set, one.text, one.window) for one in found] == [
         ("b", "trzy", True),
         ("a", "jeden", False),
         ("a", "dwa", False),
     ]
-    assert [one.block.repeat for one in found] == [1, 1, 1, 2, 2, 2]
-    assert len({one.block for one in found}) == 6
+    assert len({one.block for one in found}) == 3
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -74,7 +74,6 @@ def error_of(line: str) -> Any:
         (f"{DECODE} --top-p 0.9", "without --temp"),
         (f"{SERVE} --kv-group-size 32", "without --kv-bits"),
         ("serve --allow-model-switching --draft D", "without --target NAME"),
-        ("bench --results r.jsonl --max-tokens 3", "without --target NAME"),
         (f"bench --target {NOWHERE} p.txt --prompt-tokens 3", "without --text or --ignore-chat"),
         ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
         ("build --target bielik --dictionary-only --tasks 4", "without --engine datatrove"),

@@ -287,7 +287,6 @@ OUTPUTS = {
     ),
     "build --workspace": [*BUILD, "elsewhere", "--workspace"],
     "bench --save": [*COMMANDS["bench"], "--save"],
-    "bench --results": [*COMMANDS["bench"], "--results"],
     "calibrate --output": [*COMMANDS["calibrate"], "--refresh", "--output"],
     "decode --html": [*COMMANDS["decode"], "--html"],
 }
@@ -296,7 +295,6 @@ FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
 
 ENDINGS = {
     "bench --save": ".md",
-    "bench --results": ".jsonl",
     "calibrate --output": ".json",
     "decode --html": ".html",
 }
@@ -327,11 +325,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(
     ended = run(folder, [*OUTPUTS[name], str(out)], start=small_files)
     ended.assert_one_line(1, str(tmp_path), "File too large", "make room")
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
-    if name.endswith("--results"):  # lines that were finished stay, and the next run goes on
-        assert kept == [out]
-        assert run(folder, [*OUTPUTS[name], str(out)]).code == 0
-    else:
-        assert kept == []
+    assert kept == []
 
 
 def test_a_build_goes_on_when_the_disk_has_room_again(folder: Path, tmp_path: Path) -> None:

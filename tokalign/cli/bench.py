@@ -16,15 +16,12 @@ from tokalign.cli.bench_options import OPTIONS, Options, PromptText, check_condi
 from tokalign.cli.command import Command, flag_of, was_typed
 from tokalign.cli.language import language_of_model
 from tokalign.cli.output import echo, print_json, progress
-from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
     BASELINES,
     PLAIN,
     Condition,
     Measurement,
-    MeasurementFile,
     model_fingerprint,
-    read_measurements,
 )
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
 
@@ -41,7 +38,7 @@ def command(**given: Any) -> None:
     FILEs are prompts; without them, those that come with tokalign. Each
     output is compared with that of plain decoding, id by id (equal in float32). Plain decoding is
     measured twice: a condition is called faster only where it clears the second one, the control.
-    With --text nothing but a draft model is run. Without --target, what is in --results is shown.
+    With --text nothing but a draft model is run.
     """
     options = Options(**given)
     check_conditions(options)
@@ -84,17 +81,10 @@ def _command_line(context: click.Context) -> str:
 
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement]]:
-    """What was measured, and the measurements asked for.
-
-    Measurements are taken from the file and from this run.
-    """
+    """What was measured, and the measurements."""
     from tokalign.assemble import choose_dtype, keep_loaded, load_decoder
     from tokalign.runtime.methods import DraftingOptions
 
-    if options.target is None:
-        if options.results is None:
-            raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
-        return read_measurements(options.results)
     lengths, plain = options.lengths, options.ignore_chat_template
     texts_in = partial(
         read_prompts,
@@ -102,9 +92,8 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         options.files if plain else (),
         field=options.field,
         limit=options.limit,
-        repeats=options.repeats,
     )
-    language = _chosen_language(options)
+    language = options.language[0].partition(",")[0] if options.language else None
     # What cannot be read is said before models are loaded; their language is known afterwards.
     texts = texts_in(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.sampling import Sampling
@@ -130,37 +119,19 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
-    file = MeasurementFile(options.results, about) if options.results else None
-    return about, _run(bench, file, options)
-
-
-def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[Measurement]:
-    """Take from the file what it has of the schedule, and measure the rest."""
-    done = file.open() if file else []
-    if done:
-        options.note(f"{options.results}: holds {len(done):,} measurements already")
-    wanted = list(bench.schedule())
-    found = [m for m in done if (m.block, m.condition) in set(wanted)]
-    with progress(len(wanted) - len(found), "measuring", quiet=options.quiet) as advance:
-        for measurement in bench.run(found):
-            if file:
-                file.append(measurement)
+    total = len(bench.prompts) * len(bench.conditions)
+    with progress(total, "measuring", quiet=options.quiet) as advance:
+        found = []
+        for measurement in bench.run():
             found.append(measurement)
             advance(1)
-    return found
-
-
-def _chosen_language(options: Options) -> str | None:
-    """The language of the prompts, if it was asked for."""
-    if options.prompt_language is None and options.language:
-        return options.language[0].partition(",")[0]
-    return options.prompt_language
+    return about, found
 
 
 def _found_language(options: Options, decoder: Decoder) -> str:
     target = decoder.target
     language = language_of_model(target.tokenizer.fingerprint, target.folder)
-    options.note(f"prompts -> those in {language}; --prompt-language CODE chooses others")
+    options.note(f"prompts -> those in {language}; --language CODE chooses others")
     return language
 
 

@@ -29,20 +29,19 @@ from tokalign.cli.output import note
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.runtime.methods import METHODS, TRANSLATIONS, check_translation, read_draft_tokens
-from tokalign.shipped import ENGLISH, LANGUAGES, prompts
+from tokalign.shipped import ENGLISH, prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The command line, as typed."""
 
-    target: str | None
+    target: str
     draft: str | None
     files: tuple[Path, ...]
     text: bool
     ignore_chat_template: bool
     prompt_tokens: int | None
-    prompt_language: str | None
     field: str
     limit: int | None
     methods: tuple[str, ...]
@@ -50,13 +49,11 @@ class Options:
     max_tokens: int
     temp: float
     seed: int
-    repeats: int
     dtype: str | None
     drafter: Path | None
     dictionary: tuple[Path, ...]
     language: tuple[str, ...]
     alignment: Path | None
-    results: Path | None
     save: Path | None
     as_json: bool
     quiet: bool
@@ -73,13 +70,14 @@ class Options:
 
 OPTIONS = (
     Option(
-        "--target --model target", "The model; with --text, its tokenizer is enough.", type=NAME
+        "--target --model target",
+        "The model; with --text, its tokenizer is enough.",
+        type=NAME,
+        required=True,
     ),
     DRAFT,
     with_conditions(DRAFTER, excludes="--text"),
-    Option(
-        "--text", "FILEs are texts that play the target's output.", is_flag=True, needs="--target"
-    ),
+    Option("--text", "FILEs are texts that play the target's output.", is_flag=True),
     with_conditions(IGNORE_CHAT_TEMPLATE, needs="FILE", excludes="--text"),
     Option(
         "--prompt-tokens",
@@ -87,37 +85,25 @@ OPTIONS = (
         type=FROM_0,
         needs=("--text", "--ignore-chat-template"),
     ),
-    Option(
-        "--prompt-language",
-        f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first "
-        "of --language, else that of the model or its dictionaries, else en.",
-        metavar="CODE",
-        needs="--target",
-        excludes="FILE",
-        rare=True,
-    ),
     FIELD,
-    with_conditions(LIMIT, needs="--target"),
+    LIMIT,
     Option(
         "--method methods",
         "Measure only this method or translation; repeatable.",
         multiple=True,
         metavar="NAME",
-        needs="--target",
     ),
     Option(
         "-k --num-draft-tokens",
         "Tokens drafted in a round: numbers, auto, or both.",
         default="2,4",
         metavar="N,N,...",
-        needs="--target",
     ),
     Option(
         "-m --max-tokens",
         "Tokens to generate at most.",
         type=AT_LEAST_1,
         default=64,
-        needs="--target",
         excludes="--text",
     ),
     Option(
@@ -125,7 +111,6 @@ OPTIONS = (
         "Sampling temperature; 0 is greedy.",
         type=FiniteRange(min=0),
         default=0.0,
-        needs="--target",
         excludes="--text",
     ),
     Option(
@@ -133,27 +118,12 @@ OPTIONS = (
         "Seed of sampling.",
         type=click.IntRange(0, 0xFFFFFFFF),
         default=0,
-        needs="--target",
         excludes="--text",
     ),
-    Option(
-        "--repeats",
-        "How often each prompt is measured.",
-        type=AT_LEAST_1,
-        default=1,
-        needs="--target",
-        excludes="--text",
-    ),
-    with_conditions(DTYPE, needs="--target"),
-    with_conditions(DICTIONARY, needs="--target"),
-    with_conditions(LANGUAGE, needs="--target"),
+    DTYPE,
+    DICTIONARY,
+    LANGUAGE,
     ALIGNMENT,
-    Option(
-        "--results",
-        "Keep the measurements here; a killed run resumes from them.",
-        type=FilePath(".jsonl"),
-        excludes="--text",
-    ),
     Option(
         "--save",
         "Also write the tables, one per set of prompts, as Markdown.",
@@ -210,10 +180,9 @@ def read_prompts(
     *,
     field: str,
     limit: int | None,
-    repeats: int = 1,
     language: str | None = None,
 ) -> list[PromptText]:
-    """Read every prompt of every file, once per repeat.
+    """Read every prompt of every file.
 
     If no file is given, those in `language` that come with tokalign, in English by default. A set
     is named after its file.
@@ -228,8 +197,7 @@ def read_prompts(
         raise UsageError("two files of prompts have the same name; rename one")
     texts = {path: read_texts(path, field=field, limit=limit) for path, _ in sets}
     return [
-        PromptText(Block(path.stem, number, _digest(text), repeat), text, window)
-        for repeat in range(1, repeats + 1)
+        PromptText(Block(path.stem, number, _digest(text)), text, window)
         for path, window in sets
         for number, text in enumerate(texts[path], start=1)
     ]

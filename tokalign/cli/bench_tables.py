@@ -21,7 +21,7 @@ TEXT_COLUMNS = 2
 
 def cells(row: Row) -> tuple[str, ...]:
     """One condition as text, one cell per column of `HEAD`; an en dash if there is no figure."""
-    drafts, timed = row.condition.drafts, bool(row.points)
+    drafts, timed = row.condition.drafts, row.timed
     compared = timed and row.condition.name != PLAIN
     return (
         row.condition.name,
@@ -81,7 +81,7 @@ def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any
 
 def _row(row: Row) -> dict[str, Any]:
     values = asdict(row)
-    del values["points"]
+    del values["timed"]
     return {**values.pop("condition"), **{name: _finite(v) for name, v in values.items()}}
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
 from tokalign.evaluate.comparison import drafting_of
-from tokalign.evaluate.measurements import Block, Condition, Measurement, Work
+from tokalign.evaluate.measurements import Block, Condition, Measurement
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.rounds import Round
 
 WARM_UP_TOKENS = 12
 
@@ -71,17 +69,12 @@ class Bench:
             for condition in order[first:] + order[:first]:
                 yield block, condition
 
-    def pending(self, done: Iterable[Measurement]) -> list[tuple[Block, Condition]]:
-        """What of the schedule is not `done` yet."""
-        finished = {(m.block, m.condition) for m in done}
-        return [pair for pair in self.schedule() if pair not in finished]
-
-    def run(self, done: Iterable[Measurement] = ()) -> Iterator[Measurement]:
-        """Measure what is not `done` yet, after a warm-up of a few tokens for every condition.
+    def run(self) -> Iterator[Measurement]:
+        """Measure everything, after a warm-up of a few tokens for every condition.
 
         Raises: IncompatibleError if the pair rules out a translation; as `Decoder.run`.
         """
-        pending, sessions = self.pending(done), Sessions.of(self.decoder)
+        schedule, sessions = list(self.schedule()), Sessions.of(self.decoder)
 
         def measured(
             block: Block, condition: Condition, drafting: Drafting, most: int
@@ -95,10 +88,10 @@ class Bench:
             )
             return measurement(generation, block, condition)
 
-        for condition, block in {c: b for b, c in pending}.items():  # so that kernels are compiled
+        for condition, block in {c: b for b, c in schedule}.items():  # so that kernels are compiled
             measured(block, condition, self.drafting(self.decoder, condition), WARM_UP_TOKENS)
-        drafting = {c: self.drafting(self.decoder, c) for _, c in pending}
-        for block, condition in pending:
+        drafting = {c: self.drafting(self.decoder, c) for _, c in schedule}
+        for block, condition in schedule:
             yield measured(block, condition, drafting[condition], self.max_tokens)
 
     def drafting(self, decoder: Decoder, condition: Condition) -> Drafting:
@@ -128,23 +121,4 @@ def measurement(generation: Generation, block: Block, condition: Condition) -> M
         host_ms=found.host_ms_per_round["p50"],
         finish_reason=found.finish_reason or "",
         sources={name: counts["accepted"] for name, counts in found.per_source.items()},
-        work=work_of(generation.rounds),
-    )
-
-
-def work_of(rounds: Sequence[Round]) -> Work:
-    """What the models computed in the rounds of one generation."""
-    chains = [one.tree.chain_length for one in rounds]
-    along = [
-        sum(index == depth for depth, index in enumerate(one.path[:length]))
-        for one, length in zip(rounds, chains, strict=True)
-    ]
-    first, later = rounds[:1], rounds[1:]
-    return Work(
-        rows=dict(sorted(Counter(one.rows for one in later).items())),
-        first_tokens=sum(len(one.emitted) for one in first),
-        first_seconds=sum(one.seconds for one in first),
-        later_passes=sum(one.draft_passes for one in later),
-        chain_proposed=sum(chains),
-        chain_accepted=sum(along),
     )

@@ -69,31 +69,17 @@ ENOUGH_PROMPTS = 8
 """Fewer timed prompts decide nothing: among them noise clears the control too often."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One prompt under one condition: its acceptance, and its speed relative to plain decoding.
-
-    For a prompt that was repeated both are medians over the repeats, each relative to the plain
-    decoding of the same repeat.
-    """
-
-    prompt_set: str
-    number: int
-    acceptance: float
-    speedup: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One condition over the prompts of a set, or over all of them.
 
     Token figures count all tokens together; `tokens_per_second`, `host_ms` and `speedup` are
-    medians over prompts, `low` and `high` the quartiles of the speed-up. points: one per prompt;
-    a prompt whose output ended in its first round has no speed and no point.
+    medians over prompts, `low` and `high` the quartiles of the speed-up. timed: how many
+    prompts have a speed; one whose output ended in its first round has none.
     ids_that_differ: positions at which the output is not that of plain decoding, over all prompts.
     against_plain: "faster" where tokens were accepted and `low` lies above the control's `high`,
     "slower" where `high` lies below the control's `low`, else "no difference"; empty without
-    drafting, without a control, and for fewer than `ENOUGH_PROMPTS` points.
+    drafting, without a control, and for fewer than `ENOUGH_PROMPTS` timed ones.
     """
 
     condition: Condition
@@ -108,7 +94,7 @@ class Row:
     low: float
     high: float
     ids_that_differ: int
-    points: tuple[Point, ...]
+    timed: int
     against_plain: str = ""
 
 
@@ -164,12 +150,15 @@ def _row(
 ) -> Row:
     proposed = sum(m.proposed for m in measured)
     rounds, tokens = sum(m.rounds for m in measured), sum(len(m.token_ids) for m in measured)
-    points = _points(measured, plain)
-    speedups = [point.speedup for point in points]
+    speedups = [
+        m.tokens_per_second / usual
+        for m in measured
+        if m.tokens_per_second and (usual := plain[m.block].tokens_per_second)
+    ]
     low, middle, high = np.quantile(speedups or [0.0], [0.25, 0.5, 0.75]).tolist()
     return Row(
         condition=condition,
-        prompts=len({_prompt(m.block) for m in measured}),
+        prompts=len(measured),
         tokens=tokens,
         acceptance=ratio(sum(m.accepted for m in measured), proposed),
         tokens_per_round=ratio(tokens, rounds),
@@ -180,25 +169,8 @@ def _row(
         low=low,
         high=high,
         ids_that_differ=sum(_differing(m, plain[m.block]) for m in measured),
-        points=tuple(points),
+        timed=len(speedups),
     )
-
-
-def _points(measured: Sequence[Measurement], plain: Mapping[Block, Measurement]) -> list[Point]:
-    repeats: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for m in measured:
-        usual = plain[m.block].tokens_per_second
-        if m.tokens_per_second and usual:
-            found = repeats.setdefault(_prompt(m.block), [])
-            found.append((ratio(m.accepted, m.proposed), m.tokens_per_second / usual))
-    return [
-        Point(*prompt, *(median(values) for values in zip(*found, strict=True)))
-        for prompt, found in repeats.items()
-    ]
-
-
-def _prompt(block: Block) -> tuple[str, int]:
-    return block.prompt_set, block.number
 
 
 def _differing(measured: Measurement, plain: Measurement) -> int:
@@ -210,7 +182,7 @@ def _against(row: Row, control: Row | None) -> str:
     """How a row compares with plain decoding; see `Row.against_plain`."""
     if control is None or not row.condition.drafts:
         return ""
-    if min(len(row.points), len(control.points)) < ENOUGH_PROMPTS:
+    if min(row.timed, control.timed) < ENOUGH_PROMPTS:
         return ""
     if row.low > control.high and row.acceptance > 0:
         return "faster"

@@ -18,10 +18,10 @@ from lab.study.cost_model import (
     fit_costs,
     speedup_by_equation_5,
 )
+from lab.study.measurements import work_of
 from lab.study.samples import Sample, trials
 from lab.study.waterfall import waterfalls
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.bench import work_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from tokalign.runtime.rounds import Round

@@ -9,9 +9,10 @@ from markup import Document, assert_self_contained
 from studied import CONTEXT, a_model, a_result, a_sample, a_setting
 
 from lab.study.glossary import meanings
+from lab.study.measurements import Surroundings, Work
 from lab.study.page import study_page, study_summary
 from lab.study.protocol import PRESETS, Drafts, arms
-from tokalign.evaluate.measurements import BASELINES, Condition, Surroundings, Work
+from tokalign.evaluate.measurements import BASELINES, Condition
 
 
 @pytest.fixture(scope="module")

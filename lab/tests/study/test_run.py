@@ -7,18 +7,18 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from measured import measured
 from places import DEMO
-from studied import CONTROL, PLAIN, a_block
+from studied import CONTROL, PLAIN, a_block, measured
 
 from lab.baselines.decoder import BaselineDecoder
 from lab.study.attribution import Explainer, _Judge
 from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, shares_of
+from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import PRESETS, Arm
 from lab.study.run import Study, expected_seconds
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.evaluate.measurements import Block, Condition, Measurement
+from tokalign.evaluate.measurements import Block, Condition
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
@@ -165,7 +165,7 @@ def test_disturbed_blocks_are_measured_again(study: Study) -> None:
     """Attempts follow from what is done: no clock, no state."""
     twice = replace(study, protocol=replace(study.protocol, attempts=2))
 
-    def done(block_number: int, control: float) -> list[Measurement]:
+    def done(block_number: int, control: float) -> list[StudyMeasurement]:
         block = a_block(block_number)
         return [
             measured(PLAIN, block, tokens_per_second=10.0),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from measured import block, measured
-from studied import CONTEXT, CONTROL, PLAIN, a_block, a_sample
+from measured import block
+from studied import CONTEXT, CONTROL, PLAIN, a_block, a_sample, measured
 
+from lab.study.measurements import Work
 from lab.study.samples import Sample, samples_of, trials
-from tokalign.evaluate.measurements import Work
 
 
 def test_a_sample_is_its_json() -> None:

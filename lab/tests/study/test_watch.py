@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from lab.study import watch
+from lab.study.measurements import Surroundings
 from lab.study.watch import MachineWatch, power_source, thermal_pressure
-from tokalign.evaluate.measurements import Surroundings
 
 
 def on_a_mac(monkeypatch: pytest.MonkeyPatch, printed: str) -> None:

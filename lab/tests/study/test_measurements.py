@@ -9,36 +9,32 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import EXACT, block, measured
+from measured import EXACT, block
+from studied import measured
 
+from lab.study.measurements import MeasurementFile, StudyMeasurement, Work, read_measurements
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.evaluate.measurements import (
-    PLAIN,
-    Condition,
-    Measurement,
-    MeasurementFile,
-    model_fingerprint,
-    read_measurements,
-)
+from tokalign.evaluate.measurements import PLAIN, Condition
 
 ABOUT = {"target": "demo (abc)", "max_tokens": 64, "draft": None}
 ALL = [measured(Condition(PLAIN), block(n)) for n in range(1, 4)] + [measured(EXACT)]
+REMEDY = "give another --output"
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
-    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT, REMEDY)
     assert file.open() == []
     for one in ALL:
         file.append(one)
     assert file.open() == ALL
-    assert read_measurements(file.path) == (ABOUT, ALL)
+    assert read_measurements(file.path, remedy=REMEDY) == (ABOUT, ALL)
 
 
 @given(st.data())
 def test_killed_anywhere_it_goes_on_from_the_last_whole_line(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    file = MeasurementFile(tmp_path_factory.mktemp("r") / "r.jsonl", ABOUT)
+    file = MeasurementFile(tmp_path_factory.mktemp("r") / "r.jsonl", ABOUT, REMEDY)
     file.open()
     header = file.path.stat().st_size
     for one in ALL:
@@ -58,7 +54,7 @@ def test_killed_anywhere_it_goes_on_from_the_last_whole_line(
 def test_killed_while_the_first_line_was_written_it_begins_again(
     tmp_path: Path, length: int
 ) -> None:
-    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT, REMEDY)
     file.open()
     header = file.path.read_bytes()
     file.path.write_bytes(header[:length])
@@ -68,7 +64,7 @@ def test_killed_while_the_first_line_was_written_it_begins_again(
 
 def test_reading_a_whole_file_leaves_its_time_alone(tmp_path: Path) -> None:
     """The time is the date of a study, which is that of its last measurement."""
-    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT, REMEDY)
     file.open()
     file.append(ALL[0])
     os.utime(file.path, (1e9, 1e9))
@@ -80,14 +76,14 @@ def test_reading_a_whole_file_leaves_its_time_alone(tmp_path: Path) -> None:
     "other", [ABOUT | {"target": "demo (def)"}, ABOUT | {"dtype": "float32"}, {"target": "x"}]
 )
 def test_measurements_of_something_else_are_refused(tmp_path: Path, other: dict[str, str]) -> None:
-    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT, REMEDY)
     file.open()
-    assert MeasurementFile(file.path, other).open() == []  # it holds none yet
+    assert MeasurementFile(file.path, other, REMEDY).open() == []  # it holds none yet
     file.path.unlink()
     file.open()
     file.append(ALL[0])
-    with pytest.raises(IncompatibleError, match="--results"):
-        MeasurementFile(file.path, other).open()
+    with pytest.raises(IncompatibleError, match="--output"):
+        MeasurementFile(file.path, other, REMEDY).open()
 
 
 @pytest.mark.parametrize(
@@ -97,30 +93,20 @@ def test_measurements_of_something_else_are_refused(tmp_path: Path, other: dict[
 def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(content)
-    with pytest.raises(UsageError, match="--results"):
-        MeasurementFile(path, ABOUT).open()
+    with pytest.raises(UsageError, match="--output"):
+        MeasurementFile(path, ABOUT, REMEDY).open()
     assert path.read_text() == content
 
 
 def test_a_line_that_is_no_measurement_is_refused(tmp_path: Path) -> None:
-    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT, REMEDY)
     file.open()
     with file.path.open("a") as lines:
         lines.write(json.dumps({"block": {}}) + "\n")
-    with pytest.raises(UsageError, match="--results"):
+    with pytest.raises(UsageError, match="--output"):
         file.open()
 
 
-def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    weights = tmp_path / "model.safetensors"
-    found = set()
-    for content in (b"", b"a", b"b", b"a" * (1 << 20) + b"c", b"a" * (1 << 20) + b"d"):
-        weights.write_bytes(content)
-        found.add(model_fingerprint(tmp_path))
-    assert len(found) == 5
-
-
 def test_a_measurement_is_its_json() -> None:
-    one = measured(EXACT, tokens_per_second=12.345678901234567)
-    assert Measurement.from_json(json.loads(json.dumps(one.to_json()))) == one
+    one = measured(EXACT, tokens_per_second=12.345678901234567, work=Work(rows={2: 3}))
+    assert StudyMeasurement.from_json(json.loads(json.dumps(one.to_json()))) == one
