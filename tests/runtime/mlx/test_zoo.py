@@ -17,6 +17,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.tuner.utils import linear_to_lora_layers
+from random_models import rounds_of
 from scripted_models import ScriptedModel
 from small_tokenizers import of_merges
 
@@ -28,15 +29,12 @@ from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
-from tokalign.runtime.loop import MOST_READ_AGAIN, Limits, decode
+from tokalign.runtime.loop import MOST_READ_AGAIN, Limits
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import embedding_of
-from tokalign.runtime.rounds import Context, Round
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -77,12 +75,16 @@ TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
 PROMPT = tuple((i * 7 + 3) % zoo.VOCABULARY for i in range(200))
 
 
+def plainly(model: Any, ids: Sequence[int], tokens: int, **options: Any) -> list[int]:
+    """What mlx-lm itself emits."""
+    steps = generate_step(mx.array(list(ids)), model, max_tokens=tokens, **options)
+    return [token for token, _ in steps]
+
+
 @cache
 def mlx_lm_emits(name: str, prompt: int, tokens: int, **options: Any) -> list[int]:
-    """What mlx-lm itself emits after the first `prompt` ids of PROMPT."""
-    ids = mx.array(PROMPT[:prompt])
-    steps = generate_step(ids, zoo.zoo_model(name), max_tokens=tokens, **options)
-    return [token for token, _ in steps]
+    """The same after the first `prompt` ids of PROMPT."""
+    return plainly(zoo.zoo_model(name), PROMPT[:prompt], tokens, **options)
 
 
 def emitted_with_drafts(name: str, prompt: int, tokens: int, **options: Any) -> list[int]:
@@ -102,7 +104,6 @@ def with_drafts(
     """As many ids as `right` has, which the drafts are made of. cache: one to go on with."""
     session = TargetModelSession(model, CacheOptions(**options), cache=cache)
     drafter = zoo.WildDrafter(right, trees=session.can_branch)
-    context = Context([TargetId(i) for i in prompt])
     limits = Limits(
         max_tokens=len(right),
         context_length=session.context_length,
@@ -110,9 +111,7 @@ def with_drafts(
         quantized_from=session.quantized_from,
         read_again=session.read_again,
     )
-    for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
-        pass
-    return list(context.emitted)
+    return rounds_of(drafter, session, prompt=prompt, limits=limits)[0]
 
 
 def has_windows(name: str) -> bool:
@@ -124,37 +123,33 @@ def drafted(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in PLAIN_ONLY]
 
 
-@pytest.mark.parametrize("name", REPRESENTATIVES)
-def test_drafts_never_change_what_is_emitted(name: str) -> None:
-    assert emitted_with_drafts(name, 12, 40) == mlx_lm_emits(name, 12, 40)
+def in_every_run(*names: str) -> list[Any]:
+    """Some names and a length of 40; all architectures with more tokens in the long lane."""
+    every = [pytest.param(name, None, marks=pytest.mark.long) for name in drafted(zoo.zoo())]
+    return [*((name, 40) for name in names), *every]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", drafted(zoo.zoo()))
-def test_drafts_never_change_what_any_architecture_emits(name: str) -> None:
-    tokens = 620 if has_windows(name) else 60
+def enough(name: str) -> int:
+    """Tokens that go beyond every window."""
+    return 620 if has_windows(name) else 60
+
+
+@pytest.mark.parametrize(("name", "tokens"), in_every_run(*REPRESENTATIVES))
+def test_drafts_never_change_what_is_emitted(name: str, tokens: int | None) -> None:
+    tokens = tokens or enough(name)
     assert emitted_with_drafts(name, 12, tokens) == mlx_lm_emits(name, 12, tokens)
 
 
-def lookups_change_nothing(name: str, tokens: int) -> None:
+@pytest.mark.parametrize(("name", "tokens"), in_every_run("gemma3_text", "gpt2", "qwen3_next"))
+def test_lookups_never_change_what_is_emitted(name: str, tokens: int | None) -> None:
     """Dictionary and context copy, each alone and both in one tree."""
+    tokens = tokens or enough(name)
     right = mlx_lm_emits(name, 12, tokens)
     for method in ("dictionary", "copy", "hybrid"):
         model = zoo.zoo_model(name)
         emitted, proposed = zoo.with_lookups(model, TOKENIZER, PROMPT[:12], right, method)
         assert emitted == right, method
         assert proposed > tokens / 8, method
-
-
-@pytest.mark.parametrize("name", ["gemma3_text", "gpt2", "qwen3_next"])
-def test_lookups_never_change_what_is_emitted(name: str) -> None:
-    lookups_change_nothing(name, 40)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", drafted(zoo.zoo()))
-def test_lookups_never_change_what_any_architecture_emits(name: str) -> None:
-    lookups_change_nothing(name, 620 if has_windows(name) else 60)
 
 
 def quantize(model: Any) -> None:
@@ -179,8 +174,7 @@ def test_quantized_weights_and_adapters_change_nothing(
 ) -> None:
     model = zoo.make_model(name)
     change(model)
-    steps = generate_step(mx.array(PROMPT[:12]), model, max_tokens=60)
-    expected = [token for token, _ in steps]
+    expected = plainly(model, PROMPT[:12], 60)
     assert expected != mlx_lm_emits(name, 12, 60)
     assert with_drafts(model, PROMPT[:12], expected) == expected
 
@@ -191,8 +185,7 @@ def test_rows_that_depend_on_their_pass_are_read_alone() -> None:
     for layer in model.layers:
         layer.self_attn.rope = DynamicNTKScalingRoPE(32, 40, False, 10000.0, 2.0)
     for prompt in (PROMPT[:12], PROMPT[:60]):
-        steps = generate_step(mx.array(prompt), model, max_tokens=60)
-        expected = [token for token, _ in steps]
+        expected = plainly(model, prompt, 60)
         assert with_drafts(model, prompt, expected) == expected
 
 
@@ -200,8 +193,7 @@ def test_rows_that_depend_on_their_pass_are_read_alone() -> None:
 def test_rows_of_a_short_prompt_see_what_they_see_in_mlx_lm(prompt: int) -> None:
     """plamo3 asks for a mask that is wider than its cache: alone, a row sees one position less."""
     model = zoo.make_model("plamo3", sliding_window=8)
-    steps = generate_step(mx.array(PROMPT[:prompt]), model, max_tokens=40)
-    expected = [token for token, _ in steps]
+    expected = plainly(model, PROMPT[:prompt], 40)
     assert with_drafts(model, PROMPT[:prompt], expected) == expected
 
 
@@ -263,7 +255,8 @@ def test_the_context_length_is_found_where_arguments_are_nested(name: str) -> No
     assert length == zoo.COMMON["max_position_embeddings"]
 
 
-def turns_keep_a_cache(name: str) -> None:
+@pytest.mark.parametrize(("name", "_"), in_every_run("gemma4", "falcon_h1"))
+def test_a_kept_cache_is_gone_on_with(name: str, _: int | None) -> None:
     """Three turns over one cache, each longer than the window at its end."""
     model = zoo.zoo_model(name)
     kept = make_prompt_cache(model)
@@ -271,31 +264,15 @@ def turns_keep_a_cache(name: str) -> None:
     whole: list[int] = []
     for turn in (PROMPT[:40], PROMPT[90:93], PROMPT[100:170]):
         whole += turn
-        expected = [t for t, _ in generate_step(mx.array(whole), model, max_tokens=30)]
-        found = [
-            response.token
-            for response in stream_generate(
-                model,
-                TOKENIZER,
-                list(turn),
-                max_tokens=30,
-                method="copy",
-                num_draft_tokens=4,
-                prompt_cache=kept,
-            )
-        ]
-        assert found == expected
+        expected = plainly(model, whole, 30)
+        how = {"max_tokens": 30, "num_draft_tokens": 4, "prompt_cache": kept}
+        found = stream_generate(model, TOKENIZER, list(turn), method="copy", **how)
+        assert [response.token for response in found] == expected
         whole += expected
         assert [type(layer) for layer in leaves_of(kept)] == kinds
     # mlx-lm's own functions go on with it.
-    after = generate_step(mx.array(PROMPT[:3]), model, max_tokens=8, prompt_cache=kept)
-    fresh = generate_step(mx.array([*whole, *PROMPT[:3]]), model, max_tokens=8)
-    assert [t for t, _ in after] == [t for t, _ in fresh]
-
-
-@pytest.mark.parametrize("name", ["gemma4", "falcon_h1"])
-def test_a_kept_cache_is_gone_on_with(name: str) -> None:
-    turns_keep_a_cache(name)
+    after = plainly(model, PROMPT[:3], 8, prompt_cache=kept)
+    assert after == plainly(model, [*whole, *PROMPT[:3]], 8)
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "deepseek_v41"])
@@ -308,16 +285,8 @@ def test_a_caller_that_stops_plain_decoding_needs_no_rewinding(name: str) -> Non
     stream = stream_generate(model, TOKENIZER, turn, method="plain", prompt_cache=kept)
     got = [next(stream).token for _ in range(5)]
     stream.close()  # type: ignore[attr-defined]
-    after = generate_step(mx.array(PROMPT[:3]), model, max_tokens=8, prompt_cache=kept)
-    whole = [*PROMPT[:40], *got, *PROMPT[:3]]
-    fresh = generate_step(mx.array(whole), model, max_tokens=8)
-    assert [t for t, _ in after] == [t for t, _ in fresh]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", drafted(zoo.zoo()))
-def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
-    turns_keep_a_cache(name)
+    after = plainly(model, PROMPT[:3], 8, prompt_cache=kept)
+    assert after == plainly(model, [*PROMPT[:40], *got, *PROMPT[:3]], 8)
 
 
 @pytest.mark.parametrize(
@@ -332,8 +301,7 @@ def test_a_cache_that_mlx_lm_has_filled_is_gone_on_with(options: dict[str, Any])
     for layers in (ours, own):
         model(mx.array([PROMPT[:30]]), cache=layers)
     turn = PROMPT[30:38]
-    steps = generate_step(mx.array(turn), model, max_tokens=40, prompt_cache=own, **options)
-    right = [token for token, _ in steps]
+    right = plainly(model, turn, 40, prompt_cache=own, **options)
     assert with_drafts(model, turn, right, cache=ours, **options) == right
 
 
@@ -342,11 +310,10 @@ def test_a_bounded_cache_is_gone_on_with_when_it_is_full() -> None:
     model = zoo.zoo_model("qwen3")
     ours, own = (make_prompt_cache(model, max_kv_size=32) for _ in range(2))
     for turn in (PROMPT[:20], PROMPT[30:50], PROMPT[60:63]):
-        steps = generate_step(mx.array(turn), model, max_tokens=15, prompt_cache=own)
-        found = stream_generate(
-            model, TOKENIZER, list(turn), max_tokens=15, method="copy", prompt_cache=ours
-        )
-        assert [response.token for response in found] == [token for token, _ in steps]
+        how = {"max_tokens": 15, "prompt_cache": ours}
+        found = stream_generate(model, TOKENIZER, list(turn), method="copy", **how)
+        expected = plainly(model, turn, 15, prompt_cache=own)
+        assert [response.token for response in found] == expected
 
 
 QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
@@ -373,13 +340,8 @@ def test_attention_that_does_not_read_quantized_keys_is_one_clear_error(name: st
 def decode_wildly(name: str, **options: Any) -> None:
     """Rounds with random proposals, for models with which nothing is known to be right."""
     session = TargetModelSession(zoo.zoo_model(name), CacheOptions(**options))
-    context = Context([TargetId(i) for i in PROMPT[:12]])
     drafter = zoo.WildDrafter([], trees=False)
-    events = decode(
-        context, drafter, TargetVerifier(session, Sampling()), limits=Limits(max_tokens=50)
-    )
-    for _ in events:
-        pass
+    rounds_of(drafter, session, prompt=PROMPT[:12], limits=Limits(max_tokens=50))
 
 
 def language_model(name: str) -> LanguageModel[Any]:
@@ -416,13 +378,11 @@ def test_a_method_that_is_named_is_refused_with_such_a_cache() -> None:
 def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) -> None:
     """Also where every proposal is rejected: no pass is spent on accepted ids alone."""
     session = TargetModelSession(zoo.zoo_model(name))
-    context = Context([TargetId(i) for i in PROMPT[:12]])
     passes_without_rows: list[int] = []
     session.watch_prefill(passes_without_rows.append)
     limits = Limits(max_tokens=60, read_again=session.read_again)
     drafter = zoo.WildDrafter([], trees=False)
-    events = decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits)
-    rounds = [event for event in events if isinstance(event, Round)]
+    _, rounds = rounds_of(drafter, session, prompt=PROMPT[:12], limits=limits)
     assert not passes_without_rows
     assert any(one.rows > 1 + len(one.tree) for one in rounds[1:])
     for before, after in pairwise(rounds[1:]):
@@ -465,14 +425,9 @@ def test_the_planner_knows_what_is_read_again(name: str, reads_again: bool) -> N
         ScriptedModel(lambda now, steps: wild.propose(now, steps).tree),
         clock=count(step=0.001).__next__,
     )
-    verifier = TargetVerifier(session, Sampling())
-    context = Context([TargetId(i) for i in PROMPT[:12]])
-    rounds = [
-        event
-        for event in decode(context, planner, verifier, limits=Limits(max_tokens=60))
-        if isinstance(event, Round)
-    ]
-    assert list(context.emitted) == right
+    limits = Limits(max_tokens=60)
+    emitted, rounds = rounds_of(planner, session, prompt=PROMPT[:12], limits=limits)
+    assert emitted == right
     assert any(len(one.tree) > len(one.path) for one in rounds), "nothing was rejected"
     assert (costs.rereading > 0) == reads_again
     assert (sum(one.rows - 1 - len(one.tree) for one in rounds[1:]) > 0) == reads_again
