@@ -31,6 +31,8 @@ from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.tables.token_tree import TokenTree
+from tokalign.bpe.encoder import IncrementalEncoder
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 theirs: list[DraftId] = [DraftId(1)]
@@ -99,6 +101,28 @@ def refused(
     TargetVerifier(draft, Sampling())  # refused
     NeuralDrafter(target, translation)  # refused
     Sampling().choose(None, position=0, ids=theirs)  # refused
+
+
+def of_tokenizers(draft: Tokenizer[DraftId], target: Tokenizer[TargetId]) -> None:
+    d, t = DraftId(1), TargetId(1)
+    of_draft, of_target = draft.bpe.validity, target.bpe.validity
+    of_target.may_follow(t, t)
+    of_target.may_follow(d, t)  # refused
+    of_target.may_follow(t, 5)  # refused
+    of_target.reachable(d)  # refused
+    of_target.right_spine(d)  # refused
+    of_target.stays_apart(of_target.right_spine(t), of_draft.left_spine(d))  # refused
+    target.vocabulary.bytes_of(target.encode("a"))
+    target.vocabulary.bytes_of(draft.encode("a"))  # refused
+    target.vocabulary.bytes_of(draft.bpe.encode(b"a"))  # refused
+    target.vocabulary.bytes_of(draft.bpe.encode_piece(b"a"))  # refused
+    target.vocabulary.bytes_of(draft.bpe.order.ids)  # refused
+    target.vocabulary.bytes_of(IncrementalEncoder(draft.bpe).ids)  # refused
+    target.vocabulary.bytes_of(IncrementalEncoder(target.bpe).ids)
+    target.vocabulary.bytes_of(draft.vocabulary.roles.eos)  # refused
+    target.vocabulary.bytes_of([draft.vocabulary.id_of[b"a"]])  # refused
+    Boundary(target)
+    Boundary(draft)  # refused
 """
 """Lines that mypy must refuse end in "# refused"; it must accept all others."""
 

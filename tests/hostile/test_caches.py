@@ -25,7 +25,7 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 from mlx_lm.sample_utils import make_logits_processors
-from places import DEMO, documented_attacks
+from places import documented_attacks
 
 import tokalign
 from tokalign.runtime.decoder import LanguageModel
@@ -45,8 +45,8 @@ METHODS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def target() -> LanguageModel[Any]:
-    return LanguageModel.from_folder(DEMO / "target", dtype="float32")
+def target(demo_pair: tuple[LanguageModel[Any], Any]) -> LanguageModel[Any]:
+    return demo_pair[0]
 
 
 def fresh(model: Any, ids: list[int], count: int = PROBED, **how: Any) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from random_drafters import random_drafter
-from random_models import random_model, write_model
+from random_models import emitted, random_model, write_model
 from small_tokenizers import of_merges
 
 from tokalign.assemble import assemble
@@ -47,13 +47,6 @@ class Conversation:
             target_session=self.target,
             draft_session=self.draft,
         )
-
-
-def ids_of(generation: Generation) -> list[int]:
-    """Run it to its end."""
-    for _ in generation:
-        pass
-    return list(generation.context.emitted)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +118,7 @@ def conversation(seed: int, models: Models) -> Iterator[tuple[list[int], list[in
         fresh = Generation(
             replace(decoder, sampler=sampler), Prompt(target=prompt), max_tokens=most
         )
-        expected, rounds = ids_of(fresh), turn.by_round()
+        expected, rounds = emitted(fresh), turn.by_round()
         interrupted_after = draw.choice([1, 2, 100, 100, 100])
         for count, _ in enumerate(rounds, 1):
             if count == interrupted_after:
@@ -158,7 +151,7 @@ def test_only_what_is_new_is_computed(models: Models) -> None:
     for _ in range(3):
         before, held = kept.target.computed, len(kept.target.held)
         turn = kept.generate(prompt)
-        new = len(prompt) - held + len(ids_of(turn))
+        new = len(prompt) - held + len(emitted(turn))
         assert kept.target.computed - before <= new + 1
         prompt = [*turn.context.ids, *(TargetId(i) for i in (9, 8, 7))]
     assert len(prompt) > 80
@@ -172,7 +165,7 @@ def test_the_draft_model_also_keeps_its_context(models: Models) -> None:
     computed = []
     for _ in range(3):
         before = kept.draft.computed
-        ids_of(turn := kept.generate(prompt))
+        emitted(turn := kept.generate(prompt))
         computed.append(kept.draft.computed - before)
         prompt = [*turn.context.ids, TargetId(9), TargetId(8)]
     assert computed[0] > 150 > 2 * max(computed[1:])
@@ -190,4 +183,4 @@ def test_a_window_is_rewound_or_filled_again(method: str) -> None:
     for length in (40, 45, 30, 60, 30, 8):
         prompt = [TargetId(1 + i % 90) for i in range(length)]
         fresh = Generation(decoder, Prompt(target=prompt), max_tokens=6)
-        assert ids_of(kept.generate(prompt, 6)) == ids_of(fresh)
+        assert emitted(kept.generate(prompt, 6)) == emitted(fresh)

@@ -17,7 +17,6 @@ import msgpack
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from places import DEMO
 from processes import wait_for
 from random_models import write_model
 
@@ -231,13 +230,13 @@ TEXTS = ("Wisła jest", "Zima w górach", "W tym roku", "Kraków to miasto", "Na
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_first_request_of_a_new_process_is_as_good_as_the_tenth_of_an_old_one(
-    temperature: float,
+    demo_pair: tuple[LanguageModel[Any], Any], temperature: float
 ) -> None:
     """In passes of the target. The old process has answered ten requests, with a seed for each.
 
     Then the old process, a new one and one that remembers nothing are asked the same one.
     """
-    model: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
+    model, _ = demo_pair
 
     def passes(decoder: Decoder, number: int) -> int:
         sampler = Sampling(temperature=temperature, seed=number)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from places import DEMO
-from random_models import random_model
+from random_models import emitted, random_model
 from small_families import BY_TEXT, FAMILIES, IDS_ONLY, TEXTS, write_family
 from tokenizers import Tokenizer as Library
 
@@ -152,10 +152,7 @@ def model_of(tokenizer: Tokenizer[Any], seed: int) -> LanguageModel[Any]:
 def emit(target: LanguageModel[Any], draft: LanguageModel[Any] | None, **options: Any) -> list[int]:
     sampling = Sampling(temperature=0.8, seed=3)
     decoder = assemble(target, draft, DraftingOptions(**options), sampler=sampling)
-    generation = Generation(decoder, decoder.prompt("Zażółć 12\n\n a"), max_tokens=24)
-    for _ in generation:
-        pass
-    return list(generation.context.emitted)
+    return emitted(Generation(decoder, decoder.prompt("Zażółć 12\n\n a"), max_tokens=24))
 
 
 METHODS: list[dict[str, Any]] = [

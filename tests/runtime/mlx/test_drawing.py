@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,6 @@ import pytest
 from chi_square import Floats, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import DEMO
 from random_models import random_model
 
 from tokalign.build.alignment.alignment_bundle import align
@@ -67,24 +67,27 @@ def parity(ids: Any, logits: Any) -> Any:
     return logits + 0.7 * (mx.arange(logits.shape[-1]) % 2 == ids[-1] % 2)
 
 
+def few_of_many(sampling: Sampling) -> Iterator[tuple[int, dict[TargetId, float], Any, Any]]:
+    """Positions, nine logits at each, the same among 40 ids, and the noise there."""
+    rng = np.random.default_rng(4)
+    for position in range(3, 12):
+        few = {TargetId(int(i)): float(rng.normal(0, 1.5)) for i in rng.permutation(40)[:9]}
+        row = np.full((1, 40), -np.inf, dtype=np.float32)
+        row[0, list(few)] = list(few.values())
+        yield position, few, mx.array(row), sampling.noise_at(position, 40)
+
+
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("processors", [(), (parity,)])
 def test_drawing_among_a_few_ids_equals_drawing_among_all(
     processors: Any, filters: dict[str, Any]
 ) -> None:
     """The host draws the same id as the device."""
-    rng = np.random.default_rng(4)
-    for position in range(3, 12):
-        options = Sampling(temperature=0.8, seed=2, processors=processors, **filters)
-        few = {TargetId(int(i)): float(rng.normal(0, 1.5)) for i in rng.permutation(40)[:9]}
-        row = np.full((1, 40), -np.inf, dtype=np.float32)
-        row[0, list(few)] = list(few.values())
+    options = Sampling(temperature=0.8, seed=2, processors=processors, **filters)
+    for position, few, row, known in few_of_many(options):
         history = [*range(position - 1), next(iter(few))]
-        ranked = options.draw_among(
-            few, position=position, ids=history, noise=options.noise_at(position, 40)
-        )
-        chosen = options.draw(mx.array(row), position=position, ids=history)
-        assert ranked[0] == chosen.item()
+        ranked = options.draw_among(few, position=position, ids=history, noise=known)
+        assert ranked[0] == options.draw(row, position=position, ids=history).item()
 
 
 @pytest.mark.parametrize("filters", FILTERS)
@@ -92,14 +95,10 @@ def test_drawing_among_a_few_ids_equals_drawing_among_all(
 def test_what_is_expected_among_a_few_ids_equals_what_is_expected_among_all(
     temperature: float, filters: dict[str, Any]
 ) -> None:
-    rng = np.random.default_rng(4)
-    for position in range(3, 12):
-        options = Sampling(temperature=temperature, seed=2, **filters)
-        few = {TargetId(int(i)): float(rng.normal(0, 1.5)) for i in rng.permutation(40)[:9]}
-        row = np.full((1, 40), -np.inf, dtype=np.float32)
-        row[0, list(few)] = list(few.values())
-        found = options.expect_among(few, noise=options.noise_at(position, 40))
-        expected = np.array(options.expect(mx.array(row), positions=[position]))[0]
+    options = Sampling(temperature=temperature, seed=2, **filters)
+    for position, few, row, known in few_of_many(options):
+        found = options.expect_among(few, noise=known)
+        expected = np.array(options.expect(row, positions=[position]))[0]
         assert {i for i, logprob in enumerate(expected) if logprob > -np.inf} == set(found)
         assert list(found.values()) == pytest.approx([expected[i] for i in found], abs=1e-5)
 
@@ -171,14 +170,6 @@ RUNS, TOP = 160, 3
 """How many tokens the target may choose among: few enough to enumerate two of them."""
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[LanguageModel, LanguageModel]:
-    return (
-        LanguageModel.from_folder(DEMO / "target", dtype="float32"),
-        LanguageModel.from_folder(DEMO / "draft", dtype="float32"),
-    )
-
-
 def distribution_of_two(
     target: LanguageModel, options: Sampling, prompt: list[int]
 ) -> dict[Any, float]:
@@ -209,10 +200,10 @@ def distribution_of_two(
 )
 @pytest.mark.slow
 def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
-    pair: tuple[LanguageModel, LanguageModel], translation: str, trees: bool
+    demo_pair: tuple[LanguageModel, LanguageModel], translation: str, trees: bool
 ) -> None:
     """The same test refuses the distribution of a target at half the temperature."""
-    target, draft = pair
+    target, draft = demo_pair
     table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
     sessions = TargetModelSession(target.model), DraftModelSession(draft.model)
     options: dict[str, Any] = {"temperature": 1.2, "top_k": TOP}

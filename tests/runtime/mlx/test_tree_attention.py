@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlx_lm.models import llama
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from random_models import random_model, rounds_of
-from zoo import WildDrafter
+from zoo import WildDrafter, make_model
 
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.drafting import NoDrafter
@@ -171,18 +170,7 @@ def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
         "original_max_position_embeddings": 64,
     }
     for rope_scaling in (None, scaling, {"type": "linear", "factor": 2.0}):
-        model = llama.Model(
-            llama.ModelArgs(
-                model_type="llama",
-                hidden_size=16,
-                num_hidden_layers=2,
-                intermediate_size=32,
-                num_attention_heads=2,
-                rms_norm_eps=1e-5,
-                vocab_size=32,
-                rope_scaling=rope_scaling,
-            )
-        )
+        model = make_model("llama", rope_scaling=rope_scaling)
         assert TargetModelSession(model).can_branch
         tree = tree_of([4, 5, 9], [-1, 0, -1])
         rows = np.array(TargetModelSession(model).tree([1, 2, 3], tree))

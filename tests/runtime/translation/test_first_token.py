@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from first_token_oracle import FirstTokenOracle
-from places import DEMO
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.runtime.decoder import LanguageModel, Prompt
+from tokalign.runtime.decoder import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import Pair
@@ -20,10 +19,9 @@ TEXT = "Dawno temu w małym domu nad rzeką mieszkała rodzina, która miała 12
 
 
 @pytest.fixture(scope="module")
-def guesses() -> list[tuple[dict[TargetId, float], dict[TargetId, float]]]:
+def guesses(demo_pair: Any) -> list[tuple[dict[TargetId, float], dict[TargetId, float]]]:
     """What `exact` and the oracle say at positions of the text, by target token."""
-    target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    draft: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "draft", dtype="float32")
+    target, draft = demo_pair
     pair = Pair(target.tokenizer, draft.tokenizer)
     ids = target.tokenizer.encode(TEXT)
     text = Prompt(target=ids[:2]).draft_text(pair)

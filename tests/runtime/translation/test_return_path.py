@@ -12,7 +12,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from places import DEMO
 from random_models import random_model
 
 from tokalign.build.alignment.alignment_bundle import align
@@ -140,15 +139,6 @@ def play(
 CANONICAL = ("intersection", "exact")
 
 
-@pytest.fixture(scope="module")
-def demo() -> dict[str, Any]:
-    found = {}
-    for name in ("target", "draft"):
-        model = LanguageModel.from_folder(DEMO / name, dtype="float32")
-        found[name] = (model.model, model.tokenizer)
-    return found
-
-
 @pytest.mark.parametrize(
     ("how", "translation"),
     [
@@ -160,11 +150,12 @@ def demo() -> dict[str, Any]:
     ],
 )
 @pytest.mark.slow
-def test_the_demo_pair_emits_the_script(demo: dict[str, Any], translation: str, how: str) -> None:
+def test_the_demo_pair_emits_the_script(demo_pair: Any, translation: str, how: str) -> None:
+    target, draft = ((one.model, one.tokenizer) for one in demo_pair)
     sampling = Sampling() if how == "greedy" else Sampling(temperature=0.8)
-    script, emitted, _ = play(demo["target"], demo["draft"], translation, sampling)
+    script, emitted, _ = play(target, draft, translation, sampling)
     assert emitted == script
-    fallback = demo["target"][1].vocabulary.fallback
+    fallback = target[1].vocabulary.fallback
     assert len([i for i in emitted if i in fallback]) > 20
     assert {0, 1, 3} < set(emitted)
 
