@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import DEMO
-from polish import SENTENCES
+from command_lines import RUNS, TABLE, prepared, words
 
 from tokalign.build.counting.runs import is_whole
 from tokalign.cli import _COMMANDS, tables
 
-TARGET, DRAFT = str(DEMO / "target"), str(DEMO / "draft")
 FULL = Path("/dev/full")
-LINES = [sentence.replace("\n", " ") for sentence in SENTENCES]
 
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
@@ -49,14 +46,9 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the commands read: a text and a table."""
-    folder = tmp_path_factory.mktemp("system")
-    (folder / "a.txt").write_text("".join(f"{line}\n" for line in LINES))
+    folder = prepared(tmp_path_factory.mktemp("system"))
     (folder / "file").touch()
     (folder / "folder").mkdir()
-    (folder / "model").mkdir()
-    (folder / "notes").mkdir()
-    (folder / "notes" / "a.md").write_text("".join(f"{line}\n\n" for line in LINES))
     assert run(folder, COMMANDS["build"]).code == 0
     assert run(folder, COMMANDS["tables push"]).code == 0
     return folder
@@ -94,41 +86,16 @@ def run(
     return Ended(ended.returncode, ended.stdout or "", ended.stderr or "")
 
 
-TABLE = "tables/target/pl.dictionary.tok"
-_PLACES = {"TARGET": TARGET, "DRAFT": DRAFT, "TABLE": TABLE}
-
-
-def words(line: str) -> list[str]:
-    """A command line as a list."""
-    return [_PLACES.get(word, word) for word in line.split()]
-
-
-DECODE = "--target TARGET -p Wisła -m 4 --ignore-chat-template"
-TINY = (
-    "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16 --evaluations 1"
-)
-COMMANDS = {
-    " ".join(line.split()[: 2 if line.startswith("tables ") else 1]): words(line)
-    for line in (
-        "bench --target TARGET a.txt --limit 1 -m 4 --method copy -k 2",
-        "build --target TARGET --dictionary-only a.txt --language pl --output tables",
-        "calibrate --target TARGET --budget 1",
-        "chat --target TARGET -m 4 --no-calibrate",
-        "check --target TARGET --draft DRAFT a.txt",
-        f"decode {DECODE}",
-        "learn notes --name notes --target TARGET",
-        "tables forget notes",
-        "tables pull model",
-        "tables push TABLE model",
-        "tables show TABLE",
-        "tables verify TABLE",
-        f"train --target TARGET a.txt --output drafter --labels text {TINY}",
-    )
-}
-
-
 ENDLESS = {"serve"}
 """Commands that end by a signal alone; tests/cli/test_serve.py sends them."""
+
+COMMANDS = {
+    name: [*name.split(), *words(line)] for name, line in RUNS.items() if name not in ENDLESS
+} | {
+    "chat": words("chat --target TARGET -m 4 --no-calibrate"),
+    "bench": words("bench --target TARGET a.txt --limit 1 -m 4 --method copy -k 2"),
+    "decode": words("decode --target TARGET -p Wisła -m 4 --ignore-chat-template"),
+}
 
 
 def test_every_command_is_tried() -> None:
@@ -330,7 +297,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(
 
 def test_a_build_goes_on_when_the_disk_has_room_again(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Ala ma kota.\n")
-    (tmp_path / "b.txt").write_text("".join(f"{line}\n" for line in LINES))
+    (tmp_path / "b.txt").write_text((folder / "a.txt").read_text())
     build = [*BUILD, str(tmp_path / "out"), str(tmp_path / "b.txt"), "--workspace"]
     build = [str(tmp_path / "a.txt") if one == "a.txt" else one for one in build]
     ended = run(folder, [*build, str(tmp_path / "w")], start=small_files)
