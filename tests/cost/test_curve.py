@@ -135,14 +135,6 @@ def test_shipped_curves_say_what_was_published() -> None:
         )
 
 
-def test_a_bound_says_so_and_stands_for_no_machine() -> None:
-    for name in BOUNDS:
-        curve = read_curve(name)
-        assert curve.name.endswith("an upper bound")
-        assert "upper bound" in curve.source
-        assert published_curve(curve.name.partition(",")[0], 16) is None
-
-
 def test_a_device_has_the_curve_of_the_nearest_number_format() -> None:
     assert [published_curve("Apple M4 Pro", bits) for bits in (2, 4, 8, 16)] == [
         "m4-pro",
@@ -162,13 +154,6 @@ def test_a_curve_without_draft_passes_can_assume_one() -> None:
     assert known.expectation(assumed_draft=0.5) == known.expectation()
 
 
-def test_no_interpolated_row_is_stated() -> None:
-    """Of an M3 Ultra 8 rows were reported, and nothing below."""
-    said = read_curve("m3-ultra").expectation(assumed_draft=ASSUMED_DRAFT)
-    assert "verifying 8 rows takes 1.57 plain passes" in said
-    assert f"drafting 7 tokens pays if more than {0.57 / 7 + 0.1:.0%} are accepted" in said
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -184,11 +169,6 @@ def test_what_is_no_curve_is_refused_in_one_line(broken: object) -> None:
     with pytest.raises(UsageError, match="not a cost curve") as found:
         CostCurve.from_json(broken, name="it.json")
     assert "\n" not in str(found.value)
-
-
-def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="m2-ultra"):
-        read_curve(str(tmp_path / "none.json"))
 
 
 @pytest.fixture

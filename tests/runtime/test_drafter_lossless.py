@@ -1,12 +1,14 @@
-"""A recurrent drafter never changes the output.
+"""No drafter that learns changes the output: a recurrent one, what the target found likely, a plan.
 
-The drafter was taught a part of the greedy output, so that accepted paths, rejected ones and hidden
-states of inner rows all occur.
+The recurrent drafter was taught a part of the greedy output, so that accepted paths, rejected ones
+and hidden states of inner rows all occur.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -14,17 +16,20 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import taught_drafter
-from random_models import VOCABULARY, generate, random_model, rounds_of
+from random_models import VOCABULARY, RandomDrafter, generate, random_model, rounds_of
+from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
+from tokalign.runtime.draft.lookup import LogitStore, logit_sources
 from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter, BeamShape
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.drafter_session import DrafterSession
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
@@ -42,6 +47,7 @@ def penalize_last(history: mx.array, logits: mx.array) -> mx.array:
 SAMPLINGS: dict[str, Sampling] = {
     "greedy": Sampling(),
     "sampled": Sampling(temperature=0.7, seed=3),
+    "top-k": Sampling(temperature=0.9, top_k=8, seed=4),
     "filtered": Sampling(temperature=1.2, top_p=0.9, min_p=0.02, xtc_probability=0.5, seed=5),
     "processed": Sampling(temperature=0.8, seed=6, processors=(penalize_last,)),
     "greedy, processed": Sampling(processors=(penalize_last,)),
@@ -204,3 +210,69 @@ def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round()
         learned = knowledge.model.acceptance.probabilities(4) != known
         assert learned == (tokens > 1)
         assert sum(one.draft_passes > 0 for one in rounds) >= 3 * learned
+
+
+def erratic_clock(seed: int) -> Callable[[], float]:
+    """Time that jumps, so that every decision is taken at some point."""
+    chance, now = Random(seed), [0.0]
+
+    def clock() -> float:
+        now[0] += 0.02 if chance.random() < 0.05 else 0.001
+        return now[0]
+
+    return clock
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.slow
+def test_no_decision_changes_the_output(
+    seed: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By that clock no model can pay; it is to be tried all the same.
+    monkeypatch.setattr(ModelWorth, "is_hopeless", lambda *_: False)
+    sampling = Sampling(temperature=temperature, seed=seed)
+    plain = generate(NoDrafter(), sampling, tokens=120)
+    rows, drafts = PassTimes([1.0, 1.01], weight=0), PassTimes([0.01], weight=0)
+    knowledge = Knowledge(costs=LearnedCosts(rows, drafts))
+    drafted = 0
+    for request in range(2):  # the second goes on with what the first has learned
+        adversary = RandomDrafter(seed + 9, plain)
+        model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
+        source = ScriptedSource(plain[-1], 0.9)
+        planner = Planner(
+            knowledge,
+            Hybrid([source] if seed % 3 else []),
+            model if seed % 2 else None,
+            clock=erratic_clock(seed + request),
+        )
+        session, limits = TargetModelSession(random_model()), Limits(max_tokens=120)
+        emitted, rounds = rounds_of(planner, session, sampling, limits=limits)
+        assert emitted == plain
+        drafted += sum(one.accepted for one in rounds)
+    assert drafted or seed % 2 == 0  # a model is at least tried
+
+
+# -- what the target found likely ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("branches", [True, False])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_trees_from_the_store_never_change_the_output(sampling: str, branches: bool) -> None:
+    """The second request finds what the first one left, so that much of it is drafted."""
+    plain = generate(NoDrafter(), SAMPLINGS[sampling])
+    store, rounds = LogitStore(), []
+    for _ in range(2):
+        model = random_model()
+        noise = SAMPLINGS[sampling].noise_ahead(vocabulary_size(model))
+        sources = [ContextCopy(), *logit_sources(store)]
+        hybrid = Hybrid(sources, noise=noise, rows=7 if branches else None, branches=branches)
+        session = TargetModelSession(model)
+        emitted, found = rounds_of(hybrid, session, SAMPLINGS[sampling], store=store)
+        assert emitted == plain
+        rounds.append(found)
+    accepted = [name for one in rounds[1] for name in one.sources if name.startswith("logits")]
+    assert accepted or not branches
+    branched = [one for one in rounds[1] if one.tree.chain_length < len(one.tree)]
+    assert bool(branched) == branches
+    assert len(rounds[1]) < 40 or not branches

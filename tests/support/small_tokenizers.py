@@ -39,21 +39,21 @@ def write_tokenizer(folder: Path, *, vocabulary_size: int) -> Path:
     return folder
 
 
-def of_merges(letters: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> OurTokenizer[Any]:
-    """A tokenizer of these letters and merges, first rank first; a whole text is one piece."""
+def of_merges(
+    letters: bytes, pairs: Iterable[tuple[bytes, bytes]], **spec: Any
+) -> OurTokenizer[Any]:
+    """A tokenizer of these letters and merges, first rank first; a whole text is one piece.
+
+    spec: fields that are to be others.
+    """
     ranked = list(pairs)
     made = sorted({left + right for left, right in ranked}, key=lambda token: (len(token), token))
     tokens = [*(bytes([letter]) for letter in letters), *made]
     ids = {token: i for i, token in enumerate(tokens)}
-    spec = TokenizerSpec(
-        tokens=tuple(tokens),
-        triples=[(ids[left], ids[right], ids[left + right]) for left, right in ranked],
-        fallback=frozenset(),
-        specials={},
-        roles=Roles(),
-        by_characters=True,
-    )
-    return OurTokenizer(spec)
+    triples = [(ids[left], ids[right], ids[left + right]) for left, right in ranked]
+    usual: dict[str, Any] = {"tokens": tuple(tokens), "fallback": frozenset(), "specials": {}}
+    usual |= {"roles": Roles(), "by_characters": True, "triples": triples}
+    return OurTokenizer(TokenizerSpec(**(usual | spec)))
 
 
 def random_merges(draw: Random) -> OurTokenizer[Any]:

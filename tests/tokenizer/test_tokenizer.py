@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from polish import SENTENCES, texts
+from tokenizer_files import WORDS, tekken_document
 from tokenizers.normalizers import NFC
 
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -125,3 +128,38 @@ def test_sentencepiece_itself_agrees(shared_data: Path) -> None:
     theirs = SentencePieceProcessor(model_file=str(path))
     for text in SENTENCES:
         assert ours.encode(text) == theirs.encode(text)
+
+
+@pytest.fixture(scope="module")
+def nemo() -> Tokenizer[Any]:
+    return resolve_tokenizer("mistral-nemo").tokenizer
+
+
+def test_special_tokens_come_first_and_ranks_after_them(nemo: Tokenizer[Any]) -> None:
+    vocabulary = nemo.vocabulary
+    assert len(vocabulary) == 131_072
+    assert set(vocabulary.specials) == set(range(1000))
+    assert vocabulary.tokens[1000:1256] == tuple(bytes([byte]) for byte in range(256))
+    assert vocabulary.roles.bos == 1
+    assert vocabulary.roles.eos == {2}
+
+
+@given(text=texts)
+@settings(max_examples=100)
+def test_the_encoders_of_a_tekken_file_agree_and_keep_the_bytes(
+    nemo: Tokenizer[Any], text: str
+) -> None:
+    ids = nemo.encode(text)
+    assert nemo.vocabulary.bytes_of(ids) == text.encode()
+    assert nemo.bpe.encode(text.encode()) == ids
+
+
+def test_ranks_that_a_tekken_model_does_not_have_are_left_out(tmp_path: Path) -> None:
+    document = tekken_document(special_tokens=[{"rank": 2, "token_str": "[END]"}])
+    document["config"]["default_vocab_size"] -= 1
+    (tmp_path / "tekken.json").write_text(json.dumps(document))
+    tokenizer: Tokenizer[Any] = read_tokenizer(tmp_path)
+    assert len(tokenizer.vocabulary) == 3 + len(document["vocab"]) - 1
+    assert tokenizer.encode("tak") == [3 + 256 + WORDS.index("tak")]
+    assert tokenizer.encode("ok") == [3 + ord("o"), 3 + ord("k")]
+    assert tokenizer.vocabulary.specials == {0: "<unk>", 1: "<s>", 2: "[END]"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,16 +17,6 @@ from tokalign.runtime.draft_length.knowledge import (
     Trials,
 )
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-
-
-@pytest.mark.parametrize(("tokens", "passes"), [(32, 1), (100, 3), (4000, 8)])
-def test_a_short_request_has_little_to_lose(tokens: int, passes: int) -> None:
-    budget, rounds = DraftBudget(), 0
-    budget.begin(tokens)
-    while not budget.is_spent:
-        budget.account(1.5, 1, expected=1.5, plain=1.0)  # half a pass is lost in each
-        rounds += 1
-    assert passes - 0.1 <= rounds * (0.5 - SHARE) <= passes + 0.5
 
 
 def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:

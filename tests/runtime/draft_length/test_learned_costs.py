@@ -45,13 +45,6 @@ def test_one_slow_pass_is_not_believed_many_are() -> None:
     assert times(1) == pytest.approx(0.050, rel=0.01)
 
 
-def test_of_a_count_never_seen_one_slow_pass_is_not_believed_either() -> None:
-    times = PassTimes([1.0, 1.2], weight=0)
-    times.observe(1, 0.010)
-    times.observe(2, 1.0)
-    assert times(2) == pytest.approx(0.024)
-
-
 @pytest.mark.parametrize(
     ("observed", "seconds", "later"),
     [(1, 0.024, 0.018), (8, 0.024, 0.023), (1, 0.006, 0.006)],

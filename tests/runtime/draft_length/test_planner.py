@@ -94,20 +94,6 @@ def test_plain_rounds_run_ahead_and_are_timed_from_round_to_round() -> None:
     assert source.asked < 500
 
 
-def test_plain_rounds_of_uneven_length_pay_a_loss_back() -> None:
-    """Their mean is a little too low, because other programs make rounds slow but never fast."""
-    device = Device([0.010, 0.012], host=0.001, uneven=Random(0))
-    knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.010, 0.012], weight=4)))
-    knowledge.budget.begin(32)
-    knowledge.budget.account(3.0, 1, expected=3.0, plain=1.0)
-    for _ in range(14):
-        assert knowledge.budget.is_spent
-        run(Planner(knowledge, Hybrid([ScriptedSource(None)]), clock=device), 32, device)
-        if not knowledge.budget.is_spent:
-            break
-    assert not knowledge.budget.is_spent
-
-
 def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> None:
     leaves = TokenTree(tuple(map(TargetId, range(1, 8))), (-1,) * 7, ("draft",) * 7, (0.01,) * 7)
     device = Device([0.010 * n for n in range(1, 33)], host=0.0)

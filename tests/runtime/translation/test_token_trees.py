@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 from random_models import VOCABULARY, generate, random_model, rounds_of
+from small_tokenizers import of_merges
 
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import NoDrafter
@@ -20,9 +21,8 @@ from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.by_token import same_tokenizer
 from tokalign.tokenizer.foreign import any_ids
-from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import Roles, TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPT = [TargetId(i) for i in (5, 17, 3)]
 SAMPLINGS = {
@@ -113,17 +113,10 @@ def test_only_ids_that_both_models_have_are_proposed(
 
 def letters_and(specials: list[str]) -> Tokenizer[Any]:
     """A tokenizer of 80 letters, followed by special tokens of these spellings."""
-    tokens = [bytes([32 + i]) for i in range(80)]
-    return Tokenizer(
-        TokenizerSpec(
-            tokens=(*tokens, *[b""] * len(specials)),
-            triples=[],
-            fallback=frozenset(),
-            specials=dict(enumerate(specials, len(tokens))),
-            roles=Roles(),
-            by_characters=True,
-        )
-    )
+    letters = [bytes([32 + i]) for i in range(80)]
+    tokens = (*letters, *[b""] * len(specials))
+    spelled = dict(enumerate(specials, len(letters)))
+    return of_merges(b"".join(letters), [], tokens=tokens, specials=spelled)
 
 
 @pytest.mark.parametrize("alternatives", [0, 6])
