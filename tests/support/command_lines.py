@@ -23,7 +23,7 @@ RUNS = {
     "tables pull": "model",
     "tables forget": "notes",
     "calibrate": "--target TARGET --budget 1",
-    "bench": "--target TARGET --draft DRAFT a.txt --limit 1 --text --method copy --cost flat",
+    "bench": "--target TARGET --draft DRAFT a.txt --limit 1 --text --method copy",
 }
 """In this order each finds what the ones before it made."""
 
