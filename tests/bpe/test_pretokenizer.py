@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import accumulate, pairwise, product
 from random import Random
 
 import pytest
@@ -60,6 +60,23 @@ def test_words_are_cut_as_the_expression_cuts_them(text: str) -> None:
 def test_settled_pieces_survive_every_continuation(pattern: str, text: str) -> None:
     """`'r` are two pieces for GPT-2 until an `e` follows."""
     assert_settled_pieces_stay(RegexSplitter(pattern), text.encode())
+
+
+@given(text=st.text(st.sampled_from("aAłŁb "), max_size=9), at=st.integers(1, 14), more=HARD)
+@example(text="ab cd", at=2, more="'s")
+@example(text="ab cd", at=5, more="'s")
+def test_a_plain_word_stays_the_piece_whatever_follows_the_text(
+    text: str, at: int, more: str
+) -> None:
+    data, after = text.encode(), more.encode()
+    at = min(at, len(data))
+    for pattern in KNOWN:
+        splitter = RegexSplitter(pattern)
+        if at and (word := splitter.word_around(data, at)):
+            ends = list(accumulate(map(len, splitter.split(data + after)), initial=0))
+            begin, end = next(pair for pair in pairwise(ends) if pair[1] >= at)
+            assert begin == word[0]
+            assert end == word[1] or (end > word[1] == len(data) and after)
 
 
 def test_of_plain_text_only_the_last_word_is_open() -> None:

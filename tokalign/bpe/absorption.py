@@ -25,7 +25,7 @@ from typing import Any, Generic
 
 from tokalign.bpe import Id
 from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.pretokenizer import incomplete_tail
+from tokalign.bpe.pretokenizer import RegexSplitter, incomplete_tail
 
 MIN_FANOUT = 16
 """Where more tokens than this begin with the same bytes, a table answers instead of the merges."""
@@ -53,6 +53,7 @@ class Absorption(Generic[Id]):
         self._bpe, self._known = bpe, known
         self._validity = bpe.validity
         self._in_pieces = not bpe.splitter.merges_decide
+        self._regex = bpe.splitter if isinstance(bpe.splitter, RegexSplitter) else None
         self._by_words = bpe.splitter.cuts_at_spaces
         self.within_piece = lru_cache(maxsize=1 << 16)(self._within_piece)
 
@@ -71,7 +72,11 @@ class Absorption(Generic[Id]):
         if incomplete_tail(left) and not known:
             return self.within_piece(last, data)  # more of the same character
         text, boundary = left + known, len(left)
-        spans = {self._piece_around(text + more, boundary) for more in _CONTINUATIONS}
+        word = None if self._regex is None else self._regex.word_around(text, boundary)
+        if word is None:
+            spans = {self._piece_around(text + more, boundary) for more in _CONTINUATIONS}
+        else:  # the same, sooner: a word at the end of the text may go on
+            spans = {word, (word[0], len(text) + 1)} if word[1] == len(text) else {word}
         inside = min(end for _, end in spans) - boundary
         if inside <= 0:
             return False

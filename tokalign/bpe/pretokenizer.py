@@ -195,6 +195,19 @@ class RegexSplitter:
                 return [first, *pieces] if first else pieces
         return [as_bytes(match.group()) for match in self._find.finditer(spelled)]
 
+    def word_around(self, text: bytes, at: int) -> tuple[int, int] | None:
+        """Begin and end of the word that holds the byte before `at`, if `text` is plain words.
+
+        Whatever follows `text`, it begins and ends there; at the end of the text, it may go on.
+        """
+        spelled = text.decode("utf-8", "surrogateescape")
+        if not self._takes_words or not _LETTERS_AND_SPACE.issuperset(spelled):
+            return None
+        if b"  " in text or text[-1:] == b" ":
+            return None
+        end = text.find(b" ", at)
+        return max(0, text.rfind(b" ", 0, at)), len(text) if end < 0 else end
+
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         """See `Splitter.count_settled`. Cost: 2 µs for a word."""
         return count_by_reach(self._reach, text, pieces)

@@ -83,7 +83,7 @@ class DictionaryFit:
         self._compared += 1
         rate = max(RATE, 1 / (FIRST_IDS + self._compared))
         for name in self._tables:
-            expected = self._said.get((name, before)) or self.expected(name, before)
+            expected = self._said.get((name, before)) or self._tables[name].expected(before)
             right = bool(expected) and expected[0][0] == came
             self._shares[name] += rate * (right - self._shares[name])
 
