@@ -271,16 +271,7 @@ def command(
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
-    from tokalign.cli.build_plan import (
-        build_from_pack,
-        build_on_datatrove,
-        find_corpus,
-        plan_pack,
-        plan_reading,
-        plan_tables,
-        plan_writing,
-        read_weights,
-    )
+    from tokalign.cli.build_plan import Plan, find_corpus, read_weights
 
     tell = partial(note, quiet=quiet)
     report = _Problems(tell)
@@ -291,14 +282,15 @@ def command(
         "workspace": workspace,
     }
     options = BackoffOptions(**{name: one for name, one in given.items() if one is not None})
+    if not (alignment_only or from_pack):
+        language = _check_language(language, bundled=not files)
+    plan = Plan(
+        target=target, language=language or POLISH, output=output, options=options, tell=tell
+    )
     if from_pack is not None:
-        assert target is not None
-        stage = partial(progress, quiet=quiet)
-        built = build_from_pack(target, from_pack, options, output=output, stage=stage, tell=tell)
+        built = plan.build_from_pack(from_pack, partial(progress, quiet=quiet))
         _show(built, as_json=as_json, tell=tell)
         return
-    if not alignment_only:
-        language = _check_language(language, bundled=not files)
     if not files:
         files = (str(sample_text(POLISH)),)
         tell(
@@ -313,36 +305,23 @@ def command(
         report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
     )
     if on_datatrove:
-        built = build_on_datatrove(
-            target,
+        built = plan.build_on_datatrove(
             corpus,
-            options,
-            language=language or POLISH,
-            output=output,
             tasks=tasks,
             workers=workers,
             local_tasks=local_tasks,
             first=local_rank_offset,
-            tell=tell,
         )
     else:
-        language = language or POLISH
         if target is None:
-            builders = plan_pack(options, output=output, language=language)
+            builders = plan.plan_pack()
         elif from_model and dictionary_only:
-            builders = plan_writing(
-                target, writing, options, output=output, language=language, tell=tell
-            )
+            builders = plan.plan_writing(writing)
         elif from_model:
-            builders = plan_reading(target, positions, output=output, language=language, tell=tell)
+            builders = plan.plan_reading(positions)
         else:
-            builders = plan_tables(
-                None if dictionary_only else draft,
-                target,
-                output=output,
-                language=language,
-                dictionary=None if alignment_only else options,
-                tell=tell,
+            builders = plan.plan_tables(
+                None if dictionary_only else draft, dictionary=not alignment_only
             )
         built = build_tables(
             corpus,

@@ -8,8 +8,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,178 +35,164 @@ from tokalign.tables.finding import table_folder
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.options import Writing
 
+if TYPE_CHECKING:
+    from tokalign.runtime.decoder import LanguageModel
 
-def plan_tables(
-    draft: str | None,
-    target: str,
-    *,
-    output: Path | None,
-    language: str,
-    dictionary: BackoffOptions | None,
-    tell: Callable[[str], None],
-) -> dict[Path, Builder]:
-    """Resolve the names, and map each file to be written to what builds its bundle.
 
-    draft: None for no alignment. dictionary: None for no dictionary.
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The tables of a target in a language; without a target, a pack of the language.
+
+    output: the folder of all tables. options: of what is counted. Each `plan_…` loads what it needs
+    and maps the files to be written to what builds their bundles.
     """
-    ours: Resolved[TargetId] = resolve_tokenizer(target)
-    tell(ours.description)
-    folder = (output or table_folder()) / ours.slug
-    builders: dict[Path, Builder] = {}
-    if dictionary is not None:
-        workspace = dictionary.workspace or folder / f"{language}.counting"
-        options = replace(dictionary, workspace=workspace)
-        builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
-            ours.tokenizer, corpus, options, language=language, stage=stage
+
+    target: str | None
+    language: str
+    output: Path | None
+    options: BackoffOptions
+    tell: Callable[[str], None]
+
+    @cached_property
+    def _ours(self) -> Resolved[TargetId]:
+        assert self.target is not None
+        return resolve_tokenizer(self.target)
+
+    @property
+    def _folder(self) -> Path:
+        folder = self.output or table_folder()
+        return folder if self.target is None else folder / self._ours.slug
+
+    def _counting(self, kind: str = "counting") -> BackoffOptions:
+        """The options, with a workspace next to the table unless another one is given."""
+        workspace = self.options.workspace or self._folder / f"{self.language}.{kind}"
+        return replace(self.options, workspace=workspace)
+
+    def _load(self) -> LanguageModel[TargetId]:
+        assert self.target is not None
+        model: LanguageModel[TargetId]
+        [model] = load_models([self.target], note=self.tell)
+        return model
+
+    def plan_tables(self, draft: str | None, *, dictionary: bool) -> dict[Path, Builder]:
+        """The dictionary if it is wanted, and the alignment with a draft if there is one."""
+        ours, language, builders = self._ours.tokenizer, self.language, dict[Path, Builder]()
+        self.tell(self._ours.description)
+        if dictionary:
+            options = self._counting()
+            builders[self._folder / f"{language}.dictionary.tok"] = lambda corpus, stage: (
+                build_dictionary(ours, corpus, options, language=language, stage=stage)
+            )
+        if draft is not None:
+            theirs: Resolved[DraftId] = resolve_tokenizer(draft)
+            self.tell(theirs.description)
+            builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: (
+                build_pair(theirs.tokenizer, ours, corpus, stage=stage)
+            )
+        return builders
+
+    def plan_pack(self) -> dict[Path, Builder]:
+        """The pack."""
+        options, language = self._counting(), self.language
+        return {
+            self._folder / f"{language}.pack.tok": lambda corpus, stage: build_pack(
+                corpus, options, language=language, stage=stage
+            )
+        }
+
+    def plan_reading(self, positions: int) -> dict[Path, Builder]:
+        """The table of what the target finds probable at about so many positions of a corpus."""
+        from tokalign.train.logit_table import build_logit_table
+
+        model, language = self._load(), self.language
+        return {
+            self._folder / f"{language}.logits.tok": lambda corpus, stage: build_logit_table(
+                model, corpus, language=language, positions=positions, stage=stage
+            )
+        }
+
+    def plan_writing(self, writing: Writing) -> dict[Path, Builder]:
+        """The dictionary of what the target writes."""
+        from tokalign.train.own_texts import write_texts
+
+        model, language, options = self._load(), self.language, self._counting()
+        texts = self._folder / f"{language}.written.jsonl"
+
+        def build(corpus: Corpus, stage: Stage) -> Bundle:
+            written = write_texts(model, corpus, texts, writing, stage=stage)
+            self.tell(f"what the target wrote -> {texts}")
+            return build_dictionary(
+                model.tokenizer, written, options, language=language, stage=stage
+            )
+
+        return {self._folder / f"{language}.dictionary.tok": build}
+
+    def build_from_pack(self, pack: Path, stage: Stage) -> BuildReport:
+        """Compile a pack for the target's tokenizer, and write the dictionary."""
+        started = time.monotonic()
+        self.tell(self._ours.description)
+        bundle = compile_pack(self._ours.tokenizer, read_bundle(pack), self.options, stage=stage)
+        return BuildReport(
+            tables=(write_table(self._folder / f"{bundle.language}.dictionary.tok", bundle),),
+            text_bytes=0,
+            lines_skipped=0,
+            seconds=time.monotonic() - started,
+            peak_memory=peak_memory(),
         )
-    if draft is not None:
-        theirs: Resolved[DraftId] = resolve_tokenizer(draft)
-        tell(theirs.description)
-        builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
-            theirs.tokenizer, ours.tokenizer, corpus, stage=stage
+
+    def build_on_datatrove(
+        self,
+        corpus: Corpus,
+        *,
+        tasks: int | None,
+        workers: int | None,
+        local_tasks: int | None,
+        first: int,
+    ) -> BuildReport:
+        """Count on datatrove; no table in the report if another machine makes it.
+
+        For a pack each machine counts the words first.
+        tasks, workers: by default one per core. local_tasks: of this machine, from number `first`
+            on; by default all the rest.
+        Raises: UsageError for tasks that do not fit together.
+        """
+        if self.target is None:
+            self.tell("counting the words of the corpus")
+            counted: Encodes = find_words(corpus)
+        else:
+            self.tell(self._ours.description)
+            counted = self._ours.tokenizer
+        kind, options = "pack" if self.target is None else "dictionary", self._counting("job")
+        wanted = workers or os.cpu_count() or 1
+        processes, max_words = plan_processes(
+            options.memory, jobs=wanted, vocabulary_size=len(counted.vocabulary)
         )
-    return builders
-
-
-def plan_pack(
-    options: BackoffOptions, *, output: Path | None, language: str
-) -> dict[Path, Builder]:
-    """Map the file of a pack to what builds it."""
-    folder = output or table_folder()
-    options = replace(options, workspace=options.workspace or folder / f"{language}.counting")
-    return {
-        folder / f"{language}.pack.tok": lambda corpus, stage: build_pack(
-            corpus, options, language=language, stage=stage
+        tasks = tasks or wanted
+        here = local_tasks or tasks - first
+        if not 0 < here <= tasks - first:
+            raise UsageError(
+                f"the tasks of this machine ({first} to {first + here - 1}) are not among --tasks "
+                f"{tasks}; give a lower --local-rank-offset or fewer --local-tasks"
+            )
+        if len(corpus.weights) < tasks:
+            files = len(corpus.weights)
+            self.tell(f"{tasks} tasks share {files} corpus files; some of them encode nothing")
+        job = plan_dictionary(
+            counted,
+            corpus,
+            options,
+            language=self.language,
+            path=self._folder / f"{self.language}.{kind}.tok",
+            shares=tasks,
+            jobs=processes,
+            max_words=max_words,
         )
-    }
-
-
-def build_from_pack(
-    target: str,
-    pack: Path,
-    options: BackoffOptions,
-    *,
-    output: Path | None,
-    stage: Stage,
-    tell: Callable[[str], None],
-) -> BuildReport:
-    """Compile a pack for the tokenizer of TARGET, and write the dictionary."""
-    started = time.monotonic()
-    ours: Resolved[TargetId] = resolve_tokenizer(target)
-    tell(ours.description)
-    bundle = compile_pack(ours.tokenizer, read_bundle(pack), options, stage=stage)
-    path = (output or table_folder()) / ours.slug / f"{bundle.language}.dictionary.tok"
-    return BuildReport(
-        tables=(write_table(path, bundle),),
-        text_bytes=0,
-        lines_skipped=0,
-        seconds=time.monotonic() - started,
-        peak_memory=peak_memory(),
-    )
-
-
-def plan_reading(
-    target: str,
-    positions: int,
-    *,
-    output: Path | None,
-    language: str,
-    tell: Callable[[str], None],
-) -> dict[Path, Builder]:
-    """Load the model, and map the file to be written to what builds its bundle."""
-    from tokalign.train.logit_table import build_logit_table
-
-    [model] = load_models([target], note=tell)
-    path = (output or table_folder()) / resolve_tokenizer(target).slug / f"{language}.logits.tok"
-    return {
-        path: lambda corpus, stage: build_logit_table(
-            model, corpus, language=language, positions=positions, stage=stage
-        )
-    }
-
-
-def plan_writing(
-    target: str,
-    writing: Writing,
-    options: BackoffOptions,
-    *,
-    output: Path | None,
-    language: str,
-    tell: Callable[[str], None],
-) -> dict[Path, Builder]:
-    """Load the model, and map the dictionary of what it writes to what builds it."""
-    from tokalign.train.own_texts import write_texts
-
-    [model] = load_models([target], note=tell)
-    folder = (output or table_folder()) / resolve_tokenizer(target).slug
-    texts = folder / f"{language}.written.jsonl"
-    options = replace(options, workspace=options.workspace or folder / f"{language}.counting")
-
-    def build(corpus: Corpus, stage: Stage) -> Bundle:
-        written = write_texts(model, corpus, texts, writing, stage=stage)
-        tell(f"what the target wrote -> {texts}")
-        return build_dictionary(model.tokenizer, written, options, language=language, stage=stage)
-
-    return {folder / f"{language}.dictionary.tok": build}
-
-
-def build_on_datatrove(
-    target: str | None,
-    corpus: Corpus,
-    options: BackoffOptions,
-    *,
-    language: str,
-    output: Path | None,
-    tasks: int | None,
-    workers: int | None,
-    local_tasks: int | None,
-    first: int,
-    tell: Callable[[str], None],
-) -> BuildReport:
-    """Build a dictionary on datatrove; no table in the report if another machine makes it.
-
-    target: None for a pack; then each machine counts the words first.
-    tasks, workers: by default one per core. local_tasks: of this machine, from number `first` on;
-        by default all the rest.
-    Raises: UsageError for tasks that do not fit together.
-    """
-    folder, name = output or table_folder(), f"{language}.pack.tok"
-    if target is None:
-        tell("counting the words of the corpus")
-        counted: Encodes = find_words(corpus)
-    else:
-        ours: Resolved[TargetId] = resolve_tokenizer(target)
-        tell(ours.description)
-        counted = ours.tokenizer
-        folder, name = folder / ours.slug, f"{language}.dictionary.tok"
-    options = replace(options, workspace=options.workspace or folder / f"{language}.job")
-    wanted = workers or os.cpu_count() or 1
-    processes, max_words = plan_processes(
-        options.memory, jobs=wanted, vocabulary_size=len(counted.vocabulary)
-    )
-    tasks = tasks or wanted
-    here = local_tasks or tasks - first
-    if not 0 < here <= tasks - first:
-        raise UsageError(
-            f"the tasks of this machine ({first} to {first + here - 1}) are not among --tasks "
-            f"{tasks}; give a lower --local-rank-offset or fewer --local-tasks"
-        )
-    if len(corpus.weights) < tasks:
-        tell(f"{tasks} tasks share {len(corpus.weights)} corpus files; some of them encode nothing")
-    job = plan_dictionary(
-        counted,
-        corpus,
-        options,
-        language=language,
-        path=folder / name,
-        shares=tasks,
-        jobs=processes,
-        max_words=max_words,
-    )
-    built = run_job(job, processes=processes, first=first, tasks=here)
-    if not built.tables:
-        tell(f"tasks {first} to {first + here - 1} are done; the machine with task 0 goes on")
-    return built
+        built = run_job(job, processes=processes, first=first, tasks=here)
+        if not built.tables:
+            self.tell(
+                f"tasks {first} to {first + here - 1} are done; the machine with task 0 goes on"
+            )
+        return built
 
 
 _ROOM = "set TMPDIR to a folder with room for all of standard input"
