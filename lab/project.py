@@ -66,8 +66,7 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
     """The costs that a curve gives for the contexts of a trace, in plain passes.
 
     draft_pass: of the draft model, in plain passes; None for the curve's own, or `ASSUMED_DRAFT` if
-    it has none. A given or assumed one holds for trees too. Recorded host time is left out, because
-    it is that of another machine.
+    it has none. A given or assumed one holds for trees too.
     """
     middle = [text.given + (text.length - text.given) // 2 for text in trace.texts]
     context = sorted(middle)[len(middle) // 2] if middle else 0
@@ -80,7 +79,7 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
 
 def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
     """What the planner begins with where these costs were measured."""
-    with_model = any(_is_model(trace, name) for name in trace.drafters)
+    with_model = any(_is_model(trace, name) for name in _drafters(trace))
     drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
     return Knowledge(
         costs=LearnedCosts(
@@ -94,7 +93,7 @@ def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
 def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
     """Time of decoding all texts at a fixed length; free sources are asked before a model."""
     clock = SimulatedClock()
-    order = sorted(trace.drafters, key=lambda name: _is_model(trace, name))
+    order = sorted(_drafters(trace), key=lambda name: _is_model(trace, name))
     for text in trace.texts:
         drafters = [RecordedDrafter(name, text, costs, clock, length) for name in order]
         _run(text, FirstOf(drafters), _replay(text, costs, clock))
@@ -104,9 +103,9 @@ def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
 def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> float:
     """Time of decoding all texts, one after another, with the planner."""
     clock, mixing = SimulatedClock(), Mixing()
-    models = [name for name in trace.drafters if _is_model(trace, name)]
+    models = [name for name in _drafters(trace) if _is_model(trace, name)]
     for text in trace.texts:
-        sources = [RecordedSource(name, text) for name in trace.drafters if name not in models]
+        sources = [RecordedSource(name, text) for name in _drafters(trace) if name not in models]
         free = Hybrid(sources, max_tokens=MAX_IDS, mixing=mixing)
         model = RecordedDrafter(models[0], text, costs, clock) if models else None
         planner = Planner(knowledge, free, model, clock=clock)
@@ -123,6 +122,11 @@ def _run(text: TracedText, drafter: Drafter, verifier: Verifier) -> None:
     limits = Limits(max_tokens=text.length - text.given)
     for _ in decode(Context(ids_of(text.given)), drafter, verifier, limits=limits):
         pass
+
+
+def _drafters(trace: ProposalTrace) -> list[str]:
+    """Names of the drafters that were asked."""
+    return sorted({name for text in trace.texts for name in text.proposals})
 
 
 def _is_model(trace: ProposalTrace, name: str) -> bool:
@@ -187,7 +191,7 @@ class RecordedDrafter(ModelDrafter):
 
     def find(self, context: Context, steps: int) -> Translated:
         """See `ModelDrafter`."""
-        recorded = self._text.proposal(self._name, len(context.ids))
+        recorded = self._text.proposals.get(self._name, {}).get(len(context.ids))
         if recorded is None:
             return Translated()
         recorded = recorded.at_most(self._asked)
@@ -213,7 +217,7 @@ class RecordedSource:
 
     def follow(self, ids: Sequence[TargetId]) -> int:
         """See `hybrid.Source`."""
-        recorded = self._text.proposal(self.name, len(ids))
+        recorded = self._text.proposals.get(self.name, {}).get(len(ids))
         tree = EMPTY_TREE if recorded is None else placed(recorded.tree, len(ids))
         if not tree.probabilities:  # mixing learns how often it is right
             tree = tree.with_probabilities([0.5] * len(tree))

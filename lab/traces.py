@@ -1,10 +1,10 @@
 """Traces in files: JSON lines, from which `project.py` says what drafts are worth under any curve.
 
-Format: the first line is {"format", "version", "notes"}. Each text has a line {"given", "length"}
+Format: the first line is {"format", "version"}. Each text has a line {"given", "length"}
 (ids of its prompt, ids in all), followed by its proposals {"at", "by", "sources", "probabilities",
-"offered", "path", "passes", "host"}, with "parents" for a tree. `sources` is a single name if all
+"offered", "path", "passes"}, with "parents" for a tree. `sources` is a single name if all
 ids are from one source, `offered` counts the ids, `path` holds the indices of those that were
-right, and `host` is the seconds outside model passes.
+right.
 
     python -m lab.traces --text --target NAME --method NAME -k N --trace FILE.jsonl TEXT...
 
@@ -39,7 +39,7 @@ _MOST_OFFERED = 10_000
 
 def lines_of(trace: ProposalTrace) -> Iterator[str]:
     """A trace as JSON lines."""
-    about = {"format": FORMAT, "version": VERSION, "notes": dict(trace.notes)}
+    about = {"format": FORMAT, "version": VERSION}
     yield json.dumps(about, ensure_ascii=False)
     for text in trace.texts:
         yield json.dumps({"given": text.given, "length": text.length})
@@ -66,7 +66,7 @@ def from_lines(lines: Iterable[str], *, name: str) -> ProposalTrace:
             else:
                 recorded = texts[-1].proposals.setdefault(text_of(saved["by"]), {})
                 recorded[whole_number(saved["at"])] = _from_json(saved)
-        return ProposalTrace(texts=tuple(texts), notes=header.get("notes", {}))
+        return ProposalTrace(texts=tuple(texts))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UsageError(
             f"{name}:{number}: not a trace of version {VERSION} ({type(error).__name__}: "
@@ -83,8 +83,7 @@ def read_trace(path: Path) -> ProposalTrace:
             f"{path} cannot be read ({error}); record a trace with: "
             "python -m lab.traces --trace FILE.jsonl"
         ) from error
-    # Not `splitlines`: a name in the notes may hold other separators of lines.
-    trace = from_lines(text.removesuffix("\n").split("\n"), name=str(path))
+    trace = from_lines(text.splitlines(), name=str(path))
     if not trace.tokens:
         raise UsageError(
             f"{path} holds no token after a prompt, so nothing can be said of it; record a longer "
@@ -106,7 +105,6 @@ def _to_json(one: RecordedProposal) -> dict[str, Any]:
         "offered": len(tree),
         "path": one.path,
         "passes": one.passes,
-        "host": round(one.host, 6),
     }
     return saved | ({} if tree.chain_length == len(tree) else {"parents": tree.parents})
 
@@ -123,7 +121,6 @@ def _from_json(saved: Mapping[str, Any]) -> RecordedProposal:
         tree,
         [whole_number(index) for index in saved["path"]],
         passes=whole_number(saved["passes"], most=_MOST_OFFERED),
-        host=finite_number(saved["host"]),
     )
 
 
@@ -145,7 +142,7 @@ def command(*, trace: Path, **given: Any) -> None:
             drafters = {name: make(ids) for name, make in asked.items()}
             texts.append(record(ids, drafters, prompt_tokens=prompt_tokens))
             advance(1)
-    write_trace(ProposalTrace(texts=tuple(texts), notes={"texts": len(texts)}), trace)
+    write_trace(ProposalTrace(texts=tuple(texts)), trace)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ def proposals(draw: st.DrawFn) -> RecordedProposal:
         tree,
         tree.path_to(draw(st.integers(-1, count - 1))),
         passes=draw(st.integers(0, 8)),
-        host=draw(st.sampled_from([0.0, 0.000125])),
     )
 
 

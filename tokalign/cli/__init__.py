@@ -37,9 +37,6 @@ GROUPS = {
 }
 _COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-_CLOSE = 0.75
-"""How similar (`difflib`) an option has to be to a mistyped one to be suggested for it."""
-
 _OF_A_STREAM = {errno.EBADF, errno.EIO, errno.ENOSPC, errno.EPIPE, errno.EFBIG, errno.EDQUOT}
 _OF_THE_CALLER = {
     errno.EACCES,
@@ -87,18 +84,6 @@ def group() -> None:
     """Speculative decoding across tokenizers on MLX, prepared offline."""
 
 
-def _drop_far_suggestions(error: click.NoSuchOption) -> None:
-    """Keep the suggestions that are probably meant; click also makes ones that mislead."""
-    from difflib import SequenceMatcher
-
-    if error.possibilities:
-        error.possibilities[:] = [
-            name
-            for name in error.possibilities
-            if SequenceMatcher(None, error.option_name, name).ratio() >= _CLOSE
-        ]
-
-
 def main() -> None:
     """Run the command line; turn deliberate errors into one line and an exit code.
 
@@ -119,8 +104,6 @@ def _run(stdout: TextIO) -> int:
     try:
         status = group.main(standalone_mode=False)
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            _drop_far_suggestions(error)
         shown = StringIO()
         error.show(file=shown)
         tell(visible(shown.getvalue().rstrip("\n")))

@@ -59,14 +59,6 @@ _OPTIONS = (
     Option("--positions", "Positions to train on, about.", type=AT_LEAST_1, default=1_000_000),
     Option("--held-out", "Positions to measure acceptance on.", type=AT_LEAST_1, default=8_192),
     Option(
-        "--future",
-        "Ids that follow each position; the drafter learns to guess all but the first.",
-        excludes="--draft",
-        type=click.IntRange(min=2),
-        default=5,
-        rare=True,
-    ),
-    Option(
         "--window", "Ids of text read at once.", type=click.IntRange(min=16), default=256, rare=True
     ),
     Option(
@@ -124,13 +116,6 @@ _OPTIONS = (
         type=POSITIVE,
     ),
     Option(
-        "--train-dtype",
-        "The number format of the drafter's passes; its weights are trained in float32.",
-        type=click.Choice(["float32", "bfloat16"]),
-        default="float32",
-        rare=True,
-    ),
-    Option(
         "--evaluations",
         "How often acceptance is measured and the state saved.",
         type=AT_LEAST_1,
@@ -176,7 +161,8 @@ def command(
 
     corpus = Corpus(files, field=field)
     shape = None if draft is None else _draft_shape(draft)
-    labels, fit = _label_options(given), _fit_options(given, shape)
+    labels = _label_options(given)
+    fit = _fit_options(given, shape, future=labels.labelling.future)
     tell = partial(note, quiet=quiet)
     if dry_run:
         found = _estimated(target, given, labels, fit, shape, tell)
@@ -252,22 +238,16 @@ def _draft_shape(draft: str) -> ModelShape:
 
 
 def _label_options(given: dict[str, Any]) -> LabelOptions:
-    """Raises: UsageError for a window that has not as many ids as follow a position."""
     from tokalign.train.options import Labelling, LabelOptions
 
-    if given["window"] <= given["future"]:
-        raise UsageError(
-            f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
-            f"give --window {given['future'] + 1} or more"
-        )
     labelling = take(Labelling, given | {"temperature": given["label_temp"]})
     return take(LabelOptions, given | {"labelling": labelling})
 
 
-def _fit_options(given: dict[str, Any], draft: ModelShape | None) -> FitOptions:
+def _fit_options(given: dict[str, Any], draft: ModelShape | None, *, future: int) -> FitOptions:
     """Raises: UsageError for candidates that may be too few for one batch.
 
-    draft: of the draft model that is taught, if one is.
+    draft: of the draft model that is taught, if one is. future: ids that follow a position.
     """
     from tokalign.train.options import FitOptions
 
@@ -287,14 +267,14 @@ def _fit_options(given: dict[str, Any], draft: ModelShape | None) -> FitOptions:
         given["candidates"] = _CANDIDATES if draft is None else 0
     default = 3e-4 if draft is not None and not given["lora"] else 1e-3
     given["learning_rate"] = given["learning_rate"] or default
-    most = given["batch"] * (given["future"] - 1)
+    most = given["batch"] * (future - 1)
     if draft is None and 0 < given["candidates"] <= most:
         raise UsageError(
             f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
             f"asks for; give more than {most}, or 0 for the whole vocabulary"
         )
     unbounded = {name: given[name] or None for name in ("candidates", "patience")}
-    return take(FitOptions, given | unbounded | {"dtype": given["train_dtype"]})
+    return take(FitOptions, given | unbounded)
 
 
 def _drafter_config(given: dict[str, Any], hidden_size: int, vocabulary_size: int) -> DrafterConfig:

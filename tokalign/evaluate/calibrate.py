@@ -476,7 +476,7 @@ def self_draft_trace(
             begin += 1  # it drafts nothing before the target's first pass
         if drafter is not None:
             texts.append(record(ids, {"draft": drafter}, prompt_tokens=begin, limit=limit))
-    return ProposalTrace(texts=tuple(texts), notes={"prompts": len(prompts)})
+    return ProposalTrace(texts=tuple(texts))
 
 
 def conditional_acceptance(trace: ProposalTrace, longest: int) -> list[float]:

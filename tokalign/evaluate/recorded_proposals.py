@@ -7,9 +7,9 @@ trace with the planner, and `lab/traces.py` keeps it in a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -25,17 +25,14 @@ class RecordedProposal:
 
     tree: in the place of each id that is right its distance from the position of the proposal (0
     for the next id of the text), in the place of every other one `WRONG`.
-    passes: of a draft model. host: seconds outside model passes.
+    passes: of a draft model.
     """
 
     tree: TokenTree[TargetId]
     passes: int = 0
-    host: float = 0.0
 
     @classmethod
-    def of(
-        cls, tree: TokenTree[TargetId], path: Sequence[int], *, passes: int = 0, host: float = 0.0
-    ) -> Self:
+    def of(cls, tree: TokenTree[TargetId], path: Sequence[int], *, passes: int = 0) -> Self:
         """Record a proposal of which the text goes on with the ids at the indices `path`.
 
         Raises: ValueError if that is no path of the tree.
@@ -43,7 +40,7 @@ class RecordedProposal:
         ids = [WRONG] * len(tree)
         for depth, index in enumerate(path):
             ids[index] = TargetId(depth)
-        found = cls(tree=replace(tree, ids=tuple(ids)), passes=passes, host=host)
+        found = cls(tree=replace(tree, ids=tuple(ids)), passes=passes)
         if found.path != list(path):
             raise ValueError(f"{list(path)} is no path through {len(tree)} ids")
         return found
@@ -91,30 +88,12 @@ class TracedText:
     length: int
     proposals: dict[str, dict[int, RecordedProposal]] = field(default_factory=dict)
 
-    def proposal(self, drafter: str, position: int) -> RecordedProposal | None:
-        """What `drafter` proposed at a position, if it was asked there."""
-        return self.proposals.get(drafter, {}).get(position)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalTrace:
-    """The proposals of drafters at the positions of some texts.
-
-    notes: what was recorded, for readers.
-    """
+    """The proposals of drafters at the positions of some texts."""
 
     texts: tuple[TracedText, ...]
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def drafters(self) -> list[str]:
-        """Names of the drafters that were asked."""
-        return sorted({name for text in self.texts for name in text.proposals})
-
-    def of(self, drafter: str) -> ProposalTrace:
-        """What one drafter proposed."""
-        texts = (replace(one, proposals={drafter: one.proposals[drafter]}) for one in self.texts)
-        return replace(self, texts=tuple(texts))
 
     @property
     def tokens(self) -> int:

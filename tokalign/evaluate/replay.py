@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import TypeAlias
 
 from tokalign.build.corpus import Corpus
@@ -111,13 +110,11 @@ def record(
 def _ask(
     drafter: Drafter, context: Context, limit: int, following: Sequence[TargetId]
 ) -> RecordedProposal:
-    began = perf_counter()
     proposal = drafter.propose(context, limit)
-    host = max(0.0, perf_counter() - began - proposal.model_seconds)
     path = proposal.tree.path_of(following[: len(proposal.tree)])
     emitted = tuple(following[: len(path) + 1])
     drafter.observe(Round(limit=limit, tree=proposal.tree, path=tuple(path), emitted=emitted))
-    return RecordedProposal.of(proposal.tree, path, passes=proposal.draft_passes, host=host)
+    return RecordedProposal.of(proposal.tree, path, passes=proposal.draft_passes)
 
 
 def emulate(drafting: Drafting, texts: Iterable[Sequence[TargetId]]) -> Statistics:
