@@ -19,37 +19,82 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import track
 
 from lab.benchmarks.draft_free import MACHINES
-from lab.benchmarks.draft_models import DraftModels
 from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier, Text
 from lab.project import SimulatedClock, TimedVerifier
-from tokalign.assemble import keep_loaded
+from tokalign.assemble import keep_loaded, load_models, pair_tables
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
+from tokalign.runtime.decoder import LanguageModel, Prompt, make_model_drafter
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
-from tokalign.runtime.translation.base import Translated
+from tokalign.runtime.translation.base import Pair, Translated
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 MOST_PASSES = 3
+
+
+@dataclass(frozen=True)
+class DraftModels:
+    """Makes drafters, each for one text of the target."""
+
+    target: LanguageModel[TargetId]
+    model: LanguageModel[DraftId]
+    pair: Pair
+    drafting: Drafting
+
+    @classmethod
+    def load(
+        cls,
+        target: LanguageModel[TargetId],
+        name: str,
+        num_draft_tokens: int,
+        alternatives: int = DEFAULT_ALTERNATIVES,
+    ) -> DraftModels:
+        """Load the model, and the pair's tables."""
+        model: Any
+        [model] = load_models([name], dtype="float32")
+        pair = Pair(target.tokenizer, model.tokenizer)
+        drafting = Drafting(
+            method="draft",
+            translation="exact",
+            num_draft_tokens=num_draft_tokens,
+            alternatives=alternatives,
+            alignment=pair_tables(pair.target, pair.draft),
+        )
+        return cls(target, model, pair, drafting)
+
+    def drafter(self, text: Text) -> NeuralDrafter:
+        """A drafter for one text, which predicts what its target draws."""
+        found = make_model_drafter(
+            self.drafting,
+            self.pair,
+            Prompt(target=text.ids[: text.given]),
+            DraftModelSession(self.model.model),
+            text.sampler.draft_sampler(vocabulary_size(self.target.model)),
+        )
+        assert isinstance(found, NeuralDrafter)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

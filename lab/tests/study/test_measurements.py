@@ -98,15 +98,6 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: str) ->
     assert path.read_text() == content
 
 
-def test_a_line_that_is_no_measurement_is_refused(tmp_path: Path) -> None:
-    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT, REMEDY)
-    file.open()
-    with file.path.open("a") as lines:
-        lines.write(json.dumps({"block": {}}) + "\n")
-    with pytest.raises(UsageError, match="--output"):
-        file.open()
-
-
 def test_a_measurement_is_its_json() -> None:
     one = measured(EXACT, tokens_per_second=12.345678901234567, work=Work(rows={2: 3}))
     assert StudyMeasurement.from_json(json.loads(json.dumps(one.to_json()))) == one

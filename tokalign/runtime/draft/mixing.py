@@ -5,7 +5,7 @@ are the sum of what each source contributes: `odds * x + named` if it names the 
 names others only. The three weights of logits were fitted by logistic regression to 1,548 ids that
 the tiny target sampled after the project's own prompts. Those of a draft model and of a recurrent
 drafter lie between such fits with greedy and with sampled texts, the former also between two draft
-models (`lab/benchmarks/fit_mixture.py`). Those of copy and dictionary were fitted to the answers of
+models (`lab/results/trees.md`). Those of copy and dictionary were fitted to the answers of
 a real model and to prose, alike (`lab/results/real-models.md`). The others are assumed. They hold
 for usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
 named the id, which others named something, and about how likely that made it. A second shift, of
