@@ -126,5 +126,5 @@ def test_a_models_text_is_escaped_on_a_terminal_and_exact_in_a_pipe(tmp_path: Pa
 def test_figures_that_are_missing_or_have_parts_are_shown_as_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_figures({"own": None, "host": {"p50": 0.1, "p99": 2}}, as_json=False)
+    print_figures({"own": None, "host": {"p50": 0.1, "p99": 2}})
     assert capsys.readouterr().out == "own   -\nhost  p50 0.1, p99 2\n"

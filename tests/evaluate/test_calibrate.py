@@ -180,7 +180,7 @@ def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_s
 ) -> None:
     """Its searches are those of decoding: they start from the state that chose the last id."""
     model = random_model(5, vocabulary=64)
-    bench = _Bench(model, None, 16, random_drafter(model))
+    bench = _Bench(model, random_drafter(model), 16)
     session, asked = bench._drafter, []
     assert session is not None
     original = session.search

@@ -66,7 +66,6 @@ class Options:
     history: bool
     color: bool
     markdown: bool
-    verbose: bool
     as_json: bool
     quiet: bool
 
@@ -93,13 +92,6 @@ _OPTIONS = (
         "On a terminal, show headings, emphasis, lists and code as such.",
         default=True,
         excludes="--json",
-    ),
-    Option(
-        "--verbose",
-        "In /stats, also say how the host spent its time.",
-        is_flag=True,
-        excludes="--quiet",
-        rare=True,
     ),
 )
 
@@ -258,7 +250,7 @@ class Chat:
         layers = [*self._target.layers, *([] if self._draft is None else self._draft.layers)]
         logits = self._decoder.drafting.logits
         size = sum(layer.nbytes for layer in layers) + (0 if logits is None else logits.nbytes)
-        figures = as_text(self._last, host_times=self._options.verbose)
+        figures = as_text(self._last)
         held = len(self._target.held)
         return f"{figures}\n{held} tokens of context are kept, in {size / 1e6:.1f} MB"
 

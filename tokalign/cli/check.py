@@ -100,10 +100,7 @@ def command(
     if as_json:
         print_json({"target": target, "draft": draft, **result, "machines": machines})
     else:
-        print_figures(
-            {name.replace("_", " "): value for name, value in result.items()} | machines,
-            as_json=False,
-        )
+        print_figures({name.replace("_", " "): value for name, value in result.items()} | machines)
 
 
 _IDS_ONLY = (

@@ -40,7 +40,7 @@ HELP = "\n".join(
     ]
 )
 
-_BLOCK = '"""'
+BLOCK = '"""'
 _ROLES = ("system", "user", "assistant")
 
 
@@ -97,11 +97,11 @@ class EntryLines:
 
     def push(self, line: str) -> str | None:
         """The entry that this line completes; None if it goes on."""
-        if not self.is_open and line.startswith(_BLOCK):
-            self._in_block, line = True, line.removeprefix(_BLOCK)
+        if not self.is_open and line.startswith(BLOCK):
+            self._in_block, line = True, line.removeprefix(BLOCK)
         if self._in_block:
-            self._lines.append(line.removesuffix(_BLOCK))
-            goes_on = not line.endswith(_BLOCK)
+            self._lines.append(line.removesuffix(BLOCK))
+            goes_on = not line.endswith(BLOCK)
         else:
             self._lines.append(line.removesuffix("\\"))
             goes_on = line.endswith("\\")

@@ -16,7 +16,7 @@ from typing import TextIO
 from platformdirs import user_state_path
 
 from tokalign.atomic_file import unwritable
-from tokalign.cli.dialogue import COMMANDS, EntryLines
+from tokalign.cli.dialogue import BLOCK, COMMANDS, EntryLines
 from tokalign.cli.output import reading_stdin
 from tokalign.errors import MissingAssetError
 
@@ -73,7 +73,8 @@ class EditedEntries:
             while True:
                 text = self._ask(MORE if lines.is_open else PROMPT)
                 if "\n" in text and not lines.is_open:
-                    return _unquoted(text)
+                    is_block = text.startswith(BLOCK) and text.endswith(BLOCK)
+                    return text[len(BLOCK) : -len(BLOCK)].strip("\n") if is_block else text
                 entry = lines.push(text)
                 if entry is not None:
                     return entry
@@ -119,18 +120,6 @@ def _private(path: Path) -> str:
     except OSError as error:
         raise unwritable(path, error, "keep no history, with --no-history") from error
     return str(path)
-
-
-def _unquoted(text: str) -> str:
-    """Text of several lines, without the quotation marks of a block around it."""
-    lines = EntryLines()
-    for number, line in enumerate(found := text.split("\n")):
-        entry = lines.push(line)
-        if entry is not None and number == len(found) - 1:
-            return entry
-        if entry is not None:
-            return text
-    return lines.finish() or ""
 
 
 class Interrupts:

@@ -217,11 +217,8 @@ def table(rows: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
-def print_figures(figures: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print named figures on stdout, as a JSON object or as a table with four decimal places."""
-    if as_json:
-        print_json(figures)
-        return
+def print_figures(figures: Mapping[str, Any]) -> None:
+    """Print named figures on stdout as a table, with four decimal places."""
     echo(table((name, _figure(value)) for name, value in figures.items()))
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -127,7 +127,7 @@ def measure_briefly(
     """
     began = perf_counter()
     length = min(_BRIEF_CONTEXT, *_possible_contexts(target))
-    bench = _bench(target, draft, length, _BRIEF_SEARCHES)
+    bench = _Bench(target, draft, length, _BRIEF_SEARCHES)
     bench.fill(_READING_SHARE * _BRIEF_LIMIT)
     limit = _BRIEF_LIMIT - (perf_counter() - began)
     times = _repeat([bench], _BRIEF_ROWS, advance, budget=_BRIEF_BUDGET, limit=limit)
@@ -145,8 +145,8 @@ def _curve(
     most = max(_counts(benches[0], times))  # a context that is not known so far would cut all
     measured = [bench for bench in benches if most in _counts(bench, times)]
     costs = tuple(_costs(bench, times, searches) for bench in measured)
-    sync = costs[0].rows[1].median
-    spread = _spread(costs[0].rows[1])
+    single = costs[0].rows[1]
+    spread = (single.high - single.low) / single.median
     ahead = times.get((benches[0], "ahead", 1))
     count = len(times[benches[0], "rows", 1])
     repetitions = (
@@ -159,7 +159,7 @@ def _curve(
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else "")
         + ("" if control is None else f"; {control}"),
         contexts=costs,
-        host=max(0.0, sync - median(ahead)) if ahead else 0.0,
+        host=max(0.0, single.median - median(ahead)) if ahead else 0.0,
         machine=machine_of(target, draft),
         searches=searches,
     )
@@ -174,27 +174,27 @@ def _counts(bench: _Bench, times: Mapping[_Key, list[float]]) -> list[int | Beam
 class _Bench:
     """Models at one context length, up to which their caches stay filled.
 
-    length: of the context; `fill` may lower it. draft: a draft model. drafter: a recurrent one. At
-    most one of them is given.
-    shapes: beams of the recurrent drafter that are timed.
+    draft: as in `measure_curve`. length: of the context; `fill` may lower it.
+    shapes: beams that are timed of a recurrent drafter.
     """
 
     target: Any
     draft: Any
     length: int
-    drafter: RecurrentDrafter | None = None
     shapes: Sequence[BeamShape] = _SEARCHES
 
     def __post_init__(self) -> None:
         size = max(2, vocabulary_size(self.target))
         self._chosen = TargetId(0)
         self._ids = [TargetId(i * 7919 % size) for i in range(self.length + MOST_ROWS)]
-        session = TargetModelSession(self.target, keeps_states=self.drafter is not None)
+        drafter = self.draft if isinstance(self.draft, RecurrentDrafter) else None
+        model = self.draft if drafter is None else None
+        session = TargetModelSession(self.target, keeps_states=drafter is not None)
         self._verifier = TargetVerifier(session, Sampling())
-        self._draft = None if self.draft is None else DraftModelSession(self.draft)
-        self.searches = self.shapes if self.drafter is not None else ()
-        self._drafter = None if self.drafter is None else DrafterSession(self.drafter, session)
-        size = 2 if self.draft is None else max(2, vocabulary_size(self.draft))
+        self._draft = None if model is None else DraftModelSession(model)
+        self.searches = self.shapes if drafter is not None else ()
+        self._drafter = None if drafter is None else DrafterSession(drafter, session)
+        size = 2 if model is None else max(2, vocabulary_size(model))
         self._all_draft_ids = [DraftId(i % size) for i in self._ids]
 
     def fill(self, limit: float = math.inf) -> float:
@@ -277,11 +277,8 @@ class _Bench:
 
         It goes on from a pass that has just ended, and ends when its tree is known.
         """
-        self.verify(1)
-        return self._search(shape)
-
-    def _search(self, shape: BeamShape) -> float:
         assert self._drafter is not None
+        self.verify(1)
         width, steps = shape
         drafter = BeamDrafter(self._drafter, width=width)
         committed = Context(self._committed)
@@ -290,20 +287,13 @@ class _Bench:
         return perf_counter() - began
 
 
-def _bench(target: Any, draft: Any, length: int, shapes: Sequence[BeamShape] = _SEARCHES) -> _Bench:
-    """draft: as in `measure_curve`."""
-    if isinstance(draft, RecurrentDrafter):
-        return _Bench(target, None, length, draft, shapes)
-    return _Bench(target, draft, length)
-
-
 _Key = tuple[_Bench, str, int | BeamShape]
 """What was timed: a bench's "rows" by their number, a "search" by its shape, or one of the passes
 "draft", "tree" and "ahead"."""
 
 
-_Step = Callable[[], Iterable[tuple[_Key, float]]]
-"""Times something once, or a few times."""
+_Step = tuple[_Key, Callable[[], float | list[float] | None]]
+"""Times something once or a few times; None for what the models cannot do."""
 
 
 def _repeat(
@@ -329,7 +319,7 @@ def _repeat(
     for repetition in range(_MOST_REPETITIONS + 1):
         if repetition:
             Random(repetition).shuffle(steps)
-        for at, step in enumerate(steps):
+        for at, (key, step) in enumerate(steps):
             spent = clock() - start
             share = max(spent / limit, min(spent / budget, (repetition + at / len(steps)) / least))
             if len(times) > 1 and (share >= 1 or spent + 2 * last > limit):
@@ -339,8 +329,8 @@ def _repeat(
             if control is not None and repetition and at % _CHECKED_EVERY == 0:
                 control.check()
             begun = clock()
-            for key, seconds in step():
-                times[key].append(seconds)
+            if found := step():
+                times[key] += found if isinstance(found, list) else [found]
             last = clock() - begun
     return _without_warm_up(times)
 
@@ -349,38 +339,17 @@ def _without_warm_up(times: Mapping[_Key, list[float]]) -> dict[_Key, list[float
     return {key: seconds[1:] or seconds for key, seconds in times.items()}
 
 
-def _spread(timing: Timing) -> float:
-    """Distance between the quartiles as a share of the median."""
-    return (timing.high - timing.low) / timing.median
-
-
 def _steps(benches: Sequence[_Bench], rows: Sequence[int]) -> list[_Step]:
     """All that is timed, the most important first."""
     steps: list[_Step] = []
     for bench in benches:
-        verified: list[_Step] = [partial(_rows, bench, number) for number in rows]
-        steps += [*verified[:_FIRST_ROWS], partial(_drafts, bench), partial(_ahead, bench)]
-        steps += verified[_FIRST_ROWS:]
-    steps += [partial(_searched, benches[0], shape) for shape in benches[0].searches]
+        verified: list[_Step] = [((bench, "rows", n), partial(bench.verify, n)) for n in rows]
+        steps += verified[:_FIRST_ROWS]
+        steps += [((bench, "draft", 1), bench.draft_pass), ((bench, "tree", 1), bench.tree_pass)]
+        steps += [((bench, "ahead", 1), bench.run_ahead), *verified[_FIRST_ROWS:]]
+    first = benches[0]
+    steps += [((first, "search", shape), partial(first.search, shape)) for shape in first.searches]
     return steps
-
-
-def _rows(bench: _Bench, number: int) -> Iterator[tuple[_Key, float]]:
-    yield (bench, "rows", number), bench.verify(number)
-
-
-def _drafts(bench: _Bench) -> Iterator[tuple[_Key, float]]:
-    for what, seconds in (("draft", bench.draft_pass()), ("tree", bench.tree_pass())):
-        if seconds is not None:
-            yield (bench, what, 1), seconds
-
-
-def _ahead(bench: _Bench) -> Iterator[tuple[_Key, float]]:
-    yield from (((bench, "ahead", 1), seconds) for seconds in bench.run_ahead())
-
-
-def _searched(bench: _Bench, shape: BeamShape) -> Iterator[tuple[_Key, float]]:
-    yield (bench, "search", shape), bench.search(shape)
 
 
 def _costs(
@@ -419,12 +388,12 @@ def _affordable_benches(target: Any, draft: Any, budget: float) -> list[_Bench]:
     """
     first, *others = _possible_contexts(target)
     limit = _READING_SHARE * budget
-    benches = [_bench(target, draft, first)]
+    benches = [_Bench(target, draft, first)]
     reading = benches[0].fill(limit) / benches[0].length  # seconds per id
     for length in others:
         if length * reading > limit:
             break
-        benches.append(_bench(target, draft, length))
+        benches.append(_Bench(target, draft, length))
         reading = benches[-1].fill() / length
     return benches
 
