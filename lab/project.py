@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Verdict, Verifier
@@ -70,7 +69,7 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
     """
     middle = [text.given + (text.length - text.given) // 2 for text in trace.texts]
     context = sorted(middle)[len(middle) // 2] if middle else 0
-    costs = curve.costs_at(context)
+    costs = costs_at(curve, context)
     if draft_pass is None and curve.draft_pass_at(context) is not None:
         return costs
     given = ASSUMED_DRAFT if draft_pass is None else draft_pass

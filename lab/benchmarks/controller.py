@@ -25,11 +25,10 @@ import click
 from lab.project import costs_under, project
 from lab.traces import read_trace
 from tokalign.cost.curve import read_curve, shipped_names
-from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 _PATH = click.Path(path_type=Path, exists=True)

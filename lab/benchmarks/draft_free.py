@@ -49,10 +49,9 @@ from lab.benchmarks.remembered_target import RememberingVerifier
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded
 from tokalign.cost.curve import read_curve
-from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.draft.hybrid import FREE_ROWS, ComingNoise
 from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.target_session import TargetModelSession

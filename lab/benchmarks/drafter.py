@@ -30,10 +30,10 @@ from lab.benchmarks.remembered_target import (
 from tokalign.assemble import keep_loaded, load_models
 from tokalign.cli.bench_options import read_texts
 from tokalign.cost.curve import read_curve
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.recurrent import BeamDrafter, BeamShape
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession

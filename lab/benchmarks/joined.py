@@ -31,14 +31,13 @@ from lab.benchmarks.remembered_target import RememberingVerifier, Text
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded, load_models, pair_tables
 from tokalign.cost.curve import read_curve
-from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_model_drafter
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES

@@ -24,11 +24,11 @@ from lab.benchmarks.crimean_tatar import split_lines
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.cli.bench_options import read_texts
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.lookup import PROMPT_END, DictionaryFit
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics

@@ -45,13 +45,12 @@ from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded, load_models
 from tokalign.cli.output import progress
 from tokalign.cost.curve import read_curve
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.measurements import model_fingerprint
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -181,7 +180,7 @@ class Player:
 def costs_of(name: str, own: Costs | None = None) -> Costs:
     """The costs of a curve, those of the draft model from `own` where it has none."""
     curve = read_curve(name)
-    costs = curve.costs_at(_CONTEXT)
+    costs = costs_at(curve, _CONTEXT)
     if own is None or curve.draft_pass_at(_CONTEXT) is not None:
         return costs
     return replace(costs, draft_pass=own.draft_pass, tree_pass=own.tree_pass)

@@ -17,9 +17,9 @@ import numpy as np
 
 from lab.study.samples import Sample, Trial, timed_greedily
 from tokalign.cost.curve import CostCurve
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
+from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
 from tokalign.runtime.statistics import ratio
 
 
@@ -190,7 +190,7 @@ def costs_of(curve: CostCurve, sample: Sample) -> Costs:
     measured of the sample's own rounds outside model passes.
     """
     context = sample.prompt_tokens + sample.tokens // 2
-    costs = curve.costs_at(context)
+    costs = costs_at(curve, context)
     own = sample.host_ms / 1e3 / curve.plain_at(context)
     return replace(costs, host=costs.host + own)
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.project import project
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import (
     WRONG,
     ProposalTrace,
     RecordedProposal,
     TracedText,
 )
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.tables.token_tree import TokenTree
 
 COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)

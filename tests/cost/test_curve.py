@@ -22,9 +22,9 @@ from tokalign.cost.curve import (
     read_curve,
     shipped_names,
 )
-from tokalign.cost.expected_gain import Costs
 from tokalign.cost.store import cache_folder, curve_path, find_curve, store_curve
 from tokalign.errors import UsageError
+from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
 
 MACHINE = Machine(device="Apple M9", mlx="0.32.4", target="aa", draft="bb")
 
@@ -78,12 +78,12 @@ def test_rows_and_contexts_in_between_are_interpolated() -> None:
 def test_plain_decoding_hides_the_host_that_every_other_round_waits_for() -> None:
     curve = replace(a_curve(), host=0.002)
     assert curve.plain_at(100) == pytest.approx(0.008)
-    costs = curve.costs_at(100)
+    costs = costs_at(curve, 100)
     assert costs.rows == pytest.approx((1.0, 2.25, 3.5, 4.75))
     assert costs.verify(3) + costs.host == pytest.approx(0.03 / 0.008), "C(3) itself"
     assert costs.draft_pass == pytest.approx(0.001 / 0.008)
     assert replace(curve, host=0.05).plain_at(100) == pytest.approx(0.005)
-    assert curve.without_draft().costs_at(100).draft_pass == 0
+    assert costs_at(curve.without_draft(), 100).draft_pass == 0
 
 
 def test_searches_of_steps_in_between_are_interpolated() -> None:

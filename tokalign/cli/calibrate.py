@@ -120,6 +120,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.exact_rows import exact_rows
     from tokalign.evaluate.recorded_proposals import speedup_at
+    from tokalign.runtime.draft_length.learned_costs import costs_at
     from tokalign.runtime.mlx.weights import slow_blas
 
     if (remedy := slow_blas()) is not None:
@@ -149,7 +150,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     trace = self_draft_trace(
         decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left()
     )
-    costs = curve.costs_at(0)
+    costs = costs_at(curve, 0)
     if curve.draft_pass_at(0) is None:
         costs = replace(costs, draft_pass=ASSUMED_DRAFT)
     speedups = {0: 1.0}
@@ -165,9 +166,11 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
 
 def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
     """How many prompts, and tokens after each, the draft can be asked at in so many seconds."""
+    from tokalign.runtime.draft_length.learned_costs import costs_at
+
     rows = curve.rows_at(0)
     reading = _PROMPT_TOKENS * rows[-1] / len(rows)
-    position = curve.plain_at(0) * (1 + curve.costs_at(0).drafting(_LONGEST, tree=True))
+    position = curve.plain_at(0) * (1 + costs_at(curve, 0).drafting(_LONGEST, tree=True))
     count = min(_PROMPTS, int(seconds / (reading + _FEWEST_TOKENS * position)))
     tokens = (seconds / count - reading) / position if count else 0
     return count, min(_TOKENS, max(_FEWEST_TOKENS, int(tokens)))

@@ -1,1 +1,1 @@
-"""What a round costs: measured curves and where they are kept, and expected gain."""
+"""What a pass costs: measured curves, and where they are kept."""

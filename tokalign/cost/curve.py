@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from tokalign.arguments import as_path, parse_json
-from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 
 FORMAT, VERSION = "tokalign-cost-curve", 1
@@ -145,23 +144,6 @@ class CostCurve:
         """Time per token of plain decoding, which runs ahead; at least half of C(1)."""
         one = self.rows_at(context)[0]
         return max(one - self.host, one / 2)
-
-    def costs_at(self, context: int) -> Costs:
-        """What rounds cost after `context` ids, in passes of plain decoding.
-
-        C(m) is of a round in which host and device take turns, so it includes the host's work,
-        which is named apart here. Passes of the draft model cost nothing where their time is not
-        known.
-        """
-        times, plain = self.rows_at(context), self.plain_at(context)
-        host = times[0] - plain
-        draft, tree = self.draft_pass_at(context), self.tree_pass_at(context)
-        return Costs(
-            rows=tuple((time - host) / plain for time in times),
-            draft_pass=0.0 if draft is None else draft / plain,
-            host=host / plain,
-            tree_pass=None if tree is None else tree / plain,
-        )
 
     def searches_of(self, width: int) -> tuple[float, ...]:
         """Times of beam searches of 1, 2, ... steps, as far as they were measured at this width.

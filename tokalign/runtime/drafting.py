@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
@@ -20,6 +19,7 @@ from tokalign.runtime.draft.lookup import (
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWorth
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, DRAFTER_METHODS, MODEL_METHODS

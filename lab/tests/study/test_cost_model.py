@@ -21,9 +21,9 @@ from lab.study.cost_model import (
 from lab.study.measurements import work_of
 from lab.study.samples import Sample, trials
 from lab.study.waterfall import waterfalls
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.mixing import Mixer, Mixing
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.cost.expected_gain import Plan
 from tokalign.runtime.draft_length.knowledge import (
     CREDIT,
     REST,
@@ -16,7 +15,7 @@ from tokalign.runtime.draft_length.knowledge import (
     Knowledge,
     Trials,
 )
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes, Plan
 
 
 def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:

@@ -16,11 +16,11 @@ from lab.project import (
     project,
 )
 from tokalign.cost.curve import read_curve
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Parking
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Proposal, Verdict

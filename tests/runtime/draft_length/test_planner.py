@@ -16,13 +16,12 @@ from lab.project import (
     ids_of,
     knowledge_of,
 )
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict

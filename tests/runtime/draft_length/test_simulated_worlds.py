@@ -11,10 +11,9 @@ from recorded_worlds import a_world, costs_of
 
 from lab.project import knowledge_of, project
 from tokalign.cost.curve import read_curve, shipped_names
-from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.runtime.draft_length.knowledge import SHARE, SLACK, Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""

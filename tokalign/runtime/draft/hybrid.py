@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from math import log
 from typing import Any, Protocol
 
-from tokalign.cost.expected_gain import Costs, Plan
 from tokalign.runtime.draft.mixing import LEAST, MOST, Candidate, Mixer, Mixing, Source
+from tokalign.runtime.draft_length.learned_costs import Costs, Plan
 from tokalign.runtime.grammar import Constraint, State
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
