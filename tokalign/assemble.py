@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +37,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
+    from tokalign.build.installed_packs import InstalledPacks
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.runtime.draft.lookup import LogitStore
@@ -163,11 +164,13 @@ def assemble(
     outputs: Sequence[SuffixAutomaton] = (),
     logits: LogitStore | None = None,
     before_costs: BeforeCosts = lambda _target, _drafts: None,
+    background: bool = False,
     note: Note = no_note,
 ) -> Decoder:
     """A decoder of loaded models with the tables that the options ask for.
 
-    sampler: greedy by default. outputs, logits: as in `Drafting`.
+    sampler: greedy by default. outputs, logits: as in `Drafting`. background: whether packs of
+    languages that prompts turn out to be in are compiled while decoding goes on.
     before_costs: called with the target and with the draft model or recurrent drafter that is used
     (None without one), as mlx models, before the costs of their passes are looked up; not called
     where no decision depends on these costs.
@@ -192,6 +195,7 @@ def assemble(
         options,
         with_drafter=drafter is not None,
         model_folder=target.folder,
+        background=background,
         note=note,
     )
     model = drafter if draft is None else draft.model
@@ -220,34 +224,26 @@ def choose_drafting(
     *,
     with_drafter: bool = False,
     model_folder: Path | None = None,
+    background: bool = False,
     note: Note = no_note,
 ) -> Drafting:
     """The part of a decoder that two tokenizers decide: method, translation and tables.
 
-    with_drafter: whether there is a recurrent drafter, too.
+    with_drafter: whether there is a recurrent drafter, too. background: as in `assemble`.
     model_folder: the target's folder, in which tables are looked for first.
     Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
     FingerprintError, MissingAssetError for a table that is named.
     """
-    dictionary = None
+    packs, dictionary = None, None
     if options.uses_dictionary:
-        if options.languages or not options.dictionaries:
-            from tokalign.build.installed_packs import compile_missing
-
-            compile_missing(
-                target, options.languages, text=options.text, model_folder=model_folder, note=note
-            )
-        dictionary = open_dictionary(
-            target,
-            files=options.dictionaries,
-            languages=options.languages,
-            model_folder=model_folder,
-            note=note,
-        )
+        packs = _packs(target, options, model_folder, waits=not background, note=note)
+        packs.compile(options.languages)
+        dictionary = packs.open()
+    grows = packs is not None and packs.can_grow and not (options.languages or options.dictionaries)
     method = choose_method(
         options.method,
         draft=draft is not None,
-        dictionary=dictionary is not None,
+        dictionary=dictionary is not None or grows,
         drafter=with_drafter,
     )
     translation, alignment = "none", no_alignment
@@ -263,6 +259,7 @@ def choose_drafting(
         alternatives=options.alternatives,
         draft_rows=options.draft_rows,
         dictionary=dictionary,
+        packs=packs if grows else None,
         alignment=alignment,
     )
     if drafting.uses_logits:
@@ -274,6 +271,28 @@ def choose_drafting(
         explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
         note(explained)
     return drafting
+
+
+def _packs(
+    target: Tokenizer[TargetId],
+    options: DraftingOptions,
+    model_folder: Path | None,
+    *,
+    waits: bool,
+    note: Note,
+) -> InstalledPacks:
+    """The dictionaries of a tokenizer, with the packs of which more can be compiled."""
+    from tokalign.build.installed_packs import InstalledPacks
+
+    opened = partial(
+        open_dictionary,
+        target,
+        files=options.dictionaries,
+        languages=options.languages,
+        model_folder=model_folder,
+        note=note,
+    )
+    return InstalledPacks(target, opened, model_folder=model_folder, waits=waits, note=note)
 
 
 def pair_tables(
@@ -450,6 +469,8 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
         sources += drafting.dictionary.by_source
     elif drafting.dictionary is not None:
         sources.append("dictionary")
+    elif drafting.packs is not None:
+        sources.append("a dictionary of the prompt's language, if there is a pack of it")
     else:
         missing.append(
             "no dictionary is in use (tokalign build makes one, tokalign tables pull NAME fetches "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.word_list import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.installed_packs import language_of_text
+from tokalign.build.installed_packs import language_of_prompt
 from tokalign.build.pack import build_pack
-from tokalign.errors import BundleError, TokalignError
+from tokalign.errors import BundleError, MissingAssetError, TokalignError
+from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.shipped import TABLES, sample_text, shipped
 from tokalign.tables.bundle import (
@@ -152,8 +154,13 @@ def test_a_pack_is_compiled_once_for_a_tokenizer(
     assert not any("now, once" in line for line in told)
 
 
+@pytest.mark.parametrize("background", [False, True])
 def test_the_prompt_says_which_pack_is_compiled(
-    tokenizer: Tokenizer[Any], packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Tokenizer[Any],
+    packed: Bundle,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    background: bool,
 ) -> None:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
     monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
@@ -161,10 +168,23 @@ def test_the_prompt_says_which_pack_is_compiled(
     other = {**packed.parameters, "language": "yy"}
     write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
     monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tmp_path / "none")
-    for text, there in (("Only English words", False), (SENTENCES[0], True)):
-        options = DraftingOptions(method="hybrid", text=text)
-        choose_drafting(tokenizer, None, options)
-        assert bool(list(tmp_path.glob("*/yy.dictionary.tok"))) == there
+    told: list[str] = []
+    options = DraftingOptions(method="dictionary")
+    drafting = choose_drafting(tokenizer, None, options, background=background, note=told.append)
+    english, polish = (tokenizer.encode(text) for text in ("Only English words", SENTENCES[0]))
+    assert drafting.for_prompt(english).dictionary is None
+    with pytest.raises(MissingAssetError, match="no dictionary fits"):
+        make_drafter(drafting.for_prompt(english))
+    found = drafting.for_prompt(polish).dictionary
+    if background:
+        assert found is None
+        deadline = monotonic() + 60
+        while (found := drafting.for_prompt(polish).dictionary) is None and monotonic() < deadline:
+            sleep(0.05)
+    assert found
+    assert drafting.for_prompt(english).dictionary is found
+    assert sum("now, once" in line for line in told) == 1
+    assert any("Counting token n-grams" in line for line in told)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +198,17 @@ def test_the_prompt_says_which_pack_is_compiled(
         ("12 + 30 = ?", None),
     ],
 )
-def test_the_language_of_a_prompt(text: str, language: str | None) -> None:
+def test_the_language_of_a_prompt(
+    text: str, language: str | None, tokenizer: Tokenizer[Any]
+) -> None:
     packs = {path.name.partition(".")[0]: path for path in shipped(TABLES).glob("*.pack.tok")}
-    assert language_of_text(text, packs) == language
+    ids = tokenizer.encode(text)
+    assert language_of_prompt(tokenizer, ids, packs) == language
+    # The user's message decides, not the system's, nor the names of roles.
+    special = next(iter(tokenizer.vocabulary.specials))
+    system, role = map(tokenizer.encode, ("You are a helpful assistant.", "assistant\n"))
+    chat = [special, *system, special, *ids, special, *role]
+    assert language_of_prompt(tokenizer, chat, packs) == (language or "en")
 
 
 @pytest.mark.slow

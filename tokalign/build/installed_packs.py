@@ -1,16 +1,23 @@
-"""Packs that lie about: which language is wanted, and compiling its pack when that is first needed.
+"""Packs that lie about: which language a prompt is in, and compiling its pack when that is needed.
 
 The language is the one that is named, else that of the prompt, else that of the user's locale.
+A pack is compiled by a process of its own, which does not share Python's lock with decoding, and
+can be started from a program that does not guard its main module.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import islice
 from math import log
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
+from threading import Thread
 
 from tokalign.arguments import shown_path
 from tokalign.atomic_file import require_writable
@@ -19,61 +26,145 @@ from tokalign.build.corpus import Progress
 from tokalign.build.counting.word_list import words_of
 from tokalign.errors import TokalignError
 from tokalign.tables.bundle import OUTPUT_REMEDY, read_bundle, write_bundle
+from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.finding import Note, find_packs, find_tables, table_folder
-from tokalign.tables.pack import word_counts
+from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
-_MOST_WORDS = 200
+_MOST_IDS, _MOST_WORDS = 4096, 200
+_KNOWN_WORDS = 1 << 15  # of a language, the most frequent ones
 _UNKNOWN = 1e-8  # the probability of a word that a pack does not know
-_FEWEST_KNOWN = 0.5  # of the words of a text; of one in another language far fewer are known
+_FEWEST_KNOWN = 0.4  # of the words of a text; of one in another language far fewer are known
+_FEWEST_WORDS = 3  # of a message in a chat, where the name of a role stands before the text
 
 
-def compile_missing(
-    target: Tokenizer[TargetId],
-    languages: Sequence[str],
-    *,
-    text: str = "",
-    model_folder: Path | None = None,
-    note: Note = lambda _: None,
-) -> None:
-    """Compile the packs of these languages that have no dictionary of this tokenizer yet.
+class InstalledPacks:
+    """The dictionaries of a tokenizer, to which prompts add those of the packs of their languages.
 
-    With no languages, that of `text`, a prompt, or else of the user (`_user_language`); none if
-    $TOKALIGN_PACKS is "named". What is compiled is kept in the table folder, under the fingerprint
-    of the tokenizer. `note` is told of each, and of packs that could be compiled; one that cannot
-    be is left out.
+    opened: opens the dictionaries that there are. waits: whether a prompt waits until its pack is
+    compiled; else it is drafted for without it, and later ones with it. With $TOKALIGN_PACKS=named
+    prompts add nothing. What is compiled is kept in the table folder, under the fingerprint of the
+    tokenizer. `note` is told of each pack, and of those that cannot be compiled.
     """
-    every = dict[str, Path]()
-    for path, header in find_packs(model_folder=model_folder, note=note):
-        every.setdefault(header.language, path)
-    known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
-    packs = every.copy()
-    for _, header in known if packs else ():
-        packs.pop(header.language, None)
-    wanted = set(languages)
-    if packs and not wanted and os.environ.get("TOKALIGN_PACKS") != "named":
-        wanted = {language_of_text(text, every) or _user_language()}
-    if (others := packs.keys() - wanted) and not languages:
-        note(
-            f"packs -> of {', '.join(sorted(others))}: --language CODE compiles one for this "
-            "tokenizer, once"
-        )
-    for language in packs.keys() & wanted:
-        path = packs[language]
-        note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
 
-        @contextmanager
-        def told(_total: int, label: str) -> Iterator[Progress]:
-            note(f"  {label}")
-            yield lambda _: None
+    def __init__(
+        self,
+        target: Tokenizer[TargetId],
+        opened: Callable[[], Dictionary | None],
+        *,
+        model_folder: Path | None = None,
+        waits: bool = True,
+        note: Note = lambda _: None,
+    ) -> None:
+        self._target, self._opened, self._waits, self._note = target, opened, waits, note
+        self._every = dict[str, Path]()
+        for path, header in find_packs(model_folder=model_folder, note=note):
+            self._every.setdefault(header.language, path)
+        known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
+        self._left = self._every.copy()
+        for _, header in known if self._left else ():
+            self._left.pop(header.language, None)
+        self._dictionary: Dictionary | None = None
 
-        made = table_folder() / target.fingerprint[:16] / f"{language}.dictionary.tok"
-        try:
-            require_writable(made, parents=True, remedy=OUTPUT_REMEDY)
-            write_bundle(made, compile_pack(target, read_bundle(path), stage=told))
-        except TokalignError as error:
-            note(f"{error}; the pack is not used")
+    def compile(self, languages: Sequence[str]) -> None:
+        """Compile the packs of these languages that have no dictionary yet."""
+        for language in languages:
+            if language in self._left:
+                self._compile(language, self._left.pop(language))
+
+    def open(self) -> Dictionary | None:
+        """The dictionaries that there are by now; None for none."""
+        self._dictionary = self._opened()
+        return self._dictionary
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether a prompt may add a dictionary."""
+        return bool(self._left) and os.environ.get("TOKALIGN_PACKS") != "named"
+
+    def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
+        """The dictionaries to draft with after this prompt."""
+        if self.can_grow:
+            language = language_of_prompt(self._target, prompt, self._every) or _user_language()
+            if language in self._left and self._waits:
+                self.compile([language])
+            elif language in self._left:
+                path = self._left.pop(language)
+                Thread(target=self._compile, args=(language, path), daemon=True).start()
+        return self._dictionary
+
+    def _compile(self, language: str, path: Path) -> None:
+        """In another process; afterwards the dictionaries are opened again."""
+        self._note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
+        made = table_folder() / self._target.fingerprint[:16] / f"{language}.dictionary.tok"
+        # The program's own path of modules may not be in its environment.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-m", __name__, str(path), str(made)]
+        with Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=STDOUT) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(pickle.dumps(self._target))
+            for line in process.stdout:
+                self._note(f"  {line.decode(errors='replace').rstrip()}")
+        if process.returncode:
+            self._note(f"{shown_path(path)} is not used")
+        self.open()
+
+
+def language_of_prompt(
+    target: Tokenizer[TargetId], prompt: Sequence[TargetId], packs: Mapping[str, Path]
+) -> str | None:
+    """The language of the last text between special tokens that has one, which is a user's message.
+
+    Such texts of one or two words do not tell. packs: by language.
+    """
+    specials, texts = target.vocabulary.specials, [list[TargetId]()]
+    for token in prompt[-_MOST_IDS:]:
+        if token in specials:
+            texts.append([])
+        else:
+            texts[-1].append(token)
+    spoken = [words for ids in reversed(texts) if (words := _words(target.decode(ids)))]
+    fewest = _FEWEST_WORDS if len(spoken) > 1 else 1
+    told = (_language(words, packs) for words in spoken if len(words) >= fewest)
+    return next((language for language in told if language), None)
+
+
+def _words(text: str) -> list[str]:
+    words = (word.strip() for word in words_of(text.splitlines()))
+    return list(islice((word for word in words if any(map(str.isalpha, word))), _MOST_WORDS))
+
+
+def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
+    """The language whose pack makes these words most probable, if a pack knows enough of them."""
+    best: tuple[float, str] | None = None
+    for language, path in packs.items():
+        probability = _probabilities(path)
+        found = [sum(probability.get(one, 0) for one in _spellings(word)) for word in words]
+        if sum(map(bool, found)) >= _FEWEST_KNOWN * len(words):
+            score = sum(log(one or _UNKNOWN) for one in found)
+            best = max(best or (score, language), (score, language))
+    return None if best is None else best[1]
+
+
+@cache
+def _probabilities(path: Path) -> Mapping[str, float]:
+    """Of the most frequent words of a pack; none of one that cannot be read.
+
+    Cost: 0.1 s for the largest shipped pack, once in a process.
+    """
+    try:
+        return word_probabilities(read_bundle(path), _KNOWN_WORDS)
+    except TokalignError:
+        return {}  # who compiles it is told
+
+
+def _spellings(word: str) -> set[str]:
+    """How a word may stand in a pack: within a line or at its beginning, with and without capital
+    letters."""
+    return {before + one for before in " \n" for one in (word, word.lower(), word.capitalize())}
 
 
 def _user_language() -> str:
@@ -82,29 +173,22 @@ def _user_language() -> str:
     return next((name for name in names if name), "").partition(".")[0].partition("_")[0]
 
 
-def language_of_text(text: str, packs: Mapping[str, Path]) -> str | None:
-    """The language whose pack makes the words of a text most probable.
+def _compile_here(pack: Path, made: Path) -> None:
+    """Compile a pack for the tokenizer that is pickled on stdin, telling the stages on stdout."""
+    target = pickle.load(sys.stdin.buffer)
 
-    packs: by language. Returns: None if no pack knows half of the words, or there are none.
-    Cost: 0.1 s for the largest shipped pack.
-    """
-    words = [word.strip() for word in words_of(text.splitlines())]
-    words = list(islice((word for word in words if any(map(str.isalpha, word))), _MOST_WORDS))
-    spelled = {word: _spellings(word) for word in words}
-    best: tuple[float, str] | None = None
-    for language, path in packs.items():
-        try:
-            counts = word_counts(read_bundle(path), set().union(*spelled.values()))
-        except TokalignError:
-            continue  # who compiles it is told
-        found = [sum(counts.get(one, 0) for one in spelled[word]) for word in words]
-        if words and sum(map(bool, found)) >= _FEWEST_KNOWN * len(words):
-            score = sum(log(count / counts[""] if count else _UNKNOWN) for count in found)
-            best = max(best or (score, language), (score, language))
-    return None if best is None else best[1]
+    @contextmanager
+    def told(_total: int, label: str) -> Iterator[Progress]:
+        print(label, flush=True)
+        yield lambda _: None
+
+    try:
+        require_writable(made, parents=True, remedy=OUTPUT_REMEDY)
+        write_bundle(made, compile_pack(target, read_bundle(pack), stage=told))
+    except TokalignError as error:
+        print(error)
+        sys.exit(1)
 
 
-def _spellings(word: str) -> set[str]:
-    """How a word may stand in a pack: within a line or at its beginning, with and without capital
-    letters."""
-    return {before + one for before in " \n" for one in (word, word.lower(), word.capitalize())}
+if __name__ == "__main__":
+    _compile_here(*map(Path, sys.argv[1:]))

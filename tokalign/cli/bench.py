@@ -116,6 +116,9 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     )
     keep_loaded()
     texts = texts or texts_in(language=_found_language(options, decoder))
+    for one in texts:  # packs of their languages are compiled before a clock runs
+        prompt = decoder.prompt(one.text, use_template=False)
+        decoder = replace(decoder, drafting=decoder.drafting.for_prompt(prompt.target))
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)

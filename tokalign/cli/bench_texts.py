@@ -77,6 +77,9 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
         for text in read_texts(file, field=options.field, limit=options.limit)
     ]
     target, model, drafting = _load(options)
+    played = target.encode_batch(texts)
+    for ids in played:
+        drafting = drafting.for_prompt(ids)
     pair = None if model is None else (target, model.tokenizer)
     conditions = conditions_of(drafting, lengths=options.lengths, pair=pair)
     if options.methods:
@@ -87,7 +90,7 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
         for one in conditions
         if one.drafts
     }
-    return makers, target.encode_batch(texts), given
+    return makers, played, given
 
 
 def _load(

@@ -264,7 +264,11 @@ class Chat:
         try:
             prompt = self._prompt()
             known = common_prefix(list(prompt.target), list(self._target.held))
-            generation = self._begin(prompt)
+            try:
+                generation = self._begin(prompt)
+            except KeyboardInterrupt:  # while a pack was compiled, which is not tried again
+                self._tell("left out this time")
+                generation = self._begin(prompt)
         except TokalignError as error:
             self._dialogue.left_out = left_out
             self._dialogue.withdraw()

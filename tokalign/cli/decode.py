@@ -80,7 +80,7 @@ def command(
     named = {name: given[name] and str(given[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, given), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)
-    decoder = replace(load(given, text=text, note=noted), grammar=grammar)
+    decoder = replace(load(given, note=noted), grammar=grammar)
     generation = _begin(decoder, options, text, max_tokens)
 
     def end(*, interrupted: bool) -> None:

@@ -34,14 +34,13 @@ class PromptOptions:
 def load(
     given: dict[str, Any],
     *,
-    text: str = "",
     before_costs: BeforeCosts = lambda _target, _drafts: None,
     note: Note,
 ) -> Decoder:
     """Load what is named and assemble a decoder.
 
     given: the values of `MODEL`, `DRAFTING`, `SAMPLING`, `EXTRA_EOS_TOKEN` and `CACHE` by name,
-    which are taken out. text: of the prompt, see `DraftingOptions`. before_costs: as in `assemble`.
+    which are taken out. before_costs: as in `assemble`.
     Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
     """
     from tokalign.assemble import keep_loaded, load_decoder
@@ -53,7 +52,7 @@ def load(
     decoder = load_decoder(
         given.pop("target"),
         given.pop("draft"),
-        replace(drafting, text=text),
+        drafting,
         dtype=given.pop("dtype"),
         adapter=given.pop("adapter_path"),
         trust_remote_code=given.pop("trust_remote_code"),

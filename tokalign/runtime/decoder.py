@@ -267,7 +267,7 @@ class Decoder:
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request."""
-        drafting = self.drafting.with_stores()
+        drafting = self.drafting.for_prompt(prompt.target).with_stores()
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
             noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
             drafting = replace(drafting, noise=noise)

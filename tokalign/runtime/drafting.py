@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tokalign.errors import UsageError
+from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft.lookup import (
@@ -22,7 +22,12 @@ from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWor
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, DRAFTER_METHODS, MODEL_METHODS
+from tokalign.runtime.methods import (
+    DEFAULT_ALTERNATIVES,
+    DRAFTER_METHODS,
+    MODEL_METHODS,
+    NO_DICTIONARY,
+)
 from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
@@ -30,6 +35,7 @@ from tokalign.tables.logit_rows import LogitRows
 if TYPE_CHECKING:
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.tables.dictionary import Dictionary
+    from tokalign.tokenizer.vocabulary import TargetId
 
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
 """Assumed until costs are measured: 5 % of a pass for each further row, 10 % for a draft pass."""
@@ -40,6 +46,14 @@ def no_alignment() -> Alignment:
     raise UsageError("this translation needs the alignment of a pair; pass `alignment`")
 
 
+class Packs(Protocol):
+    """Where the dictionaries of further languages come from, see `build.installed_packs`."""
+
+    def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
+        """The dictionaries to draft with after this prompt."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
     """How to draft.
@@ -47,6 +61,7 @@ class Drafting:
     num_draft_tokens: ids proposed in a round; None for the default of each drafter.
     alternatives: ids that a draft model proposes in a tree besides one for each of its passes. A
         draft that has to stay a chain has them as leaves in the place of its first id.
+    packs: give a dictionary for the language of a prompt besides; None if `dictionary` is for all.
     alignment: gives the pair's tables, if a translation needs them.
     costs: by which a hybrid decides where there is no knowledge.
     logits: what the target found likely so far, kept for a conversation or a session; None keeps it
@@ -68,6 +83,7 @@ class Drafting:
     num_draft_tokens: int | None = None
     alternatives: int = DEFAULT_ALTERNATIVES
     dictionary: Dictionary | None = None
+    packs: Packs | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Costs = ASSUMED_COSTS
     logits: LogitStore | None = None
@@ -100,6 +116,12 @@ class Drafting:
     def row_store(self) -> RowStore | None:
         """Is told by the verifier what the target found likely; None if the method needs none."""
         return self.logits if self.uses_logits else None
+
+    def for_prompt(self, prompt: Sequence[TargetId]) -> Drafting:
+        """The same with a dictionary of the prompt's language, if there is one by now."""
+        return (
+            self if self.packs is None else replace(self, dictionary=self.packs.for_prompt(prompt))
+        )
 
     def with_stores(self) -> Drafting:
         """The same with a logit store of its own, if the method needs one and has none.
@@ -136,7 +158,8 @@ def make_drafter(
     elif method != "hybrid":
         model = None
     if method == "dictionary" and directly:
-        assert drafting.dictionary is not None, "dictionary was chosen without one"
+        if drafting.dictionary is None:
+            raise MissingAssetError(NO_DICTIONARY)
         return DictionaryDrafter(drafting.dictionary, max_tokens=most or 8)
     free = Hybrid(
         _sources(drafting),

@@ -36,6 +36,11 @@ TABLE_METHODS = ("dictionary", "hybrid")
 
 TRANSLATIONS = ("none", "context:P", "intersection", "exact")
 
+NO_DICTIONARY = (
+    "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
+    f"{HOW_TO_BUILD}"
+)
+
 DEFAULT_DRAFT_TOKENS = 2
 """How many ids a draft model proposes in a round, as in mlx-lm's speculative_generate_step."""
 
@@ -63,10 +68,7 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -
             "beside it; give --drafter FOLDER, or train one with: tokalign train"
         )
     if asked == "dictionary" and not dictionary:
-        raise MissingAssetError(
-            "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
-            f"{HOW_TO_BUILD}"
-        )
+        raise MissingAssetError(NO_DICTIONARY)
     return asked
 
 
@@ -121,9 +123,8 @@ class DraftingOptions:
     alternatives, draft_rows: as in `Drafting`.
     drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
     dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
-        dictionaries of these languages are looked for besides. With neither, one of every language.
-    text: of the prompt, if it is known. Where no language is named, a pack of its language is
-        compiled, else one of the user's.
+        dictionaries of these languages are looked for besides. With neither, one of every language,
+        and of that of each prompt if there is a pack of it.
     alignment: a file; None to look for it.
     exact: whether drafts end where a pass would give other last bits than a pass of a single row.
     remember: whether what the target found likely is kept for later processes.
@@ -138,7 +139,6 @@ class DraftingOptions:
     drafter: FilePath | None = None
     dictionary: FilePath | Sequence[FilePath] | None = None
     language: str | Sequence[str] | None = None
-    text: str = ""
     alignment: FilePath | None = None
     exact: bool = False
     remember: bool = False

@@ -160,6 +160,7 @@ class Models(ModelProvider):  # type: ignore[misc]
                 kv_group_size=settings.kv_group_size,
                 quantized_kv_start=settings.quantized_kv_start,
             ),
+            background=True,
             note=self._note,
         )
 

@@ -17,7 +17,7 @@ children of one n-gram stand in the order of falling counts. Counts are rounded 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -136,8 +136,8 @@ class Pack:
         return cls([words[place] for place in alphabetical], orders)
 
 
-def word_counts(bundle: Bundle, words: Collection[str]) -> dict[str, int]:
-    """How often each of these words was counted, if it is known, and under "" all words together.
+def word_probabilities(bundle: Bundle, most: int) -> dict[str, float]:
+    """The share of each of the `most` most frequent words among all that were counted.
 
     This reads a small part of a pack. Raises: BundleError.
     """
@@ -146,8 +146,8 @@ def word_counts(bundle: Bundle, words: Collection[str]) -> dict[str, int]:
     except (ValueError, KeyError) as error:
         raise bundle.wrong(f"it is no pack: {error}") from error
     counts = COUNTS[levels]
-    found = {word: int(counts[n]) for n, word in enumerate(known) if word in words}
-    return {**found, "": int(counts.sum())}
+    shares = counts / counts.sum()
+    return {known[n]: float(shares[n]) for n in np.argsort(-counts, kind="stable")[:most]}
 
 
 def _read_words(bundle: Bundle, size: int) -> tuple[list[str], Numbers]:
