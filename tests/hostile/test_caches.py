@@ -163,23 +163,5 @@ def test_a_walk_over_a_cache_equals_fresh_runs(
             raise AssertionError(f"after {', '.join(taken)}") from error
 
 
-def test_a_history_that_mlx_lm_has_replaced_is_judged_by_nobody(
-    target: LanguageModel[Any], tmp_path: Path
-) -> None:
-    """As many ids as before, and others: the drafts and the penalty know nothing of either."""
-    walk = Walk(target, KVCache, 0, tmp_path)
-    for _ in walk.respond(walk.draw(12), walk.cache, max_tokens=8, method="plain"):
-        pass
-    trim_prompt_cache(walk.cache, 8)
-    list(generate_step(mx.array(walk.draw(8)), walk.model, prompt_cache=walk.cache, max_tokens=0))
-    theirs = {"prompt_cache": deepcopy(walk.cache), "logits_processors": penalty()}
-    notes: list[str] = []
-    how: dict[str, Any] = {"method": "plain", "max_tokens": 12, "note": notes.append}
-    responses = walk.respond([500], walk.cache, logits_processors=penalty(), **how)
-    found = [one.token for one in responses]
-    assert found == fresh(walk.model, [500], 12, **theirs)[: len(found)]
-    assert any("ids are not known" in note for note in notes)
-
-
 def test_there_are_as_many_steps_as_documented() -> None:
     assert STEPS * len(SEEDS) * len(KINDS) >= documented_attacks("caches")

@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,6 +16,7 @@ from random import Random
 
 import pytest
 import zstandard
+from processes import nobody
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus
@@ -345,19 +345,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     with pytest.raises(CorpusError, match="changed while it was read"):
         list(lines)
     assert corpus.stamp == {}
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Root may read everything, so act as a user who may not."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_a_file_without_permission_is_named(tmp_path: Path) -> None:

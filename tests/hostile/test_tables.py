@@ -29,6 +29,7 @@ from forged_tables import (
     split_file,
 )
 from places import documented_attacks
+from processes import nobody
 from small_tokenizers import of_merges
 
 from tokalign.build.alignment.alignment_bundle import align
@@ -260,34 +261,20 @@ PREAMBLES: dict[str, dict[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("attack", [*HEADERS, *PREAMBLES])
+@pytest.mark.parametrize("attack", [*HEADERS, *LOGITS_HEADERS, *PREAMBLES])
 def test_a_forged_header_is_refused(folder: Path, attack: str) -> None:
-    path = folder / name_of("backoff")
-    header, body = (
-        msgpack.packb(header_of("backoff")),
-        split_file(encode_bundle(sound("backoff")))[1],
-    )
-    if attack in HEADERS:
-        data = forge_file(HEADERS[attack](), body)
-    else:
-        how = dict(PREAMBLES[attack])
-        if abs(how.get("length", 0)) == 1:
-            how["length"] += len(header)
-        data = forge_file(header, body, **how)
-    path.write_bytes(data)
-    assert_refused(path, "backoff")
+    kind = "logits" if attack in LOGITS_HEADERS else "backoff"
+    path = folder / name_of(kind)
+    header, body = msgpack.packb(header_of(kind)), split_file(encode_bundle(sound(kind)))[1]
+    how = dict(PREAMBLES.get(attack, {}))
+    if abs(how.get("length", 0)) == 1:
+        how["length"] += len(header)
+    forged = {**HEADERS, **LOGITS_HEADERS}.get(attack, lambda: header)()
+    path.write_bytes(forge_file(forged, body, **how))
+    assert_refused(path, kind)
     assert_not_pushed(path)
     with pytest.raises(BundleError):
         read_header(path)
-
-
-@pytest.mark.parametrize("attack", LOGITS_HEADERS)
-def test_a_forged_header_of_logits_is_refused(folder: Path, attack: str) -> None:
-    path = folder / name_of("logits")
-    _, body = split_file(encode_bundle(sound("logits")))
-    path.write_bytes(forge_file(LOGITS_HEADERS[attack](), body))
-    assert_refused(path, "logits")
-    assert_not_pushed(path)
 
 
 @pytest.mark.parametrize("value", [[1, 2], [[], {}, [None]], {"a": [True]}, "\x1b[2J"])
@@ -554,25 +541,17 @@ def test_what_is_no_table_is_passed_over(folder: Path, attack: str) -> None:
     assert_refused(path, "backoff", MissingAssetError if attack in links else BundleError)
 
 
-@pytest.mark.parametrize("attack", ["a\nb", "a\x1b[2Jb", "a\udcffb"])
-def test_a_name_is_shown_on_one_line(folder: Path, attack: str) -> None:
-    (folder / f"{attack}.dictionary.tok").write_text("no table")
-    (folder / f"{attack}-sound.dictionary.tok").write_bytes(encode_bundle(sound("backoff")))
-    notes: list[str] = []
-    assert use("backoff", note=notes.append) is not None
-    assert len(notes) == 2
-    assert all(note.isprintable() for note in notes)
-
-
-def test_the_names_of_several_dictionaries_are_shown_on_one_line(folder: Path) -> None:
-    for name in ("a\nb", "a\x1b[2Jb"):
-        (folder / f"{name}.dictionary.tok").write_bytes(encode_bundle(sound("backoff")))
+def test_names_are_shown_on_one_line(folder: Path) -> None:
+    names = ("a\nb", "a\x1b[2Jb", "a\udcffb")
+    for name in names:
+        (folder / f"{name}.dictionary.tok").write_text("no table")
+        (folder / f"{name}-sound.dictionary.tok").write_bytes(encode_bundle(sound("backoff")))
     notes: list[str] = []
     table = open_dictionary(TARGET, note=notes.append)
     assert isinstance(table, Dictionaries)
-    assert all(name.isprintable() for name in table.by_source)
-    assert len(notes) == 3
-    assert all(note.isprintable() for note in notes)
+    assert len(table.by_source) == len(names)
+    assert len(notes) == 2 * len(names) + 1
+    assert all(text.isprintable() for text in (*table.by_source, *notes))
 
 
 @pytest.mark.parametrize("attack", ["\0", "x" * 5000, "a\0.dictionary.tok"])
@@ -599,21 +578,14 @@ def test_a_folder_that_leads_back_to_itself_is_searched_once(folder: Path) -> No
 
 
 def test_a_file_that_may_not_be_read_is_passed_over(folder: Path) -> None:
-    """Nobody but the superuser can be refused a file, so the superuser becomes somebody else."""
     path = folder / name_of("backoff")
     path.write_bytes(encode_bundle(sound("backoff")))
     path.chmod(0)
-    if os.geteuid():
-        assert_refused(path, "backoff", MissingAssetError)
-        return
     for parent in (folder, *folder.parents):
-        if parent.stat().st_mode & 0o001 == 0:
+        if parent.stat().st_mode & 0o001 == 0 and not os.geteuid():
             parent.chmod(parent.stat().st_mode | 0o011)
-    os.seteuid(65_534)
-    try:
+    with nobody():
         assert_refused(path, "backoff", MissingAssetError)
-    finally:
-        os.seteuid(0)
 
 
 def test_there_are_as_many_attacks_as_documented() -> None:

@@ -128,20 +128,15 @@ def conversation(seed: int, models: Models) -> Iterator[tuple[list[int], list[in
         prompt = next_prompt(draw, models, prompt, answer)
 
 
-@pytest.mark.parametrize("seed", range(16))
+SEEDS = [*range(16), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1000, 1200))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_turn_is_that_of_a_fresh_run(models: Models, seed: int) -> None:
+    """With edits, retries, resets, rewritten ends and interrupts; drafts of two vocabularies."""
     for answer, expected in conversation(seed, models):
         assert answer
         assert answer == expected
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first", range(0, 200, 20))
-def test_two_hundred_conversations(models: Models, first: int) -> None:
-    """With edits, retries, resets, rewritten ends and interrupts; drafts of two vocabularies."""
-    for seed in range(1000 + first, 1000 + first + 20):
-        for turn, (answer, expected) in enumerate(conversation(seed, models)):
-            assert answer == expected, (seed, turn)
 
 
 def test_only_what_is_new_is_computed(models: Models) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -100,17 +99,3 @@ def test_the_demo_pair_is_lossless(
             **how,
         )
         assert drafted == plain
-
-
-@pytest.mark.long
-@pytest.mark.shared
-@pytest.mark.parametrize("draft", ["draft-llama-tiny", "draft-polish-tiny"])
-def test_the_shared_pairs_are_lossless(shared_data: Path, draft: str) -> None:
-    models = shared_data / "models"
-    pair = (
-        LanguageModel.from_folder(models / "target-bielik-tiny", dtype="float32"),
-        LanguageModel.from_folder(models / draft, dtype="float32"),
-    )
-    plain = emit(pair, Sampling(), PROMPTS[0], 24, method="plain")
-    drafted = emit(pair, Sampling(), PROMPTS[0], 24, method="draft", translation="intersection")
-    assert drafted == plain

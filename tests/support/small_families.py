@@ -11,7 +11,7 @@ from typing import Any
 from polish import SENTENCES
 from published_pipelines import PIPELINES, Step
 from tokenizer_files import added, template
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tokalign.tokenizer.library import library_of
 from tokalign.tokenizer.spelling import byte_alphabet
@@ -106,6 +106,11 @@ def _gemma() -> dict[str, Any]:
     return document
 
 
+def _llama() -> dict[str, Any]:
+    marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    return _character_bpe(normalizer=normalizers.Sequence(marks))
+
+
 def _metaspace(scheme: str, *, split: bool) -> dict[str, Any]:
     return _character_bpe(
         pre_tokenizer=pre_tokenizers.Metaspace("▁", scheme, split),
@@ -121,17 +126,11 @@ def _unigram() -> dict[str, Any]:
         models.Unigram(),
         trainer,
         normalizer=normalizers.Sequence(
-            [normalizers.NFKC(), normalizers.Replace(_runs_of_spaces(), " ")]
+            [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")]
         ),
         pre_tokenizer=pre_tokenizers.Metaspace(),
         decoder=decoders.Metaspace(),
     )
-
-
-def _runs_of_spaces() -> Any:
-    from tokenizers import Regex
-
-    return Regex(r"\s+")
 
 
 def _wordpiece() -> dict[str, Any]:
@@ -177,19 +176,8 @@ _MAKE: Mapping[str, Any] = {
         _BYTES, post_processor=template("</s>", "<s>", **{"</s>": [0], "<s>": [1]})
     ),
     "Gemma": _gemma,
-    "Llama 2": lambda: _character_bpe(
-        normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    ),
-    "Phi-3.5": lambda: _adding(
-        _character_bpe(
-            normalizer=normalizers.Sequence(
-                [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-            )
-        ),
-        ["<|user|>", "<|end|>"],
-        rstrip=True,
-        special=True,
-    ),
+    "Llama 2": _llama,
+    "Phi-3.5": lambda: _adding(_llama(), ["<|user|>", "<|end|>"], rstrip=True, special=True),
     "Metaspace": lambda: _metaspace("first", split=True),
     "Unigram": _unigram,
     "WordPiece": _wordpiece,

@@ -152,6 +152,13 @@ _GEMMA4 = {
     "rope_parameters": _ROPE_BY_LAYER,
     "num_experts": None,
 }
+_SCALED = {
+    "rope_parameters": {
+        "rope_theta": 10000.0,
+        "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 16,
+    },
+}
 _NGRAM = {"ngram_vocab_size_ratio": 4, "emb_neighbor_num": 2, "emb_split_num": 2}
 _LONGCAT = {
     "attention_method": "MLA",
@@ -266,21 +273,9 @@ OWN: dict[str, dict[str, Any]] = {
         index_block_size=8,
         index_topk_blocks=3,
     ),
-    "ministral3": {
-        "rope_parameters": {
-            "rope_theta": 10000.0,
-            "llama_4_scaling_beta": 0.1,
-            "original_max_position_embeddings": 16,
-        },
-    },
+    "ministral3": _SCALED,
     "mistral3": _nested("llama"),
-    "mistral4": {
-        "rope_parameters": {
-            "rope_theta": 10000.0,
-            "llama_4_scaling_beta": 0.1,
-            "original_max_position_embeddings": 16,
-        },
-    },
+    "mistral4": _SCALED,
     "muse_glimmer": _MUSE,
     "muse_spark": _nested(**_MUSE),
     "nemotron": {"hidden_act": "relu2"},

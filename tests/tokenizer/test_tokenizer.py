@@ -120,16 +120,6 @@ def test_the_library_reading_the_file_itself_agrees(shared_data: Path, folder: s
             assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
 
 
-def test_sentencepiece_itself_agrees(shared_data: Path) -> None:
-    from sentencepiece import SentencePieceProcessor
-
-    path = shared_data / "tokenizers" / "polish-spm-32k" / "tokenizer.model"
-    ours: Tokenizer[Any] = read_tokenizer(path)
-    theirs = SentencePieceProcessor(model_file=str(path))
-    for text in SENTENCES:
-        assert ours.encode(text) == theirs.encode(text)
-
-
 @pytest.fixture(scope="module")
 def nemo() -> Tokenizer[Any]:
     return resolve_tokenizer("mistral-nemo").tokenizer

@@ -48,17 +48,12 @@ class Fixed:
         return []
 
 
-class Random:
+class Random(Fixed):
     """A source whose expectations are drawn once for each text."""
 
     def __init__(self, name: str, seed: int, width: int) -> None:
-        self.name, self._seed, self._width = name, seed, width
-
-    def follow(self, text: Sequence[TargetId]) -> tuple[TargetId, ...]:
-        return tuple(text)
-
-    def advance(self, state: tuple[TargetId, ...], token: TargetId) -> tuple[TargetId, ...]:
-        return (*state, token)
+        super().__init__(name, {}, 0.5)
+        self._seed, self._width = seed, width
 
     def expect(self, state: tuple[TargetId, ...]) -> list[tuple[TargetId, float]]:
         drawn = random.Random(hash((self._seed, state)))

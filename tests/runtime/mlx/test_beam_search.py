@@ -134,44 +134,28 @@ class Waits:
         return noted
 
 
-def test_conversions_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = Waits(monkeypatch)
-    mx.array(3).item()
-    bool(mx.array(1) > 0)
-    int(mx.array(2))
-    mx.eval(mx.array(2))
-    assert waits.seen == ["item", "__bool__", "__int__", "eval"]
+SAMPLED = Sampling(temperature=0.7, top_p=0.9, seed=4)
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(temperature=0.7, top_p=0.9, seed=4)], ids=["greedy", "T"]
+    ("sampling", "draws"), [(Sampling(), False), (SAMPLED, False), (SAMPLED, True)]
 )
 def test_drafting_waits_once_at_its_end(
-    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+    sampling: Sampling, draws: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = TargetModelSession(random_model(), keeps_states=True)
     session = DrafterSession(random_drafter(random_model()), target)
     ids = [TargetId(i) for i in (5, 17, 3, 8)]
     target.logits(ids[:3])
     waits = Waits(monkeypatch)
-    sampler = sampling.draft_sampler(VOCABULARY)
-    pending = session.search(ids, BeamShape(4, 5), count=8, sampler=sampler)
+    if draws:
+        pending: Any = session.draw(ids, 4, sampler=sampling)
+    else:
+        sampler = sampling.draft_sampler(VOCABULARY)
+        pending = session.search(ids, BeamShape(4, 5), count=8, sampler=sampler)
     assert waits.seen == []
-    assert pending.read() is not None
-    assert waits.seen == ["eval", "tolist", "tolist", "tolist"]  # the arrays are there by then
-    assert session.passes == 5
-
-
-def test_drawing_waits_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling = Sampling(temperature=0.7, seed=4)
-    target = TargetModelSession(random_model(), keeps_states=True)
-    session = DrafterSession(random_drafter(random_model()), target)
-    ids = [TargetId(i) for i in (5, 17, 3, 8)]
-    target.logits(ids[:3])
-    waits = Waits(monkeypatch)
-    pending = session.draw(ids, 4, sampler=sampling)
-    assert waits.seen == []
-    drawn = pending.read()
-    assert waits.seen == ["tolist"]
-    assert drawn is not None
-    assert len(drawn) == 4
+    found = pending.read()
+    assert found is not None
+    # The arrays of a search are there by the time they are converted.
+    assert waits.seen == (["tolist"] if draws else ["eval", "tolist", "tolist", "tolist"])
+    assert len(found) == 4 if draws else session.passes == 5

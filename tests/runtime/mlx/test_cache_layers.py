@@ -21,7 +21,7 @@ from mlx_lm.models.cache import (
 from random_models import random_model
 from zoo import WINDOW, zoo_model
 
-from tokalign.runtime.mlx.layers import Layers, least_positions, positions, remember, remembered
+from tokalign.runtime.mlx.layers import Layers, least_positions, remember, remembered
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -146,11 +146,3 @@ def test_ids_that_were_replaced_are_not_known(
     read(layers, others)
     assert remembered(layers) is None
     assert remembered(untouched) == IDS
-
-
-@pytest.mark.parametrize("architecture", ALL_KINDS)
-def test_a_new_cache_holds_nothing(architecture: str) -> None:
-    layers = make_prompt_cache(zoo_model(architecture))
-    assert remembered(layers) is None
-    assert not least_positions(layers)
-    assert not positions(layers)

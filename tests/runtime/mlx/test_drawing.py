@@ -141,14 +141,6 @@ def test_the_most_probable_id_of_a_branch_is_the_one_that_would_be_drawn() -> No
     assert list(tree.ids) == drawn.read()
 
 
-def test_a_tokenizer_with_more_ids_than_its_model_reads_nothing_beyond_the_logits() -> None:
-    shared = Intersection(np.array([0, 1, 2, 1], np.int32), np.array([0, 3, 2], np.int32))
-    onto = ToTargetIds(shared, 2)
-    assert onto.logits(mx.array([[0.5, 0.25]])).tolist() == [[0.5, 0.25, -mx.inf]]
-    assert onto.draft_ids(mx.array([1])).tolist() == [1]
-    assert onto.mask.tolist() == [0, 0, -mx.inf, -mx.inf]
-
-
 def test_noise_does_not_depend_on_rows_or_padding() -> None:
     one = noise.gumbel(7, noise.TARGET, 5, (3, 3000))
     other = noise.gumbel(7, noise.TARGET, 6, (1, 4000))

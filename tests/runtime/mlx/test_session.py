@@ -158,21 +158,6 @@ def test_settling_leaves_the_cache_at_a_prefix() -> None:
     assert mx.allclose(session.logits([4, 5, 8, 9, 9, 3]), fresh([4, 5, 8, 9, 9, 3], 1), atol=1e-4)
 
 
-class Foreign:
-    """A model whose cache is of a kind that nobody here knows how to rewind."""
-
-    args = random_model().args
-    layers = random_model().layers
-
-    def make_cache(self) -> list[SummingCache]:
-        return [SummingCache()]
-
-
-class SummingCache:
-    def is_trimmable(self) -> bool:
-        return False
-
-
 def test_a_session_goes_on_with_another_cache() -> None:
     """It computes only what the adopted cache lacks, and the logits are those of a fresh one."""
     ids = list(range(40))
@@ -184,12 +169,6 @@ def test_a_session_goes_on_with_another_cache() -> None:
     rows = session.rows
     assert mx.allclose(session.logits([*ids, 5]), fresh([*ids, 5], 1), atol=1e-4)
     assert session.rows == rows + 1
-
-
-def test_a_cache_that_cannot_be_rewound_is_refused_at_once() -> None:
-    with pytest.raises(CacheError, match=r"SummingCache.*--method plain"):
-        ModelSession(Foreign())
-    ModelSession(Foreign(), rewinds=False)
 
 
 @pytest.mark.parametrize("keep", [0, 4])

@@ -127,15 +127,6 @@ def tables_of(pair: Pair) -> Alignment:
     return align(pair.draft.vocabulary, pair.target.vocabulary)
 
 
-def replay_with(pair: Pair, name: str, text: str, statistics: Statistics) -> None:
-    """Replay `text` with an oracle."""
-    ids = pair.target.encode(text)
-    translation = make_translation(name, pair, Prompt(target=ids[:2]), lambda: tables_of(pair))
-    drafter = NeuralDrafter(Oracle(pair.draft, text), translation, num_draft_tokens=3)  # type: ignore[arg-type]
-    for event in replay(ids, drafter, prompt_tokens=2):
-        statistics.observe(event)
-
-
 def drafted(
     translation: Translation, ids: Sequence[TargetId], session: Any, steps: int
 ) -> tuple[TargetId, ...]:
@@ -154,6 +145,7 @@ def play(
     steps: int = 3,
     alignment: Alignment | None = None,
     trees: bool = False,
+    statistics: Statistics | None = None,
 ) -> tuple[int, int, list[tuple[int, ...]]]:
     """Replay `text` with an oracle: accepted tokens, rounds, proposals."""
     canonical = name != "context:5"
@@ -168,6 +160,8 @@ def play(
     drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
     accepted, proposals = 0, []
     for event in replay(ids, drafter, prompt_tokens=2):
+        if statistics is not None:
+            statistics.observe(event)
         if isinstance(event, Round):
             accepted += event.accepted
             proposals.append(event.tree.ids)
@@ -202,7 +196,7 @@ def test_what_the_target_lacks_is_counted_as_unmapped(onto_bielik: Pair) -> None
     """Not every piece of this is a token of Mistral."""
     statistics = Statistics()
     text = "Najprawdopodobniej konstantynopolitańczykowianeczka wróciła."
-    replay_with(onto_bielik, "intersection", text, statistics)
+    play("intersection", onto_bielik, text, statistics=statistics)
     pieces = onto_bielik.draft.bpe.encode(onto_bielik.draft.text_bytes(text))
     table = tables_of(onto_bielik).intersection
     assert any(table.target_of(i) is None for i in pieces)
