@@ -133,7 +133,8 @@ def test_the_most_probable_id_of_a_branch_is_the_one_that_would_be_drawn() -> No
             None,
             3,
             shared,
-            lambda rows: options.expect(rows, positions=range(4, 4 + len(rows))),
+            options,
+            range(4, 5 + len(tree)),
         ).read()
         _, token = max(zip(last.logprobs, last.ids, strict=True))
         tree = TokenTree.chain([*tree.ids, TargetId(token)], "test")

@@ -98,7 +98,8 @@ class Oracle:
         computed: int | None,
         count: int,
         shared: Any,
-        expect: None = None,
+        sampler: None,
+        positions: Sequence[int],
     ) -> Ready:
         self.passes += 1
         among = None

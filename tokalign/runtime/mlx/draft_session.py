@@ -6,7 +6,7 @@ for when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import NamedTuple, cast
@@ -114,28 +114,30 @@ class DraftModelSession(ModelSession[DraftId]):
         computed: int | None,
         count: int,
         shared: Intersection | None = None,
-        expect: Callable[[Array], Array] | None = None,
+        sampler: Sampling | None = None,
+        positions: Sequence[int] = (),
     ) -> UnderWay[list[Shortlist]]:
         """List the top `count` ids after each id of a tree of draft ids, with one pass.
 
         computed: how many leading ids of the tree are cached after `ids` already; the others are
         listed. None lists what may follow `ids` too, first of all. Probabilities are those among
         the ids allowed.
-        expect: turns the rows' logits over target ids (`shared` says which) into log-probabilities;
-        the ids listed are then the draft's for the most probable target ids.
+        sampler: how the target draws, at these positions of the rows: then the draft's ids for the
+        target ids that it most probably draws are listed. `shared` says which these are.
         """
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return UnderWay(self.busy, lambda: [Shortlist([], [], 0.0)] * lists)
         rows = self.tree(ids, tree, computed).astype(mx.float32)
         onto = None if shared is None else self._project(shared)
-        if expect is None:
+        if sampler is None:
             rows = rows if onto is None else _masked(rows, onto.mask)
             logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         else:
-            logprobs = expect(rows if onto is None else onto.logits(rows))
+            rows = rows if onto is None else onto.logits(rows)
+            logprobs = sampler.expect(rows, positions=positions)
         found, values = top_k(logprobs, count)
-        if expect is not None and onto is not None:
+        if sampler is not None and onto is not None:
             found = onto.draft_ids(found)
         self.start(found, values)
         return UnderWay(self.busy, partial(_rows_of_lists, found, values))

@@ -23,7 +23,7 @@ from tokalign.runtime.translation.base import (
     chain_with_leaves,
 )
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
-from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Listing, Node, join
+from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Node, can_grow, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -81,8 +81,8 @@ class ByToken:
     ) -> Translated:
         self._text.follow(context.ids)
         ids, shared, sampler = self._text.ids, self._shared, self._sampler
-        if alternatives and session.can_branch and Listing.is_possible(sampler):
-            return self._grow(session, ids, steps, Listing(sampler, len(context.ids), shared))
+        if can_grow(session, sampler, alternatives):
+            return self._grow(session, ids, steps, len(context.ids))
         if sampler is not None:
             drawn = session.draw(ids, steps, sampler=sampler, after=context.ids, shared=shared)
             return Translated(chain_with_leaves(drawn.read(), learned))
@@ -93,17 +93,26 @@ class ByToken:
         return Translated(chain_with_leaves(chain, learned), counts)
 
     def _grow(
-        self, session: DraftModelSession, ids: Sequence[DraftId], steps: int, listing: Listing
+        self, session: DraftModelSession, ids: Sequence[DraftId], steps: int, start: int
     ) -> Translated:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
-        first = session.branch(ids, EMPTY_TREE, None, _ROOTS, listing.shared, listing.expect([0]))
-        [found] = first.read()
+        sampler, shared = self._sampler, self._shared
+        [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, shared, sampler, [start]).read()
         listed = zip(found.logprobs, found.ids, strict=True)
         roots = [
             Node(logprob, -1, 0, token, *self._extend(TEXT, token))
             for logprob, token in sorted(listed, reverse=True)
         ]
-        growth = Growth(session, ids, roots, steps - 1, extend=self._extend, listing=listing)
+        growth = Growth(
+            session,
+            ids,
+            roots,
+            steps - 1,
+            extend=self._extend,
+            sampler=sampler,
+            start=start,
+            shared=shared,
+        )
         return Translated(join(growth.finish()))
 
     def _extend(self, node: Node, token: DraftId) -> Extension:

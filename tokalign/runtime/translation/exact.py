@@ -36,7 +36,7 @@ from tokalign.runtime.translation.cover_search import (
     CoverTranslator,
     TranslatedCover,
 )
-from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Listing, join
+from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, can_grow, join
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -89,7 +89,7 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
-        grows = alternatives > 0 and session.can_branch and Listing.is_possible(self._sampler)
+        grows = can_grow(session, self._sampler, alternatives)
         self._boundary.follow(committed)
         self._translator.pending = pending
         noise = self._start_noise(context, session)
@@ -141,7 +141,9 @@ class ExactTranslation:
             roots,
             steps,
             extend=self._translator.extend,
-            listing=Listing(sampler, len(context.ids), shared),
+            sampler=sampler,
+            start=len(context.ids),
+            shared=shared,
             least=least,
         )
         # While the first of these passes runs, look at the other covers.

@@ -16,7 +16,6 @@ from itertools import islice
 from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import SOURCE
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -73,41 +72,19 @@ Extend: TypeAlias = Callable[[Node, DraftId], Extension]
 """Translates a node's text with one more token."""
 
 
-class Listing:
-    """How next ids are listed: by the draft's probability, or by that of the target's choice.
-
-    sampler: how the target draws, from position `start` on; None if it takes its argmax.
-    shared: as for `DraftModelSession.branch`.
-    """
-
-    def __init__(
-        self,
-        sampler: Sampling | None = None,
-        start: int = 0,
-        shared: Intersection | None = None,
-    ) -> None:
-        self.sampler, self.start, self.shared = sampler, start, shared
-
-    @staticmethod
-    def is_possible(sampler: Sampling | None) -> bool:
-        """Whether it is: logits processors would need each row's history."""
-        return sampler is None or not sampler.needs_history
-
-    def expect(self, depths: Sequence[int]) -> Callable[[Array], Array] | None:
-        """As for `DraftModelSession.branch`. depths: how many target ids come before each row."""
-        sampler, start = self.sampler, self.start
-        if sampler is None:
-            return None
-        positions = [start + depth for depth in depths]
-        return lambda logits: sampler.expect(logits, positions=positions)
+def can_grow(session: DraftModelSession, sampler: Sampling | None, alternatives: int) -> bool:
+    """Whether a draft may be a tree: logits processors would need each row's history."""
+    asked = alternatives > 0 and (sampler is None or not sampler.needs_history)
+    return asked and session.can_branch
 
 
 class Growth:
     """The tree of one round while it grows. `finish` is called exactly once.
 
     ids: the text that the session's cache holds. roots: the first nodes, the most probable first.
-    steps: passes to come. listing: by the draft's own probability, unless it is given. least: nodes
-    of a lower probability are dropped.
+    steps: passes to come. sampler: how the target draws, from position `start` on; None if it takes
+    its argmax. shared: as for `DraftModelSession.branch`. least: nodes of a lower probability are
+    dropped.
     width, children: how many nodes a pass goes on after, and how many ids are listed after each.
     """
 
@@ -119,12 +96,15 @@ class Growth:
         steps: int,
         *,
         extend: Extend,
-        listing: Listing | None = None,
+        sampler: Sampling | None = None,
+        start: int = 0,
+        shared: Intersection | None = None,
         least: float = LEAST_NODE,
         width: int = WIDTH,
         children: int = CHILDREN,
     ) -> None:
-        self._session, self._listing = session, listing or Listing()
+        self._session, self._sampler, self._shared = session, sampler, shared
+        self._first = start
         self._width, self._children, self._extend = width, children, extend
         self._least, self._steps = log(least), steps
         self.nodes = list(roots)
@@ -193,14 +173,14 @@ class Growth:
             self._row[index] = len(self._tokens)
             self._tokens.append(node.token)
             self._parents.append(follows)
-        depths = [len(self.nodes[index].ids or ()) for index in chosen]
         return chosen, self._session.branch(
             self._before,
             TokenTree(tuple(self._tokens), tuple(self._parents), (SOURCE,) * len(self._tokens)),
             computed,
             self._children,
-            self._listing.shared,
-            self._listing.expect(depths),
+            self._shared,
+            self._sampler,
+            [self._first + len(self.nodes[index].ids or ()) for index in chosen],
         )
 
 
