@@ -110,8 +110,8 @@ RUNS_MODELS = {
         "runtime/draft_length": "opening_knowledge",
         "serve": "answer body completions contexts decoding handler job messages models "
         "responses scheduler server",
-        "train": "fit future_ids labelled_corpus lessons logit_table next_ids own_texts "
-        "run teaching training writing",
+        "train": "fit labellers labelled_corpus lessons logit_table own_texts "
+        "run teaching training",
     }.items()
     for name in names.split()
 }

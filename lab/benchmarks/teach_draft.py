@@ -19,14 +19,13 @@ from tokalign.build.corpus import Corpus
 from tokalign.cli.output import echo, note, progress
 from tokalign.runtime.translation.base import Pair
 from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.next_ids import NextIds
+from tokalign.train.labellers import NextIds
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions, Loss
 from tokalign.train.run import Evaluation
 from tokalign.train.teaching import teach
 
 VARIANTS: dict[str, tuple[Kind, tuple[Loss, ...]]] = {
     "text": ("greedy", ("text",)),
-    "own-text": ("generated", ("marginal",)),
     "marginal": ("greedy", ("marginal",)),
     "acceptance": ("greedy", ("acceptance",)),
     "kl": ("greedy", ("kl",)),

@@ -9,7 +9,7 @@ import numpy as np
 from random_models import random_model
 
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.train.future_ids import Labeller
+from tokalign.train.labellers import FutureIds
 from tokalign.train.labels import Labels
 from tokalign.train.options import Labelling
 
@@ -33,7 +33,7 @@ def small_drafter(seed: int = 0) -> RecurrentDrafter:
 
 def random_labels(windows: int = 4, length: int = 24, **labelling: Any) -> Labels:
     """What `random_model()` says of random ids."""
-    labeller = Labeller(random_model(), Labelling(**labelling))
+    labeller = FutureIds(random_model(), Labelling(**labelling))
     drawn = np.random.default_rng(3).integers(0, 96, (windows, length)).tolist()
     found = [labeller.label(window, number) for number, window in enumerate(drawn)]
     return Labels(

@@ -22,10 +22,9 @@ from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.estimate import ModelShape, Work, estimate, estimate_teaching
 from tokalign.train.fit import Recipe, begin, loss_of, make_step
-from tokalign.train.future_ids import Labeller
 from tokalign.train.labelled_corpus import label_corpus
+from tokalign.train.labellers import FutureIds, NextIds
 from tokalign.train.labels import Batches
-from tokalign.train.next_ids import NextIds
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.teaching import teach
 
@@ -50,7 +49,7 @@ def test_it_bounds_what_mlx_really_holds() -> None:
     shape = ModelShape.from_folder(DEMO / "target")
     found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), Work(**WORK))
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
-    labeller = Labeller(model, Labelling())
+    labeller = FutureIds(model, Labelling())
     mx.clear_cache()
     mx.reset_peak_memory()
     labels = labeller.label(window)
@@ -101,10 +100,10 @@ def test_it_bounds_what_teaching_really_holds(tmp_path: Path, lora: int | None) 
 def test_work_is_rows_times_weights() -> None:
     shape = ModelShape.from_folder(DEMO / "target")
     assert shape.parameters == pytest.approx(2_539_200, rel=0.01)
-    kinds: tuple[Kind, ...] = ("greedy", "generated", "text")
+    kinds: tuple[Kind, ...] = ("greedy", "text")
     found = [estimate(shape, Work(**WORK | {"labelling": Labelling(kind=kind)})) for kind in kinds]
     own = found[0]
-    assert [one.rows for one in found] == [640, 128, 128]
+    assert [one.rows for one in found] == [640, 128]
     labelling, training = own.seconds(64)
     assert labelling == 10
     assert training == pytest.approx(10 * own.training_work / own.labelling_work)

@@ -54,18 +54,6 @@ def test_killed_and_resumed_is_the_same(tmp_path: Path, windows: int) -> None:
     assert are_complete(tmp_path / "a", RECIPE)
 
 
-def test_enough_positions_end_it(tmp_path: Path) -> None:
-    """Also in a run that goes on after a kill, and in one that comes after the last."""
-    for windows in (3, 100, 100):
-        part = write_labels(tmp_path, RECIPE, WINDOWS, label, enough=15)
-        list(islice(part, windows))
-        part.close()
-    assert are_complete(tmp_path, RECIPE)
-    labelled = [label(number, number).ids for number in range(5)]
-    assert sum(map(len, labelled[:4])) < 15 <= sum(map(len, labelled))
-    assert np.array_equal(open_labels(tmp_path).ids, np.concatenate(labelled))
-
-
 def test_a_finished_folder_is_not_labelled_again(tmp_path: Path) -> None:
     def never(*_: object) -> Labels:
         raise AssertionError

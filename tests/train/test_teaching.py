@@ -20,9 +20,9 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import label_corpus
+from tokalign.train.labellers import NextIds
 from tokalign.train.labels import Labels
 from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading, texts_of
-from tokalign.train.next_ids import NextIds
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.run import Evaluation
 from tokalign.train.teaching import loss_of, marginals, teach
@@ -169,14 +169,13 @@ def test_it_learns_and_goes_on_where_it_was_killed(
     assert not [name for name, _ in model.named_modules() if "lora" in name]
 
 
-@pytest.mark.parametrize("loss", ["kl", "reverse", "acceptance"])
+@pytest.mark.parametrize("loss", ["kl", "acceptance"])
 def test_what_the_target_finds_probable_is_learned(
     folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, loss: Any
 ) -> None:
     fit = replace(FIT, losses=(loss,), epochs=3)
-    for kind in ("greedy", "generated"):
-        found = taught(folders, corpus, tmp_path / kind, fit, kind=kind)  # type: ignore[arg-type]
-        assert found[-1].loss < 0.98 * found[0].loss, kind
+    found = taught(folders, corpus, tmp_path, fit, kind="greedy")
+    assert found[-1].loss < 0.98 * found[0].loss
 
 
 def test_the_draft_models_own_folder_is_not_written(

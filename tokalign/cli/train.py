@@ -19,7 +19,7 @@ from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Com
 from tokalign.cli.options import DRAFT, FIELD, MODEL, take
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
-from tokalign.train.options import MOST_SEED, Loss
+from tokalign.train.options import MOST_SEED, Kind, Loss
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
@@ -44,16 +44,16 @@ _OPTIONS = (
     Option(
         "--labels kind",
         "What follows a position of the corpus: the target's own ids, greedy or sampled, or "
-        "the text's. generated: texts that the target writes itself, sampled.",
-        type=click.Choice(["greedy", "sampled", "generated", "text"]),
+        "the text's.",
+        type=click.Choice(get_args(Kind)),
         default="greedy",
     ),
     Option(
         "--label-temp",
-        "The temperature of sampled and generated labels.",
+        "The temperature of sampled labels.",
         type=POSITIVE,
         default=0.7,
-        needs=("--labels sampled", "--labels generated"),
+        needs="--labels sampled",
         rare=True,
     ),
     Option("--positions", "Positions to train on, about.", type=AT_LEAST_1, default=1_000_000),
@@ -88,7 +88,7 @@ _OPTIONS = (
     ),
     Option(
         "--loss",
-        "What a draft model learns; repeatable. marginal: the labels. kl, reverse, acceptance: "
+        "What a draft model learns; repeatable. marginal: the labels. kl, acceptance: "
         "what the target finds probable. text: its own tokens. Default: marginal.",
         type=click.Choice(get_args(Loss)),
         multiple=True,
@@ -176,9 +176,8 @@ def command(
     from tokalign.assemble import load_models
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
     from tokalign.runtime.translation.base import Pair
-    from tokalign.train.future_ids import Labeller
     from tokalign.train.labelled_corpus import label_corpus
-    from tokalign.train.next_ids import NextIds
+    from tokalign.train.labellers import FutureIds, NextIds
     from tokalign.train.teaching import teach
     from tokalign.train.training import fit_drafter
 
@@ -193,7 +192,7 @@ def command(
         corpus,
         workspace,
         labels,
-        labeller=Labeller if draft is None else NextIds,
+        labeller=FutureIds if draft is None else NextIds,
         # The corpus is read twice, and that stage counts bytes.
         stage=lambda total, label: show(
             total, label, in_bytes=total == 2 * corpus.size, unit="positions"

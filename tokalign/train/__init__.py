@@ -4,18 +4,17 @@ Training, a target and a corpus in, a folder out. Both kinds of drafter share la
 
 options.py                     what a caller chooses
 labelled_corpus.py             target and corpus -> windows of ids -> labels
+    labellers.py                   window -> ids that follow, hidden states or probabilities
     labels.py                      labels on disk, and batches of them
 run.py                         a run that can be killed, and how many guesses are accepted
     fit.py                         steps of AdamW, and the state on disk
 estimate.py                    what all this will take, before it starts
 
 training.py                    a recurrent drafter
-    future_ids.py                  window -> hidden states, and the ids that follow
 teaching.py                    a draft model with any tokenizer
-    next_ids.py                    window -> the ids that the target finds probable
     lessons.py                     texts and labels -> what a batch adds up
         covers.py                      which draft tokens begin with a target token
 
 `tokalign build --from-model` has two modules: `own_texts.py` has the target write a corpus, and
-`logit_table.py` makes the table that a logit store begins with. `writing.py` serves labels, too.
+`logit_table.py` makes the table that a logit store begins with.
 """

@@ -13,14 +13,7 @@ from typing import Any, Self
 
 from tokalign.arguments import parse_json
 from tokalign.errors import BundleError
-from tokalign.train.options import (
-    MOST_PROBABLE,
-    OPENING,
-    FitOptions,
-    Kind,
-    Labelling,
-    LabelOptions,
-)
+from tokalign.train.options import MOST_PROBABLE, FitOptions, Labelling, LabelOptions
 
 _FLOAT = 4
 _WEIGHT_COPIES = 8
@@ -154,12 +147,7 @@ def estimate(target: ModelShape, work: Work) -> Estimate:
     per_guess = 6.0 * work.drafter_parameters + 4.0 * candidates * target.hidden_size
     return Estimate(
         labelling_memory=target.weight_bytes
-        + _pass_memory(
-            target,
-            work.window,
-            work.window * work.labelling.rows_per_position,
-            work.labelling.kind,
-        ),
+        + _pass_memory(target, work.window, work.window * work.labelling.rows_per_position),
         training_memory=target.weight_bytes + _step_memory(target, work, candidates),
         disk=work.positions * (2 * target.hidden_size + 4 * work.labelling.future),
         rows=rows,
@@ -178,7 +166,7 @@ def estimate_teaching(
     positions = labels.positions + labels.held_out
     rows = 0 if labels.labelling.kind == "text" else positions
     rank, steps = options.lora, labels.positions * options.epochs
-    labelling = _pass_memory(target, labels.window, labels.window, labels.labelling.kind)
+    labelling = _pass_memory(target, labels.window, labels.window)
     per_id = 6.0 if rank is None else 4.0  # frozen weights have no gradients
     return Estimate(
         labelling_memory=target.weight_bytes + labelling,
@@ -201,13 +189,12 @@ def _lesson_memory(draft: ModelShape, labels: LabelOptions, options: FitOptions)
     return weights + max(logits + ids * draft.layers * of_layer * _FLOAT, measured)
 
 
-def _pass_memory(target: ModelShape, window: int, columns: int, kind: Kind) -> float:
+def _pass_memory(target: ModelShape, window: int, columns: int) -> float:
     """Bytes of the last pass over a window: cache, logits, scores of a layer, activations.
 
     columns: of the attention's scores.
     """
-    cached = columns if kind != "generated" else window // OPENING * columns
-    cache = cached * target.layers * 2 * target.kv_width * _FLOAT
+    cache = columns * target.layers * 2 * target.kv_width * _FLOAT
     logits = 2 * window * target.vocabulary_size * _FLOAT
     scores = 2 * target.heads * window * columns * _FLOAT
     layer = window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT

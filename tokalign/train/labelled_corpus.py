@@ -6,7 +6,7 @@ labels lie in a workspace, where another run with the same target, corpus and op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -21,12 +21,11 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.future_ids import Labeller, can_label_itself
+from tokalign.train.labellers import FutureIds, NextIds, can_label_itself
 from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
-from tokalign.train.next_ids import NextIds
 from tokalign.train.options import Kind, Labelling, LabelOptions
 
-Makes: TypeAlias = type[Labeller] | type[NextIds]
+Makes: TypeAlias = type[FutureIds] | type[NextIds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +43,14 @@ def label_corpus(
     workspace: Path,
     options: LabelOptions,
     *,
-    labeller: Makes = Labeller,
+    labeller: Makes = FutureIds,
     stage: Stage = silent,
 ) -> LabelledCorpus:
     """Label a corpus; what is in the workspace already is not made again.
 
-    labeller: `Labeller` for a recurrent drafter, `NextIds` for a draft model.
-
-    Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for one that is too short;
-        UsageError while another process labels into the workspace.
+    labeller: `FutureIds` for a recurrent drafter, `NextIds` for a draft model.
+    Raises: as `Corpus.lines`, `FutureIds` and `write_labels`; CorpusError for a corpus that is too
+        short; UsageError while another process labels into the workspace.
     """
     training, held_out = workspace / "labels", workspace / "held-out"
     recipe = _label_recipe(target, corpus, options, labeller)
@@ -78,7 +76,6 @@ def _label_windows(
     count = -(-options.held_out // options.window)
     labelling = options.labelling
     training_windows = -(-options.positions // labelling.positions_of(options.window))
-    training_windows *= labelling.openings_per_text
     with stage(2 * corpus.size, "reading the corpus") as advance:
         windows = draw_windows(
             corpus,
@@ -94,18 +91,21 @@ def _label_windows(
             "have to be held out; give more text, or fewer --held-out positions"
         )
     held_out = _held_out(target, options, labeller)
-    for name, some, how, enough in (
-        ("held-out", windows[:count], held_out, None),
-        ("labels", windows[count:], labelling, options.positions),
+    for name, some, how in (
+        ("held-out", windows[:count], held_out),
+        ("labels", windows[count:], labelling),
     ):
-        _label(target, workspace / name, recipe, some, how, labeller, stage, enough)
+        label = labeller(target.model, how).label
+        with stage(how.positions_of(options.window) * len(some), f"labelling {name}") as advance:
+            for positions in write_labels(workspace / name, recipe, some, label):
+                advance(positions)
 
 
 def _label_recipe(
     target: LanguageModel[TargetId], corpus: Corpus, options: LabelOptions, labeller: Makes
 ) -> dict[str, Any]:
     return {
-        **({} if labeller is Labeller else {"labeller": labeller.__name__}),
+        **({} if labeller is FutureIds else {"labeller": labeller.__name__}),
         "target": target_fingerprints(target),
         "corpus": corpus.listing,
         **asdict(options),
@@ -118,33 +118,10 @@ def _held_out(target: LanguageModel[TargetId], options: LabelOptions, labeller: 
     A draft model that learns the text's own ids is measured by these.
     """
     own = options.labelling
-    if labeller is not Labeller:
+    if labeller is not FutureIds:
         return own if own.kind == "text" else replace(own, kind="greedy")
     kind: Kind = "greedy" if can_label_itself(target.model) else "text"
     return replace(own, kind=kind)
-
-
-def _label(
-    target: LanguageModel[TargetId],
-    folder: Path,
-    recipe: Mapping[str, Any],
-    windows: Sequence[list[TargetId]],
-    labelling: Labelling,
-    labeller: Makes,
-    stage: Stage,
-    enough: int | None,
-) -> None:
-    made = labeller(
-        target.model,
-        labelling,
-        bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.opening else None,
-        stop_ids=target.stop_ids,
-    )
-    most = sum(labelling.positions_of(len(window)) for window in windows)
-    total = most if enough is None else min(most, enough)
-    with stage(total, f"labelling {folder.name}") as advance:
-        for positions in write_labels(folder, recipe, windows, made.label, enough=enough):
-            advance(positions)
 
 
 _BYTES_DRAWN_PER_TOKEN = 6.5

@@ -31,7 +31,7 @@ class Labels:
     """What the target says at n positions.
 
     values: f16[n, width], for a recurrent drafter its last hidden states, for a draft model
-    probabilities of ids. ids: i32[n, future], what follows; for a draft model see `next_ids.py`.
+    probabilities of ids. ids: i32[n, future], what follows; for a draft model see `NextIds`.
     """
 
     values: NDArray[np.float16]
@@ -43,14 +43,11 @@ def write_labels(
     recipe: Mapping[str, Any],
     windows: Sequence[Any],
     label: Callable[[Any, int], Labels],
-    *,
-    enough: int | None = None,
 ) -> Iterator[int]:
     """Label the windows that are not labelled yet; yields the positions of each as it is done.
 
     recipe: what the labels depend on, as JSON; labels in the folder have to be of an equal one.
-    label: gives the labels of a window and its number. enough: positions after which the windows
-        that are left are not labelled; None for all windows.
+    label: gives the labels of a window and its number.
     Raises: IncompatibleError if the folder has labels of another recipe; BundleError if they are
     damaged; UsageError or OutputError if they cannot be written.
     """
@@ -72,17 +69,13 @@ def write_labels(
                 state["windows"] = number + 1
                 state["hidden_size"] = labels.values.shape[1]
                 state["future"] = labels.ids.shape[1]
-                all_done = state["windows"] == len(windows)
-                has_enough = enough is not None and state["positions"] >= enough
-                state["complete"] = all_done or has_enough
+                state["complete"] = state["windows"] == len(windows)
                 if state["complete"] or state["windows"] % _WINDOWS_PER_NOTE == 0:
                     for file in (hidden, ids):  # on the disk before anything says so
                         file.flush()
                         os.fsync(file.fileno())
                     write_file(folder / _STATE, json.dumps(state))
                 yield len(labels.ids)
-                if state["complete"]:
-                    break
     except OSError as error:
         raise unwritable(folder, error) from error
 

@@ -6,12 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["greedy", "sampled", "generated", "text"]
+Kind = Literal["greedy", "sampled", "text"]
 Format = Literal["float32", "bfloat16"]
-Loss = Literal["text", "marginal", "kl", "reverse", "acceptance"]
-
-OPENING = 16
-"""Ids of the corpus after which the target writes by itself. A window is cut into such openings."""
+Loss = Literal["text", "marginal", "kl", "acceptance"]
 
 MOST_PROBABLE = 12
 """Ids of the target whose probabilities a draft model may learn at each position."""
@@ -25,8 +22,7 @@ class Labelling:
     """Which ids follow a position.
 
     kind: of the positions of a text, "greedy" and "sampled" are the target's own ids, and "text"
-        the text's. "generated" are positions in texts that the target writes itself, sampled, after
-        openings of the corpus.
+        the text's.
     future: how many ids. The first is the one that the target has committed when a drafter starts;
         the drafter learns to guess the others. temperature, seed: of sampled ids; the seed has 32
         bits.
@@ -49,21 +45,10 @@ class Labelling:
     @property
     def rows_per_position(self) -> int:
         """How many rows of the target a labelled position costs."""
-        return self.future if self.kind in ("greedy", "sampled") else 1
-
-    @property
-    def openings_per_text(self) -> int:
-        """How many openings are drawn for each text of full length that is to be written.
-
-        Many texts end early, and only the positions before the end of a text are labelled, so
-        more openings are drawn than texts of full length are needed.
-        """
-        return 8 if self.kind == "generated" else 1
+        return 1 if self.kind == "text" else self.future
 
     def positions_of(self, window: int) -> int:
         """How many positions are labelled for a window of so many ids, at most."""
-        if self.kind == "generated":
-            return window // OPENING * (window - self.future + 1)
         return window - self.future if self.kind == "text" else window
 
 

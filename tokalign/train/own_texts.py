@@ -27,7 +27,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows
-from tokalign.train.options import OPENING, Writing
+from tokalign.train.options import Writing
 
 TEXTS = 128
 """Texts of a part; at its end fewer than `AT_ONCE` are written at once."""
@@ -37,6 +37,9 @@ AT_ONCE = 32
 
 LENGTH = 256
 """Ids of a text, after its opening, if it does not end by itself."""
+
+_OPENING = 16
+"""Ids of the corpus after which the target writes by itself, where lines are no prompts."""
 
 _FEWEST_TOKENS = 8
 """A part with fewer for each text shows that the target has nothing to say here."""
@@ -196,11 +199,11 @@ def _openings(
         windows = draw_windows(
             corpus,
             tokenizer,
-            length=len(opening) + OPENING,
-            positions=(len(opening) + OPENING) * -(-8 * options.tokens // LENGTH),
+            length=len(opening) + _OPENING,
+            positions=(len(opening) + _OPENING) * -(-8 * options.tokens // LENGTH),
             seed=options.seed,
             progress=advance,
         )
     if not windows:
-        raise CorpusError(f"the corpus has fewer than {OPENING} tokens; give more text")
+        raise CorpusError(f"the corpus has fewer than {_OPENING} tokens; give more text")
     return [Opening(window, window[len(opening) :]) for window in windows]

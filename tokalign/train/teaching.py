@@ -65,9 +65,9 @@ def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
     """The mean of some losses, in nats for each boundary (of "text": for each draft token).
 
     "text": cross-entropy of the draft's own tokens. "marginal": of the label. The others compare
-    the probabilities p of the target's most probable ids with the draft's q: "kl" and "reverse" are
-    the divergences of q from p and of p from q, what is left over counted as one more id;
-    "acceptance" is -log of the sum of min(p, q), the share of drawn ids that would be accepted.
+    the probabilities p of the target's most probable ids with the draft's q: "kl" is the divergence
+    of q from p, what is left over counted as one more id; "acceptance" is -log of the sum of
+    min(p, q), the share of drawn ids that would be accepted.
     """
     found = []
     q = mx.maximum(marginals(logits, lesson), _LEAST)
@@ -85,9 +85,6 @@ def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
         elif kind == "kl":
             ours = (p * (log_p - log_q)).sum(axis=1)
             found.append((ours + others[0] * mx.log(others[0] / others[1])).mean())
-        elif kind == "reverse":
-            ours = (q[:, 1:] * (log_q - log_p)).sum(axis=1)
-            found.append((ours + others[1] * mx.log(others[1] / others[0])).mean())
         else:
             accepted = mx.minimum(p, q[:, 1:]).sum(axis=1)
             found.append(-mx.log(mx.maximum(accepted, 1e-6)).mean())

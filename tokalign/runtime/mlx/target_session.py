@@ -83,13 +83,9 @@ class HiddenStates:
 
     def take(self) -> Array:
         """The states f[rows, hidden] of the latest pass, lazy. They are given once, then let go."""
-        return self.take_batch()[0]
-
-    def take_batch(self) -> Array:
-        """The states f[batch, rows, hidden] of a pass over several sequences, as `take`."""
         states, self._calls.argument = self._calls.argument, None
         assert states is not None, "no pass since the states were taken last"
-        return states
+        return states[0]
 
 
 @once_per_model

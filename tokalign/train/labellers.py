@@ -1,18 +1,17 @@
-"""What a frozen target says of a text: at each position its hidden state and the ids that follow.
+"""What a frozen target says of a text: which ids follow each position, and how probable they are.
 
-The ids are the text's own, or those with which the target would go on from that position, greedily
+`FutureIds` is for a recurrent drafter: at each position the hidden state and the ids that follow.
+They are the text's own, or those with which the target would go on from that position, greedily
 or at a temperature: the paper's distillation (ReDrafter, section 3.5). All positions of a window go
 on at once. The window is one pass; then each further id is one pass over a tree that has the window
 as its trunk and a branch at every position. So n positions with five ids cost 5 n rows, at the
 price of reading a prompt, and not n generations.
 
-Or the target writes texts of its own, several at once, after short openings of the corpus. A
-position of such a text costs one row, and what follows it is what the target wrote.
+`NextIds` is for a draft model: after each id, the ids that the target finds most probable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, cast
 
 import mlx.core as mx
@@ -29,8 +28,8 @@ from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import Labels
-from tokalign.train.options import OPENING, Labelling
-from tokalign.train.writing import before_stop, sample, write
+from tokalign.train.lessons import NO_LABEL
+from tokalign.train.options import MOST_PROBABLE, Labelling
 
 _SOURCE = "future"
 
@@ -40,42 +39,31 @@ def can_label_itself(model: Any) -> bool:
     return can_branch(model, make_prompt_cache(model))
 
 
-class Labeller:
-    """A target that labels windows.
+class FutureIds:
+    """A target that labels windows for a recurrent drafter.
 
-    bos: the id that every text begins with, if any. stop_ids: those that end a text.
     Raises: IncompatibleError if the target cannot go on from all positions of a window at once, and
     a kind that needs it is asked for; or if its hidden states cannot be had.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        labelling: Labelling,
-        *,
-        bos: TargetId | None = None,
-        stop_ids: Collection[TargetId] = (),
-    ) -> None:
+    def __init__(self, model: Any, labelling: Labelling) -> None:
         self._model, self._labelling = model, labelling
-        self._bos, self._stop_ids = bos, sorted(stop_ids)
         self._states = HiddenStates(model)
         self._tree = TreeModel(model)
-        if labelling.kind in ("greedy", "sampled") and not can_label_itself(model):
+        if labelling.kind != "text" and not can_label_itself(model):
             raise IncompatibleError(
                 f"a {getattr(model, 'model_type', 'model')} model cannot verify trees, so it does "
-                "not go on from every position of a text; give --labels generated"
+                "not go on from every position of a text; give --labels text"
             )
 
     def label(self, window: list[TargetId], number: int = 0) -> Labels:
-        """Label the positions of a window, or of texts that the target writes after its openings.
+        """Label the positions of a window.
 
         With the text's own ids the last positions are left out, because nothing follows them.
         number: of the window, so that each has its own random numbers.
         Raises: UsageError for a window that is too long for layers with a sliding window.
         """
         key = mx.random.key((self._labelling.seed << 32) + number)
-        if self._labelling.kind == "generated":
-            return self._generated(window, key)
         cache = self._cache(len(window))
         ids = mx.array(window, mx.uint32)
         logits = self._states.model(ids[None], cache=cache)[0]
@@ -83,13 +71,13 @@ class Labeller:
         if self._labelling.kind == "text":
             return self._of_the_text(hidden, window)
         keys = mx.random.split(key, self._labelling.future)
-        columns = [self._choose(logits, keys[0])]
+        columns = [choose(logits, keys[0], self._labelling)]
         mx.eval(columns[0], hidden)
         for key in keys[1:]:
             tree = _tree(window, columns)
             with self._tree.rows(cache, len(window), tree) as model:
                 logits = model(columns[-1][None], cache=cache)[0]
-            columns.append(self._choose(logits, key))
+            columns.append(choose(logits, key, self._labelling))
             mx.eval(columns[-1])
         return Labels(_on_host(hidden), np.array(mx.stack(columns, axis=1), np.int32))
 
@@ -118,49 +106,13 @@ class Labeller:
         )
         return Labels(_on_host(hidden[:count]), following.copy())
 
-    def _generated(self, window: list[TargetId], key: Array) -> Labels:
-        """Labels of the texts, as long as the window, that the target writes after its openings.
-
-        Positions from which a text ends within the ids that follow are left out.
-        """
-        length, future = len(window), self._labelling.future
-        openings = openings_of(window, self._bos)
-        states, written = list[Array](), list[Array]()
-        for ids in write(
-            self._states.model,
-            openings.tolist(),
-            key,
-            length=length,
-            temperature=self._labelling.temperature,
-            stop_ids=self._stop_ids,
-            least=future,
-        ):
-            states.append(self._states.take_batch()[:, -1])
-            written.append(ids)
-            mx.async_eval(states[-1])  # type: ignore[no-untyped-call]
-        found = np.array(mx.stack(written, axis=1), np.int32)
-        following = np.lib.stride_tricks.sliding_window_view(found, future, axis=1)
-        hidden = _on_host(mx.stack(states[: following.shape[1]], axis=1))
-        kept = before_stop(found, self._stop_ids)[:, future - 1 :]
-        return Labels(hidden[kept], following[kept])
-
-    def _choose(self, logits: Array, key: Array) -> Array:
-        return choose(logits, key, self._labelling)
-
-
-def openings_of(window: list[TargetId], bos: TargetId | None) -> NDArray[Any]:
-    """The openings i[n, OPENING] that a window is cut into, each after `bos` if there is one."""
-    openings = np.array(window[: len(window) // OPENING * OPENING]).reshape(-1, OPENING)
-    if bos is not None:
-        openings[:, 0] = bos
-    return openings
-
 
 def choose(logits: Array, key: Array, labelling: Labelling) -> Array:
     """The next id u32[rows] of each row of logits f[rows, vocabulary]."""
     if labelling.kind == "greedy":
         return mx.argmax(logits, axis=-1)
-    return sample(logits, labelling.temperature, key)
+    scaled = logits.astype(mx.float32) / labelling.temperature
+    return mx.random.categorical(scaled, key=key).astype(mx.uint32)
 
 
 def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:
@@ -175,3 +127,42 @@ def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:
 
 def _on_host(hidden: Array) -> NDArray[np.float16]:
     return np.array(hidden.astype(mx.float16))
+
+
+class NextIds:
+    """A target that labels windows for a draft model.
+
+    Labels have one row for each id of a window: `ids` are the id, the id to learn after it, and the
+    k most probable ones; `values` are the probabilities of these. NO_LABEL stands where nothing is
+    known to follow. Of the kind "text" the target is not asked, and one id is kept with no
+    probability.
+    """
+
+    def __init__(self, model: Any, labelling: Labelling) -> None:
+        self._model, self._labelling = model, labelling
+
+    def label(self, window: list[TargetId], number: int = 0) -> Labels:
+        """Label a window. number: as of `FutureIds.label`."""
+        text = np.array(window, np.int32)
+        if self._labelling.kind == "text":
+            follows = np.append(text[1:], np.int32(NO_LABEL))
+            ids = np.stack([text, follows, follows], axis=1)
+            return Labels(np.zeros((len(text), 1), np.float16), ids)
+        logits = self._model(mx.array(text)[None])[0]
+        key = mx.random.key((self._labelling.seed << 32) + number)
+        chosen = np.array(choose(logits, key, self._labelling), np.int32)
+        ids, probabilities = most_probable(logits)
+        return Labels(probabilities, np.column_stack([text, chosen, ids]))
+
+
+def most_probable(logits: Array) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+    """The most probable ids of rows f[..., vocabulary], the first one first, with probabilities."""
+    logits = logits.astype(mx.float32)
+    some = mx.argpartition(logits, -MOST_PROBABLE, axis=-1)[..., -MOST_PROBABLE:]
+    values = mx.take_along_axis(logits, some, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    ids = mx.take_along_axis(some, order, axis=-1)
+    logprobs = mx.take_along_axis(values, order, axis=-1) - mx.logsumexp(
+        logits, axis=-1, keepdims=True
+    )
+    return np.array(ids, np.int32), np.array(mx.exp(logprobs).astype(mx.float16))
