@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve
-from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
 from tokalign.runtime.draft.mixing import Mixing

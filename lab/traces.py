@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from lab.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText, record
 from tokalign.arguments import finite_number, parents_of, parse_json, text_of, whole_number
 from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.bench_options import OPTIONS, Options
@@ -27,8 +28,6 @@ from tokalign.cli.bench_texts import prepare
 from tokalign.cli.command import Command, FilePath, Option
 from tokalign.cli.output import progress
 from tokalign.errors import UsageError
-from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText
-from tokalign.evaluate.replay import record
 from tokalign.tables.token_tree import TokenTree
 
 FORMAT, VERSION = "tokalign-trace", 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.project import project
-from tokalign.evaluate.recorded_proposals import (
+from lab.recorded_proposals import (
     WRONG,
     ProposalTrace,
     RecordedProposal,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.traces import from_lines, lines_of, read_trace, write_trace
-from tokalign.errors import UsageError
-from tokalign.evaluate.recorded_proposals import (
+from lab.recorded_proposals import (
     WRONG,
     ProposalTrace,
     RecordedProposal,
     TracedText,
 )
+from lab.traces import from_lines, lines_of, read_trace, write_trace
+from tokalign.errors import UsageError
 from tokalign.tables.token_tree import TokenTree
 
 

@@ -29,17 +29,9 @@ from tokalign.errors import (
     TokalignError,
     UsageError,
 )
-from tokalign.evaluate.calibrate import self_draft_trace
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.recurrent import BeamDrafter, BeamShape
-from tokalign.runtime.loop import Limits
-from tokalign.runtime.loop import decode as decode_loop
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
-from tokalign.runtime.mlx.drafter_session import DrafterSession
-from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.rounds import Context, Round
-from tokalign.runtime.verify import TargetVerifier
 
 PROMPT = "Zażółć gęślą"
 TOKENS = 30
@@ -245,29 +237,6 @@ def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
     assert knowledge.model.acceptance.probabilities(1) == acceptance[:1]
     four = pytest.approx([searches["4"][steps][0] for steps in ("1", "4")])
     assert [knowledge.costs.draft_times(4)[steps - 1] for steps in (1, 4)] == four
-
-
-def test_the_self_draft_trace_of_a_drafter_is_what_it_drafts_in_decoding(files: Files) -> None:
-    """Chains of the same search, from the states that one pass over the text has computed."""
-    options = DraftingOptions(method="drafter", drafter=files.drafter)
-    decoder = load_decoder(str(files.target), None, options, dtype="float32")
-    trace = self_draft_trace(decoder, [PROMPT], tokens=TOKENS, limit=4)
-    [text] = trace.texts
-    assert decoder.drafter is not None
-    target = decoder.open_target()
-    drafter = BeamDrafter(DrafterSession(decoder.drafter, target), beam=BeamShape(1, 4))
-    context = Context(decoder.prompt(PROMPT, use_template=False).target)
-    limits = Limits(max_tokens=TOKENS + 1)
-    events = decode_loop(context, drafter, TargetVerifier(target, Sampling()), limits=limits)
-    begin, compared = text.given - 1, 0
-    for one in events:
-        if not isinstance(one, Round):
-            continue
-        if one.draft_passes == 4 and begin + 4 < text.length:
-            assert one.accepted == text.proposals["draft"][begin].accepted
-            compared += 1
-        begin += len(one.emitted)
-    assert compared >= 3
 
 
 @pytest.mark.parametrize("place", ["named", "beside"])

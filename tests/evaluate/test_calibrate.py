@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, sleep
 from typing import Any
@@ -17,12 +18,18 @@ from tokalign.evaluate.calibrate import (
     _affordable_benches,
     _Bench,
     _repeat,
+    conditional_acceptance,
     measure_briefly,
     measure_curve,
+    speedup_at,
 )
 from tokalign.runtime.draft.recurrent import BeamShape
+from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.mlx.weights import machine_of
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.growth import WIDTH
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Bench:
@@ -208,3 +215,31 @@ def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
     timed = {(w, n) for w, by_steps in curve.searches.items() for n in by_steps}
     assert timed == {(4, 1), (4, 4)}, "of a first impression only those of decoding"
     assert curve.draft_pass_at(128) == pytest.approx(curve.searches[4][4].median / 4)
+
+
+COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
+
+
+def a_round(tree: TokenTree[Any], *path: int, passes: int) -> Round:
+    emitted = (*(tree.ids[i] for i in path), TargetId(99))
+    return Round(limit=8, tree=tree, path=path, emitted=emitted, draft_passes=passes)
+
+
+def test_a_shorter_draft_is_worth_what_it_would_have_brought() -> None:
+    """Two ids of three are right, found in three passes."""
+    chain = TokenTree.chain([TargetId(i) for i in (1, 2, 3)], "draft")
+    rounds = [a_round(chain, 0, 1, passes=3)] * 2
+    assert speedup_at(rounds, COSTS, 3) == pytest.approx(3 / (1.75 + 0.0625 + 3 * 0.125))
+    assert speedup_at(rounds, COSTS, 8) == speedup_at(rounds, COSTS, 3)
+    assert speedup_at(rounds, COSTS, 2) == pytest.approx(3 / (1.5 + 0.0625 + 2 * 0.125))
+    assert speedup_at(rounds, COSTS, 1) == pytest.approx(2 / (1.25 + 0.0625 + 0.125))
+    assert conditional_acceptance(rounds, 8) == [1.0, 1.0, 0.0]
+
+
+def test_alternatives_to_the_chain_stay_with_their_parent() -> None:
+    """A chain of two, another id that might come first, and one that follows the chain."""
+    tree = TokenTree(tuple(map(TargetId, (1, 2, 3, 4))), (-1, 0, -1, 1), ("draft",) * 4)
+    costs = replace(COSTS, rows=(1.0, 1.25, 1.5, 1.75, 2.0), tree_pass=0.25)
+    rounds = [a_round(tree, 2, passes=2), a_round(tree, 0, 1, 3, passes=2)]
+    assert speedup_at(rounds, costs, 2) == pytest.approx(6 / (2 * (2.0 + 0.0625 + 2 * 0.25)))
+    assert speedup_at(rounds, costs, 1) == pytest.approx(4 / (2 * (1.5 + 0.0625 + 0.25)))

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
 
 _PROMPTS, _PROMPT_WORDS, _PROMPT_TOKENS, _LONGEST = 5, 8, 24, 8
-_TOKENS, _FEWEST_TOKENS = 40, 4
-"""After each prompt the draft is asked at so many positions, as the time allows."""
+_TOKENS, _FEWEST_TOKENS = 80, 4
+"""After each prompt so many tokens are decoded with drafts, as the time allows."""
 _CURVE_SHARE, _EXACT_SHARE = 0.6, 0.2
 """Of the budget: for the curve where a draft's acceptance is measured too, and for the number of
 rows that are exact."""
@@ -117,9 +117,13 @@ def command(
 def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet: bool) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.cost.curve import ASSUMED_DRAFT
-    from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
+    from tokalign.evaluate.calibrate import (
+        conditional_acceptance,
+        measure_curve,
+        self_draft_rounds,
+        speedup_at,
+    )
     from tokalign.evaluate.exact_rows import exact_rows
-    from tokalign.evaluate.recorded_proposals import speedup_at
     from tokalign.runtime.draft_length.learned_costs import costs_at
     from tokalign.runtime.mlx.weights import slow_blas
 
@@ -147,17 +151,18 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     if not count:
         note("no time is left for the draft's acceptance; give more with --budget", quiet=quiet)
         return replace(curve, notes=notes)
-    trace = self_draft_trace(
+    rounds = self_draft_rounds(
         decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left()
     )
     costs = costs_at(curve, 0)
     if curve.draft_pass_at(0) is None:
         costs = replace(costs, draft_pass=ASSUMED_DRAFT)
     speedups = {0: 1.0}
-    speedups |= {k: speedup_at(trace, costs, k) for k in range(1, 1 + trace.longest)}
+    longest = max((one.draft_passes for one in rounds), default=0)
+    speedups |= {k: speedup_at(rounds, costs, k) for k in range(1, 1 + longest)}
     best = max(speedups, key=speedups.__getitem__)
     notes |= {
-        "acceptance": [round(share, 3) for share in conditional_acceptance(trace, _LONGEST)],
+        "acceptance": [round(share, 3) for share in conditional_acceptance(rounds, _LONGEST)],
         "length": best,
         "speedup": round(speedups[best], 3),
     }
@@ -165,14 +170,15 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
 
 
 def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
-    """How many prompts, and tokens after each, the draft can be asked at in so many seconds."""
+    """How many prompts, and tokens after each, can be decoded in so many seconds."""
     from tokalign.runtime.draft_length.learned_costs import costs_at
 
     rows = curve.rows_at(0)
     reading = _PROMPT_TOKENS * rows[-1] / len(rows)
-    position = curve.plain_at(0) * (1 + costs_at(curve, 0).drafting(_LONGEST, tree=True))
-    count = min(_PROMPTS, int(seconds / (reading + _FEWEST_TOKENS * position)))
-    tokens = (seconds / count - reading) / position if count else 0
+    costs = costs_at(curve, 0)  # of a round, which emits one token or more
+    one = curve.plain_at(0) * (costs.verify(1 + _LONGEST) + costs.drafting(_LONGEST, tree=True))
+    count = min(_PROMPTS, int(seconds / (reading + _FEWEST_TOKENS * one)))
+    tokens = (seconds / count - reading) / one if count else 0
     return count, min(_TOKENS, max(_FEWEST_TOKENS, int(tokens)))
 
 

@@ -1,7 +1,6 @@
 """Measuring, never decoding: benchmarks, texts that play the target, calibration and projection.
 
-    replay.py               texts play the target; recorded_proposals.py says what a recorded draft
-                            was worth
+    replay.py               texts play the target
     bench.py                every way to draft with loaded models; measurements.py keeps what was
                             measured, comparison.py says what is compared, and compares it
     calibrate.py            how long passes take on this machine

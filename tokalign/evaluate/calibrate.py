@@ -1,7 +1,7 @@
 """Measuring a cost curve: how long passes of loaded models take on this machine.
 
-Besides, the self-draft trace: what a draft model or a recurrent drafter proposes for a little text
-that its target wrote.
+Besides, how much of what a draft model or a recurrent drafter proposes its target accepts, in a
+little text.
 
 The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts,
 and a recurrent drafter goes on from the hidden state of the round before.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -34,18 +34,17 @@ from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.evaluate.cooling import CONTROL_ROWS, Control
-from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
-from tokalign.evaluate.replay import record
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter, BeamShape
-from tokalign.runtime.generate import Generation
+from tokalign.runtime.draft_length.learned_costs import Costs
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import StatesOfText, TargetModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version, vocabulary_size
-from tokalign.runtime.rounds import Context, Drafter, Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
@@ -404,53 +403,43 @@ def _possible_contexts(target: Any) -> list[int]:
     return [length for length in CONTEXTS if length <= room] or [max(1, room)]
 
 
-def self_draft_trace(
+def self_draft_rounds(
     decoder: Decoder,
     prompts: Sequence[str],
     *,
     tokens: int = 40,
     limit: int = 8,
     seconds: float = math.inf,
-) -> ProposalTrace:
-    """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
+) -> list[Round]:
+    """Decode `tokens` ids after each prompt with long drafts. Returns: the rounds with a draft.
 
     decoder: one of method `draft`, or one with a recurrent drafter, which proposes chains here.
-    limit: draft passes at each position. seconds: no further prompt is begun that would end later,
-    if it takes as long as those before it.
-    Cost: tokens x limit passes of the draft model, or steps of the drafter, per prompt.
+    limit: draft passes of a round. seconds: no further prompt is begun that would end later, if it
+    takes as long as those before it.
     """
-    began = perf_counter()
-    plain = replace(
-        decoder, draft=None, drafter=None, drafting=replace(decoder.drafting, method="plain")
-    )
+    began, found = perf_counter(), list[Round]()
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
-    session, texts = decoder.open_draft(), list[TracedText]()
-    for given in prompts:
-        if texts and (perf_counter() - began) * (1 + 1 / len(texts)) > seconds:
+    session, limits = decoder.open_draft(), Limits(max_tokens=tokens)
+    for number, given in enumerate(prompts):
+        if number and (perf_counter() - began) * (1 + 1 / number) > seconds:
             break
-        prompt = plain.prompt(given, use_template=False)
-        generation = Generation(plain, prompt, max_tokens=tokens + 1)
-        for _ in generation:
-            pass
-        ids, begin = generation.context.ids, len(prompt.target)
+        prompt, target = decoder.prompt(given, use_template=False), decoder.open_target()
         drafter: Drafter | None
         if decoder.drafter is None:
-            drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+            drafter = decoder.translated(prompt, session, trees=target.can_branch)
         else:
-            states = StatesOfText(decoder.target.model, ids, prompt=begin)
-            drafter = BeamDrafter(
-                DrafterSession(decoder.drafter, states),
-                beam=BeamShape(1, limit),
-            )
-            begin += 1  # it drafts nothing before the target's first pass
+            shape = BeamShape(1, limit)
+            drafter = BeamDrafter(DrafterSession(decoder.drafter, target), beam=shape)
         if drafter is not None:
-            texts.append(record(ids, {"draft": drafter}, prompt_tokens=begin, limit=limit))
-    return ProposalTrace(texts=tuple(texts))
+            verifier = TargetVerifier(target, Sampling())
+            events = decode(Context(prompt.target), drafter, verifier, limits=limits)
+            found += [one for one in events if isinstance(one, Round) and one.tree]
+    return found
 
 
-def conditional_acceptance(trace: ProposalTrace, longest: int) -> list[float]:
+def conditional_acceptance(rounds: Iterable[Round], longest: int) -> list[float]:
     """Share of proposals right at the i-th id, of those right before it; i = 1, ..., `longest`."""
-    accepted = [recorded.accepted for recorded in trace.proposals]
+    accepted = [one.accepted for one in rounds]
     found = []
     for position in range(longest):
         reached = [count for count in accepted if count >= position]
@@ -458,3 +447,25 @@ def conditional_acceptance(trace: ProposalTrace, longest: int) -> list[float]:
             break
         found.append(sum(count > position for count in reached) / len(reached))
     return found
+
+
+def speedup_at(rounds: Iterable[Round], costs: Costs, passes: int) -> float:
+    """How much faster than plain decoding rounds of at most so many draft passes would be.
+
+    How many ids a pass brings depends on both tokenizers and is not known: they are spread evenly
+    over the passes of a round, which is right on average only. Ids beside the first chain are kept
+    where they follow the text or an id of the chain that is kept.
+    """
+    seconds, tokens = 0.0, 0
+    for one in rounds:
+        tree, chain = one.tree, one.tree.chain_length
+        taken = min(passes, one.draft_passes)
+        kept: Sequence[int] = range(len(tree))
+        if taken < one.draft_passes:
+            count = max(1, round(chain * taken / one.draft_passes)) if chain else 0
+            others = (i for i in kept[chain:] if tree.parents[i] < count)
+            kept = [*kept[:count], *others]
+        seconds += costs.drafting(taken, tree=chain < len(tree))
+        seconds += costs.verify(1 + len(kept)) + costs.host
+        tokens += 1 + len(set(one.path).intersection(kept))
+    return tokens * costs.verify(1) / seconds

@@ -9,25 +9,21 @@ domain, before any table of it exists. It is a lower bound: more text makes a be
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.evaluate.recorded_proposals import RecordedProposal, TracedText
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
+from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Verdict
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-
-ENOUGH = 64
-"""More ids than a drafter ever proposes."""
 
 MakeDrafter: TypeAlias = Callable[[Sequence[TargetId]], Drafter]
 """Gives the drafter for a text, which is a request of its own."""
@@ -82,39 +78,6 @@ def replay_texts(
             statistics.observe(event)
         progress(1)
     return statistics
-
-
-def record(
-    reference: Sequence[TargetId],
-    drafters: Mapping[str, Drafter],
-    *,
-    prompt_tokens: int,
-    limit: int = ENOUGH,
-) -> TracedText:
-    """Ask every drafter at every position of a text after its first `prompt_tokens` ids.
-
-    limit: the most ids to ask for. A trace of long drafts also tells about shorter ones.
-    """
-    text = TracedText(given=min(prompt_tokens, len(reference)), length=len(reference))
-    context = Context(reference[:prompt_tokens])
-    for position in range(prompt_tokens, len(reference)):
-        room = min(limit, len(reference) - position - 1)  # the target adds one id of its own
-        for name, drafter in drafters.items():
-            if room:
-                found = _ask(drafter, context, room, reference[position:])
-                text.proposals.setdefault(name, {})[position] = found
-        context.extend(reference[position : position + 1])
-    return text
-
-
-def _ask(
-    drafter: Drafter, context: Context, limit: int, following: Sequence[TargetId]
-) -> RecordedProposal:
-    proposal = drafter.propose(context, limit)
-    path = proposal.tree.path_of(following[: len(proposal.tree)])
-    emitted = tuple(following[: len(path) + 1])
-    drafter.observe(Round(limit=limit, tree=proposal.tree, path=tuple(path), emitted=emitted))
-    return RecordedProposal.of(proposal.tree, path, passes=proposal.draft_passes)
 
 
 def emulate(drafting: Drafting, texts: Iterable[Sequence[TargetId]]) -> Statistics:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from studied import CONTEXT, CONTROL, COPY, PLAIN, a_block, a_curve, a_result, a_sample
 
 from lab.project import project
+from lab.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from lab.study.cost_model import (
     break_even_by_equation_6,
     costs_of,
@@ -22,7 +23,6 @@ from lab.study.measurements import work_of
 from lab.study.samples import Sample, trials
 from lab.study.waterfall import waterfalls
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree

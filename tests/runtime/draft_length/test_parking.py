@@ -15,8 +15,8 @@ from lab.project import (
     knowledge_of,
     project,
 )
+from lab.recorded_proposals import ProposalTrace
 from tokalign.cost.curve import read_curve
-from tokalign.evaluate.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Parking

@@ -16,7 +16,7 @@ from lab.project import (
     ids_of,
     knowledge_of,
 )
-from tokalign.evaluate.recorded_proposals import TracedText
+from lab.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.neural import Acceptance

@@ -1,19 +1,22 @@
 """A trace: what drafters proposed at every position of texts, and how much of it was right.
 
 A trace holds no text, and tells what any draft length would have brought under any costs. Every
-drafter was asked at every position for the longest draft of interest. `lab/project.py` replays a
-trace with the planner, and `lab/traces.py` keeps it in a file.
+drafter was asked at every position for the longest draft of interest. `project.py` replays a trace
+with the planner, and `traces.py` keeps it in a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tokalign.runtime.draft_length.learned_costs import Costs
-from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.runtime.rounds import Context, Drafter, Round
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+ENOUGH = 64
+"""More ids than a drafter ever proposes."""
 
 WRONG = TargetId(-1)
 """Stands for every id that the text does not go on with."""
@@ -113,20 +116,34 @@ class ProposalTrace:
         return max((one.length for one in self.proposals), default=0)
 
 
-def speedup_at(trace: ProposalTrace, costs: Costs, length: int) -> float:
-    """How much faster than plain decoding the texts would come at a fixed draft length.
+def record(
+    reference: Sequence[TargetId],
+    drafters: Mapping[str, Drafter],
+    *,
+    prompt_tokens: int,
+    limit: int = ENOUGH,
+) -> TracedText:
+    """Ask every drafter at every position of a text after its first `prompt_tokens` ids.
 
-    length: as in `RecordedProposal.length`. trace: of one drafter. costs: of the passes; nothing
-    else takes time.
+    limit: the most ids to ask for. A trace of long drafts also tells about shorter ones.
     """
-    seconds = 0.0
-    for text in trace.texts:
-        ((_, proposals),) = text.proposals.items() or [("", {})]
-        at = text.given
-        while at < text.length:
-            found = proposals.get(at, RecordedProposal(tree=EMPTY_TREE)).at_most(length)
-            grown = found.tree.chain_length < len(found.tree)
-            seconds += costs.drafting(found.passes, tree=grown)
-            seconds += costs.verify(1 + len(found.tree)) + costs.host
-            at += found.accepted + 1
-    return trace.tokens * costs.verify(1) / seconds
+    text = TracedText(given=min(prompt_tokens, len(reference)), length=len(reference))
+    context = Context(reference[:prompt_tokens])
+    for position in range(prompt_tokens, len(reference)):
+        room = min(limit, len(reference) - position - 1)  # the target adds one id of its own
+        for name, drafter in drafters.items():
+            if room:
+                found = _ask(drafter, context, room, reference[position:])
+                text.proposals.setdefault(name, {})[position] = found
+        context.extend(reference[position : position + 1])
+    return text
+
+
+def _ask(
+    drafter: Drafter, context: Context, limit: int, following: Sequence[TargetId]
+) -> RecordedProposal:
+    proposal = drafter.propose(context, limit)
+    path = proposal.tree.path_of(following[: len(proposal.tree)])
+    emitted = tuple(following[: len(path) + 1])
+    drafter.observe(Round(limit=limit, tree=proposal.tree, path=tuple(path), emitted=emitted))
+    return RecordedProposal.of(proposal.tree, path, passes=proposal.draft_passes)
