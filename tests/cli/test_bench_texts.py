@@ -94,6 +94,20 @@ def test_the_dictionary_of_a_language_is_played(
     assert "language: pl" in str(refused)
 
 
+def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text(" ".join([TEXT] * 6) + "\n")
+    asked = ["--method", "copy", "-k", "1,4", "--cost", "flat", "--cost", "m2-pro"]
+    result = play(text, *asked, "--json")
+    assert "by definition" in result.stderr
+    for row in json.loads(result.stdout)["conditions"]:
+        assert row["speed"]["flat"] == round(row["tokens_per_round"], 4) > 1  # rows cost nothing
+        assert row["speed"]["m2-pro"] < row["speed"]["flat"]
+    assert "tokens per round" in (shown := play(text, *asked).stdout)
+    assert "m2-pro" in shown
+    assert isinstance(play(text, "--cost", "no-such-curve").exception, UsageError)
+
+
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("m") / "draft", vocabulary_size=340)

@@ -54,6 +54,7 @@ class Options:
     dictionary: tuple[Path, ...]
     language: tuple[str, ...]
     alignment: Path | None
+    curves: tuple[str, ...]
     save: Path | None
     as_json: bool
     quiet: bool
@@ -124,6 +125,14 @@ OPTIONS = (
     DICTIONARY,
     LANGUAGE,
     ALIGNMENT,
+    Option(
+        "--cost curves",
+        "Also estimate the speed under this shipped or measured curve; repeatable.",
+        type=NAME,
+        multiple=True,
+        metavar="CURVE",
+        needs="--text",
+    ),
     Option(
         "--save",
         "Also write the tables, one per set of prompts, as Markdown.",

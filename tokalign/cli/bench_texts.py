@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,17 @@ from tokalign.assemble import choose_drafting, keep_loaded, load_models
 from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.bench_tables import aligned
 from tokalign.cli.output import echo, print_json, progress
+from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
+from tokalign.runtime.draft_length.learned_costs import costs_at
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.methods import DraftingOptions
-from tokalign.runtime.rounds import Drafter
-from tokalign.runtime.statistics import Statistics
+from tokalign.runtime.rounds import Drafter, Event, Round
+from tokalign.runtime.statistics import Statistics, ratio
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -34,12 +37,17 @@ _SHOWN = ("tokens_per_round", "draft_acceptance_rate", "coverage", "mean_accepte
 
 def show_texts(options: Options) -> None:
     """Measure every condition on the texts, and print what it saves. Raises: as `prepare`."""
+    curves = {name: read_curve(name) for name in options.curves}
+    for name, curve in curves.items():
+        options.note(f"{name}: {curve.source}")
     makers, encoded, given = prepare(options)
+    found, estimated = dict[Condition, Statistics](), dict[Condition, _Estimate]()
     with progress(len(makers) * len(encoded), "playing", quiet=options.quiet) as advance:
-        found = {
-            one: replay_texts(encoded, make, prompt_tokens=given, progress=advance)
-            for one, make in makers.items()
-        }
+        for one, make in makers.items():
+            estimated[one] = _Estimate(curves)
+            found[one] = replay_texts(
+                encoded, make, prompt_tokens=given, watch=estimated[one].add, progress=advance
+            )
     if options.as_json:
         print_json(
             {
@@ -49,17 +57,50 @@ def show_texts(options: Options) -> None:
                 "texts": len(encoded),
                 "conditions": [
                     {"name": one.name, "k": one.k, **_figures(statistics)}
+                    | {"speed": {name: round(x, 4) for name, x in estimated[one].speeds().items()}}
                     for one, statistics in found.items()
                 ],
             }
         )
         return
-    head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN))
+    head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN), *curves)
     rows = [
-        (one.name, str(one.k), *(f"{getattr(statistics, name):.3f}" for name in _SHOWN))
+        (
+            one.name,
+            str(one.k),
+            *(f"{getattr(statistics, name):.3f}" for name in _SHOWN),
+            *(f"{speed:.2f}" for speed in estimated[one].speeds().values()),
+        )
         for one, statistics in found.items()
     ]
     echo(aligned([head, *rows]), nl=False)
+
+
+class _Estimate:
+    """How fast rounds are under curves, 1 being plain decoding; only passes take time."""
+
+    def __init__(self, curves: Mapping[str, CostCurve]) -> None:
+        self._costs = {
+            name: costs_at(curve, 0)
+            if curve.draft_pass_at(0) is not None
+            else replace(costs_at(curve, 0), draft_pass=ASSUMED_DRAFT)
+            for name, curve in curves.items()
+        }
+        self._tokens, self._passes = 0, dict.fromkeys(curves, 0.0)
+
+    def add(self, event: Event) -> None:
+        """Count a round."""
+        if isinstance(event, Round):
+            tree = event.tree
+            self._tokens += len(event.emitted)
+            for name, costs in self._costs.items():
+                grown = tree.chain_length < len(tree)
+                drafted = costs.drafting(event.draft_passes, tree=grown) + costs.host * bool(tree)
+                self._passes[name] += drafted + costs.verify(1 + len(tree))
+
+    def speeds(self) -> dict[str, float]:
+        """By curve."""
+        return {name: ratio(self._tokens, passes) for name, passes in self._passes.items()}
 
 
 def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[TargetId]], int]:
