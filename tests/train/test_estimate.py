@@ -20,7 +20,7 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
-from tokalign.train.estimate import ModelShape, Work, estimate, estimate_teaching
+from tokalign.train.estimate import ModelShape, estimate, estimate_teaching
 from tokalign.train.fit import Recipe, begin, loss_of, make_step
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.labellers import FutureIds, NextIds
@@ -29,17 +29,8 @@ from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.teaching import teach
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
-WORK: dict[str, Any] = {
-    "positions": 128,
-    "window": 128,
-    "labelling": Labelling(),
-    "epochs": 1,
-    "batch": 128,
-    "candidates": 2048,
-    "drafter_parameters": CONFIG.parameters,
-    "exit_width": CONFIG.exit_width,
-    "blocks": CONFIG.blocks,
-}
+LABELS = LabelOptions(positions=128, held_out=0, window=128)
+FIT = FitOptions(epochs=1, batch=128, candidates=2048)
 
 
 def test_it_bounds_what_mlx_really_holds() -> None:
@@ -47,7 +38,7 @@ def test_it_bounds_what_mlx_really_holds() -> None:
     others = mx.get_active_memory()  # what other tests hold
     model, _ = load_weights(DEMO / "target", dtype="float32")
     shape = ModelShape.from_folder(DEMO / "target")
-    found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), Work(**WORK))
+    found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), CONFIG, LABELS, FIT)
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
     labeller = FutureIds(model, Labelling())
     mx.clear_cache()
@@ -101,12 +92,11 @@ def test_work_is_rows_times_weights() -> None:
     shape = ModelShape.from_folder(DEMO / "target")
     assert shape.parameters == pytest.approx(2_539_200, rel=0.01)
     kinds: tuple[Kind, ...] = ("greedy", "text")
-    found = [estimate(shape, Work(**WORK | {"labelling": Labelling(kind=kind)})) for kind in kinds]
-    own = found[0]
+    labels = [replace(LABELS, labelling=Labelling(kind=kind)) for kind in kinds]
+    found = [estimate(shape, CONFIG, one, FIT) for one in labels]
     assert [one.rows for one in found] == [640, 128]
-    labelling, training = own.seconds(64)
-    assert labelling == 10
-    assert training == pytest.approx(10 * own.training_work / own.labelling_work)
+    assert found[0].labelling_work == 2 * shape.parameters * 640
+    assert found[0].training_work == found[1].training_work
 
 
 def test_a_quantized_eleven_billion_fits_where_its_weights_do() -> None:
@@ -121,8 +111,9 @@ def test_a_quantized_eleven_billion_fits_where_its_weights_do() -> None:
     }
     shape = ModelShape.from_config(sizes, weight_bytes=6.28e9)
     assert shape.parameters == pytest.approx(11.17e9, rel=0.01)
-    found = estimate(shape, Work(**WORK | {"drafter_parameters": 42_000_000, "exit_width": 2048}))
-    assert 6.3e9 < found.memory < 9e9
+    drafter = DrafterConfig(hidden_size=4096, vocabulary_size=32_128, width=2048, exit_width=2048)
+    found = estimate(shape, drafter, LABELS, FIT)
+    assert 6.3e9 < max(found.labelling_memory, found.training_memory) < 9e9
 
 
 def test_a_configuration_without_sizes_is_refused(tmp_path: Any) -> None:

@@ -330,7 +330,7 @@ def _estimated(
 ) -> dict[str, Any]:
     """What a run takes: gigabytes (10^9 bytes) and FLOP."""
     from tokalign.names.registry import resolve_model
-    from tokalign.train.estimate import ModelShape, Work, estimate, estimate_teaching
+    from tokalign.train.estimate import ModelShape, estimate, estimate_teaching
 
     place = resolve_model(target)
     tell(place.description)
@@ -339,18 +339,7 @@ def _estimated(
         taught = estimate_teaching(shape, draft, labels, fit)
         return _in_units(taught, round(draft.trained(fit.lora)))
     config = _drafter_config(given, shape.hidden_size, shape.vocabulary_size)
-    work = Work(
-        positions=labels.positions + labels.held_out,
-        window=labels.window,
-        labelling=labels.labelling,
-        epochs=fit.epochs,
-        batch=fit.batch,
-        candidates=fit.candidates,
-        drafter_parameters=config.parameters,
-        exit_width=config.exit_width,
-        blocks=config.blocks,
-    )
-    return _in_units(estimate(shape, work), config.parameters)
+    return _in_units(estimate(shape, config, labels, fit), config.parameters)
 
 
 def _in_units(estimated: Estimate, parameters: int) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tokalign.arguments import parse_json
 from tokalign.errors import BundleError
-from tokalign.train.options import MOST_PROBABLE, FitOptions, Labelling, LabelOptions
+from tokalign.train.options import MOST_PROBABLE, FitOptions, LabelOptions
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 
 _FLOAT = 4
 _WEIGHT_COPIES = 8
@@ -93,24 +96,6 @@ def _bits_per_weight(config: Mapping[str, Any]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What is to be done: positions to label, ids in a window, what follows a position; epochs,
-    positions of a batch, candidates (None for all ids); parameters, exit width and blocks of the
-    drafter.
-    """
-
-    positions: int
-    window: int
-    labelling: Labelling
-    epochs: float
-    batch: int
-    candidates: int | None
-    drafter_parameters: int
-    exit_width: int
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Bytes of memory while labelling and while training, with the target loaded in both; bytes of
     labels on disk; rows of the target's passes; multiplications and additions, in FLOP.
@@ -123,35 +108,29 @@ class Estimate:
     labelling_work: float
     training_work: float
 
-    @property
-    def memory(self) -> float:
-        """The most memory at any time, in bytes."""
-        return max(self.labelling_memory, self.training_memory)
 
-    def seconds(self, rows_per_second: float) -> tuple[float, float]:
-        """Seconds of labelling and of training, where the target reads a prompt at this speed.
-
-        Training is taken to run at the same number of FLOP per second.
-        """
-        labelling = self.rows / rows_per_second
-        return labelling, labelling * self.training_work / self.labelling_work
-
-
-def estimate(target: ModelShape, work: Work) -> Estimate:
-    """Estimate a run."""
-    rows = work.positions * work.labelling.rows_per_position
-    labelling = 2.0 * target.parameters * rows
-    candidates = work.candidates or target.vocabulary_size
-    guesses = work.positions * work.epochs * (work.labelling.future - 1)
+def estimate(
+    target: ModelShape, drafter: DrafterConfig, labels: LabelOptions, options: FitOptions
+) -> Estimate:
+    """Estimate how a recurrent drafter is trained."""
+    positions, labelling = labels.positions + labels.held_out, labels.labelling
+    candidates = options.candidates or target.vocabulary_size
+    guesses = positions * options.epochs * (labelling.future - 1)
+    rows = positions * labelling.rows_per_position
+    columns = labels.window * labelling.rows_per_position
     # Forward and twice that backward; rows of the target's head are constant: once.
-    per_guess = 6.0 * work.drafter_parameters + 4.0 * candidates * target.hidden_size
+    per_guess = 6.0 * drafter.parameters + 4.0 * candidates * target.hidden_size
+    step_rows = options.batch * (labelling.future - 1)
+    activations = step_rows * (4 + 3 * drafter.blocks) * drafter.exit_width
+    step = _WEIGHT_COPIES * drafter.parameters + _LOGIT_COPIES * step_rows * candidates
+    step += 2 * candidates * target.hidden_size + activations
+    measured = 3 * options.batch * target.vocabulary_size
     return Estimate(
-        labelling_memory=target.weight_bytes
-        + _pass_memory(target, work.window, work.window * work.labelling.rows_per_position),
-        training_memory=target.weight_bytes + _step_memory(target, work, candidates),
-        disk=work.positions * (2 * target.hidden_size + 4 * work.labelling.future),
+        labelling_memory=target.weight_bytes + _pass_memory(target, labels.window, columns),
+        training_memory=target.weight_bytes + _FLOAT * max(step, measured),
+        disk=positions * (2 * target.hidden_size + 4 * labelling.future),
         rows=rows,
-        labelling_work=labelling,
+        labelling_work=2.0 * target.parameters * rows,
         training_work=guesses * per_guess,
     )
 
@@ -199,13 +178,3 @@ def _pass_memory(target: ModelShape, window: int, columns: int) -> float:
     scores = 2 * target.heads * window * columns * _FLOAT
     layer = window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT
     return cache + logits + scores + layer
-
-
-def _step_memory(target: ModelShape, work: Work, candidates: int) -> float:
-    """Bytes of one step, or of measuring acceptance on a batch, whichever is more."""
-    rows = work.batch * (work.labelling.future - 1)
-    logits = _LOGIT_COPIES * rows * candidates * _FLOAT
-    head = 2 * candidates * target.hidden_size * _FLOAT
-    activations = rows * (4 + 3 * work.blocks) * work.exit_width * _FLOAT
-    step = _WEIGHT_COPIES * work.drafter_parameters * _FLOAT + logits + head + activations
-    return max(step, 3 * work.batch * target.vocabulary_size * _FLOAT)
