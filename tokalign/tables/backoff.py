@@ -248,7 +248,7 @@ class BackoffTable:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> BackoffTable:
-        """The table in a bundle, in place, with all ids in it checked.
+        """The table in a bundle, with all ids in it checked.
 
         vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
         Raises: BundleError if something is missing, or holds what no vocabulary of this size has.

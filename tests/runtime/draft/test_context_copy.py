@@ -15,7 +15,6 @@ from tokalign.runtime.draft.context_copy import (
     PRIORS,
     START,
     ContextCopy,
-    CopyReliability,
     Occurrence,
     SuffixAutomaton,
 )
@@ -54,26 +53,25 @@ def test_what_is_expected_is_what_search_finds(
 
 
 def test_probability_grows_with_the_match_and_with_agreement() -> None:
-    reliability = CopyReliability()
+    copy = ContextCopy()
     for kind in PRIORS:
-        grows = [reliability.probability(kind, length) for length in range(1, 40)]
+        grows = [copy.probability(kind, length) for length in range(1, 40)]
         assert grows == sorted(grows)
     for length in range(1, 40):
-        ranked = [reliability.probability(kind, length) for kind in (FIRST, LATEST, ONLY, AGREED)]
+        ranked = [copy.probability(kind, length) for kind in (FIRST, LATEST, ONLY, AGREED)]
         assert ranked == sorted(ranked)
 
 
 def test_a_text_that_repeats_itself_is_recognized() -> None:
     """And one that never does again is trusted less than the prior says."""
-    single = Occurrence(2, 5, 5)
-    text = list(range(10))
-    faithful, faithless = CopyReliability(), CopyReliability()
+    single, text = Occurrence(2, 5, 5), SuffixAutomaton(map(TargetId, range(10)))
+    new, faithful, faithless = [ContextCopy(text) for _ in range(3)]
     for _ in range(40):
-        faithful.learn(text, single, 5)
-        faithless.learn(text, single, 99)
-    prior = CopyReliability().probability(ONLY, 2)
+        faithful.learn(single, TargetId(5))
+        faithless.learn(single, TargetId(99))
+    prior = new.probability(ONLY, 2)
     assert faithful.probability(ONLY, 2) > 0.75 > prior > 0.2 > faithless.probability(ONLY, 2)
-    assert faithful.probability(ONLY, 6) > CopyReliability().probability(ONLY, 6)
+    assert faithful.probability(ONLY, 6) > new.probability(ONLY, 6)
 
 
 def test_an_output_may_go_beyond_the_end_of_a_text_that_it_was_predicted_by() -> None:
