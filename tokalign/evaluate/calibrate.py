@@ -10,8 +10,9 @@ begin before the last has ended. Passes that do not depend on each other overlap
 their times tell nothing about decoding (ml-explore/mlx issue 4265: 6.1 passes for 8 rows where a
 chain takes 1.57).
 Every repetition goes through all counts and contexts in an order of its own, so that heat and other
-programs affect all alike; the first one is a warm-up in which kernels are compiled. Between them a
-control pass is timed (`cooling.py`). The curve says how far the times of one row differ, and how
+programs affect all alike; the first one is a warm-up in which kernels are compiled. A chip that
+grows hot may slow down wide passes alone, so while a pass over `CONTROL_ROWS` rows is slower than
+at first the chip is let cool. The curve says how far the times of one row differ, and how those of
 the control drifted.
 Measuring ends when its time is over, in the middle of a repetition if need be, and nothing begins
 that is expected to last longer. The first repetition begins with what decisions need most, so on a
@@ -29,11 +30,10 @@ from functools import partial
 from itertools import pairwise
 from random import Random
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
-from tokalign.evaluate.cooling import CONTROL_ROWS, Control
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter, BeamShape
 from tokalign.runtime.draft_length.learned_costs import Costs
@@ -86,8 +86,10 @@ _COOLING_SHARE = 0.25
 """Pauses that let the machine cool take at most this share of the budget."""
 _FIRST_ROWS = 6
 """So many counts of rows are timed before the passes of the draft model."""
-_CHECKED_EVERY = 8
-"""How many timed passes over rows lie between two of the control."""
+CONTROL_ROWS = 8
+"""Of a pass that tells whether the chip grows hot: enough to show it, few enough to be cheap."""
+_SLOWED, _PAUSE = 1.1, 1.0
+"""A control so many times slower than at first asks for a pause of so many seconds."""
 
 
 def measure_curve(
@@ -109,10 +111,10 @@ def measure_curve(
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
     others = range(1, MOST_ROWS + 1) if enough else ()
     rows = tuple(dict.fromkeys([*_FEWER_ROWS, *others]))
-    control = Control(lambda: benches[0].verify(CONTROL_ROWS), allowance=_COOLING_SHARE * budget)
     left = budget - (perf_counter() - began)
-    times = _repeat(benches, rows, advance, budget=left, limit=left, control=control)
-    return _curve(target, draft, benches, times, control)
+    pauses = _COOLING_SHARE * budget
+    times = _repeat(benches, rows, advance, budget=left, limit=left, pauses=pauses)
+    return _curve(target, draft, benches, times)
 
 
 def measure_briefly(
@@ -138,7 +140,6 @@ def _curve(
     draft: Any,
     benches: Sequence[_Bench],
     times: dict[_Key, list[float]],
-    control: Control | None = None,
 ) -> CostCurve:
     searches = _searches(benches[0], times)
     most = max(_counts(benches[0], times))  # a context that is not known so far would cut all
@@ -147,6 +148,7 @@ def _curve(
     single = costs[0].rows[1]
     spread = (single.high - single.low) / single.median
     ahead = times.get((benches[0], "ahead", 1))
+    control = times.get((benches[0], "rows", CONTROL_ROWS), [])
     count = len(times[benches[0], "rows", 1])
     repetitions = (
         f"{count} repetitions, the warm-up left out" if count > 1 else "a single repetition"
@@ -156,7 +158,7 @@ def _curve(
         source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of {repetitions}; "
         f"the times of one row differ by {spread:.0%}"
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else "")
-        + ("" if control is None else f"; {control}"),
+        + f"; those of {CONTROL_ROWS} rows drifted by {_drift(control):+.0%}",
         contexts=costs,
         host=max(0.0, single.median - median(ahead)) if ahead else 0.0,
         machine=machine_of(target, draft),
@@ -302,14 +304,14 @@ def _repeat(
     *,
     budget: float,
     limit: float,
-    control: Control | None = None,
+    pauses: float = 0.0,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[_Key, list[float]]:
     """Time everything, repetition by repetition.
 
     budget: seconds after which it ends if there are enough repetitions. limit: seconds after which
     it ends in any case, once two counts of rows are known.
-    control: checked throughout, the warm-up left out.
+    pauses: seconds of pauses in which the chip may cool, at most.
     Returns: the times without the first, which is a warm-up, unless there is no other.
     """
     times: dict[_Key, list[float]] = defaultdict(list)
@@ -325,13 +327,35 @@ def _repeat(
                 return _without_warm_up(times)
             advance(min(1.0, share) - told)
             told = min(1.0, share)
-            if control is not None and repetition and at % _CHECKED_EVERY == 0:
-                control.check()
             begun = clock()
             if found := step():
                 times[key] += found if isinstance(found, list) else [found]
             last = clock() - begun
+            if key == (benches[0], "rows", CONTROL_ROWS) and repetition:
+                pauses -= _cool(times[key][1:], partial(benches[0].verify, CONTROL_ROWS), pauses)
     return _without_warm_up(times)
+
+
+def _cool(seconds: Sequence[float], again: Callable[[], float], allowed: float) -> float:
+    """Pause while a pass is slower than at first, as long as that helps.
+
+    seconds: that the pass has taken so far; again: times it once more.
+    Returns: how much of `allowed` is used up; all of it where pauses do not help.
+    """
+    cool, now, paused = median(seconds[:3]), seconds[-1], 0.0
+    while now > _SLOWED * cool and paused + _PAUSE <= allowed:
+        sleep(_PAUSE)
+        paused += _PAUSE
+        before, now = now, again()
+        if now > (before + cool) / 2:
+            return allowed
+    return paused
+
+
+def _drift(seconds: Sequence[float]) -> float:
+    """How much slower a pass was in the last third of its times than in the first: 0.35 is 35 %."""
+    third = -(-len(seconds) // 3)
+    return median(seconds[-third:]) / median(seconds[:third]) - 1 if third else 0.0
 
 
 def _without_warm_up(times: Mapping[_Key, list[float]]) -> dict[_Key, list[float]]:
