@@ -33,9 +33,9 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _MOST_IDS, _MOST_WORDS = 4096, 200
-_KNOWN_WORDS = 1 << 15  # of a language, the most frequent ones
+_KNOWN_WORDS = 1 << 16  # of a language, the most frequent ones; 100 bytes each
 _UNKNOWN = 1e-8  # the probability of a word that a pack does not know
-_FEWEST_KNOWN = 0.4  # of the words of a text; of one in another language far fewer are known
+_FEWEST_KNOWN = 0.45  # of the words of a text; of one in another language far fewer are known
 _FEWEST_WORDS = 3  # of a message in a chat, where the name of a role stands before the text
 
 
