@@ -1,4 +1,4 @@
-"""Steps of training: the loss is cross-entropy, accumulation is averaging, a state is a value."""
+"""Steps of training: the loss is cross-entropy, a state is a value."""
 
 from __future__ import annotations
 
@@ -79,13 +79,6 @@ def test_a_quantized_target_is_learned_from_and_stays_as_it_is(candidates: int |
     assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
 
 
-def test_accumulated_batches_are_one_large_batch() -> None:
-    whole, _ = steps(1, Recipe(steps=9, learning_rate=1e-2), batches(96))
-    parts, _ = steps(1, Recipe(steps=9, learning_rate=1e-2, accumulate=3), batches(32))
-    for name, weights in flat(whole).items():
-        assert np.allclose(weights, flat(parts)[name], atol=1e-6), name
-
-
 def test_a_state_is_a_value_that_any_run_goes_on_from() -> None:
     recipe, made = Recipe(steps=6, learning_rate=1e-2), batches()
     expected, _ = steps(6, recipe, made)
@@ -97,13 +90,6 @@ def test_a_state_is_a_value_that_any_run_goes_on_from() -> None:
     assert half.step == 3
     for name, weights in flat(expected).items():
         assert np.array_equal(weights, flat(state)[name]), name
-
-
-def test_bfloat16_passes_train_float32_weights() -> None:
-    recipe = Recipe(steps=60, learning_rate=1e-2, dtype="bfloat16")
-    state, losses = steps(60, recipe, batches())
-    assert losses[-1] < 0.7 * losses[0]
-    assert {w.dtype for w in flat(state).values()} == {np.dtype(np.float32)}
 
 
 def test_the_rate_rises_and_falls() -> None:

@@ -206,7 +206,7 @@ def command(
     )
     run: dict[str, Any] = {
         "stage": partial(show, unit="steps"),
-        "report": _Reporter(tell, fit.batch * fit.accumulate),
+        "report": _Reporter(tell, fit.batch),
     }
     if draft is None:
         ends = TargetEnds.of(model.model)

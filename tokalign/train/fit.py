@@ -24,7 +24,6 @@ from tokalign.errors import BundleError
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.rounds import Array
 from tokalign.train.labels import Batch
-from tokalign.train.options import Format
 
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
@@ -38,16 +37,11 @@ gradients are cut to."""
 class Recipe:
     """How a drafter is trained.
 
-    steps: optimizer steps. accumulate: batches whose gradients are averaged for one step.
-    learning_rate: its peak; it falls along a cosine. weight_decay: AdamW's.
-    dtype: what forward and backward passes compute in; weights are kept in float32.
+    steps: optimizer steps. learning_rate: its peak; it falls along a cosine.
     """
 
     steps: int
-    accumulate: int = 1
     learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    dtype: Format = "float32"
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, the first of which is 0."""
@@ -92,31 +86,25 @@ def make_step(
     """A function that makes the next step; it returns the state after it, and its loss, in nats.
 
     loss_of: the loss of a batch with the weights that the module has then. The module is left with
-    the weights of the latest step, in `recipe.dtype`.
+    the weights of the latest step.
     """
-    dtype = getattr(mx, recipe.dtype)
 
     def loss_with(weights: Any, batch: B) -> Array:
-        _set(module, weights, dtype)
+        module.update(weights)
         return loss_of(batch)
 
     gradients = mx.value_and_grad(loss_with)
     optimizer = _optimizer(recipe)
 
     def step(before: TrainingState) -> tuple[TrainingState, Array]:
-        loss, sums = mx.array(0.0), None
-        for number in range(before.step * recipe.accumulate, (before.step + 1) * recipe.accumulate):
-            part, grads = gradients(before.weights, batches[number])
-            loss += part / recipe.accumulate
-            sums = grads if sums is None else tree_map(mx.add, sums, grads)
-            mx.eval(loss, sums)
-        grads = tree_map(lambda g: g / recipe.accumulate, sums)
+        loss, grads = gradients(before.weights, batches[before.step])
+        mx.eval(loss, grads)  # before the optimizer's arrays are made
         grads, _ = optim.clip_grad_norm(grads, _MOST_NORM)
         optimizer.state = before.optimizer
         optimizer.learning_rate = recipe.rate(before.step)
         weights = optimizer.apply_gradients(grads, before.weights)
         mx.eval(weights, optimizer.state, loss)
-        _set(module, weights, dtype)
+        module.update(weights)
         return TrainingState(before.step + 1, weights, optimizer.state), loss
 
     return step
@@ -145,11 +133,7 @@ def loss_of(drafter: RecurrentDrafter, batch: Batch) -> Array:
 
 
 def _optimizer(recipe: Recipe) -> Any:
-    return optim.AdamW(recipe.learning_rate, betas=[0.9, 0.98], weight_decay=recipe.weight_decay)
-
-
-def _set(module: Any, weights: Any, dtype: Any) -> None:
-    module.update(tree_map(lambda w: w.astype(dtype), weights))
+    return optim.AdamW(recipe.learning_rate, betas=[0.9, 0.98], weight_decay=0.01)
 
 
 @dataclass(frozen=True, slots=True)

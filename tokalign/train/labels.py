@@ -168,8 +168,32 @@ class Batch:
     log_weights: NDArray[np.float32]
 
 
-class Batches:
-    """The batches of a training run, in a random order that differs from epoch to epoch.
+class Shuffled:
+    """The numbers 0, 1, ... `count` - 1 in a random order that differs from epoch to epoch.
+
+    They come `size` at a time, and such a part is known by its number alone. seed: of the order.
+    """
+
+    def __init__(self, count: int, size: int, seed: int) -> None:
+        self.count, self.size, self._seed = count, min(size, count), seed
+        self._order = lru_cache(maxsize=2)(self._order_of)
+
+    @property
+    def per_epoch(self) -> int:
+        """How many parts have each number at most once."""
+        return self.count // self.size
+
+    def part(self, number: int) -> NDArray[np.intp]:
+        """The numbers of a part; after the last part of an epoch comes another epoch."""
+        epoch, index = divmod(number, self.per_epoch)
+        return self._order(epoch)[index * self.size : (index + 1) * self.size]
+
+    def _order_of(self, epoch: int) -> NDArray[np.intp]:
+        return np.random.default_rng((self._seed, epoch)).permutation(self.count)
+
+
+class Batches(Shuffled):
+    """The batches of a training run.
 
     size: positions of a batch. candidates: how many ids the softmax goes over, None for the whole
     vocabulary. They are all ids that follow anywhere in the batch, and others drawn uniformly, each
@@ -182,30 +206,24 @@ class Batches:
     def __init__(
         self, labels: Labels, *, size: int, vocabulary_size: int, candidates: int | None, seed: int
     ) -> None:
-        self._labels, self._vocabulary_size, self._seed = labels, vocabulary_size, seed
-        self.size = min(size, len(labels.ids))
+        super().__init__(len(labels.ids), size, seed)
+        self._labels, self._vocabulary_size = labels, vocabulary_size
         most = self.size * (labels.ids.shape[1] - 1)
         if candidates is not None and candidates <= min(most, vocabulary_size - 1):
             raise ValueError(
                 f"a batch may ask for {most} different ids, so {candidates} candidates are too few"
             )
-        self._candidates = (
-            None if candidates is None or candidates >= vocabulary_size else candidates
-        )
-        self._order = lru_cache(maxsize=2)(self._order_of)
-
-    @property
-    def per_epoch(self) -> int:
-        """How many batches have each position at most once."""
-        return len(self._labels.ids) // self.size
+        self._candidates = candidates
 
     def __getitem__(self, number: int) -> Batch:
-        """The batch of a number, 0 or more; after the last of an epoch comes another epoch."""
-        epoch, index = divmod(number, self.per_epoch)
-        rows = np.sort(self._order(epoch)[index * self.size : (index + 1) * self.size])
+        """The batch of a number, 0 or more."""
+        rows = np.sort(self.part(number))
         ids = self._labels.ids[rows]
         following, correct = np.unique(ids[:, 1:], return_inverse=True)
-        candidates, log_weights = self._with_others(following, number)
+        drawn_by = self._seed, 1, number
+        candidates, log_weights = with_others(
+            following, self._vocabulary_size, self._candidates, drawn_by
+        )
         return Batch(
             hidden=self._labels.values[rows],
             read=ids[:, :-1],
@@ -213,16 +231,6 @@ class Batches:
             correct=np.searchsorted(candidates, following)[correct].reshape(ids[:, 1:].shape),
             log_weights=log_weights,
         )
-
-    def _order_of(self, epoch: int) -> NDArray[np.intp]:
-        return np.random.default_rng((self._seed, epoch)).permutation(len(self._labels.ids))
-
-    def _with_others(
-        self, following: NDArray[np.int32], number: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Candidates i32[C], ascending, and their logarithmic weights f32[C]."""
-        drawn_by = self._seed, 1, number
-        return with_others(following, self._vocabulary_size, self._candidates, drawn_by)
 
 
 def with_others(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -27,7 +26,7 @@ from tokalign.runtime.decoder import Prompt
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.covers import Covers, Ids
-from tokalign.train.labels import Labels, with_others
+from tokalign.train.labels import Labels, Shuffled, with_others
 
 NO_LABEL = -1
 """In the place of an id: nothing follows."""
@@ -142,8 +141,8 @@ class Lesson:
     own: Ids
 
 
-class Lessons:
-    """The lessons of a training run, in a random order that differs from epoch to epoch.
+class Lessons(Shuffled):
+    """The lessons of a training run.
 
     size: texts of a lesson. candidates: how many ids the softmax goes over besides all ids that the
     texts have, drawn as in `labels.Batches`; None for the whole vocabulary. If an id of the texts
@@ -160,33 +159,24 @@ class Lessons:
         candidates: int | None,
         seed: int,
     ) -> None:
-        self._pair, self._vocabulary_size, self._seed = pair, vocabulary_size, seed
+        self._vocabulary_size, self._candidates = vocabulary_size, candidates
         pairs = [(text, Reading(pair, text)) for text in texts]
         self._texts = [(text, reading) for text, reading in pairs if reading.boundaries]
         used = {token for _, reading in self._texts for token in reading.ids}
         used |= {token for token in pair.roles() if token < vocabulary_size}
         self._used = np.array(sorted(used), np.int32)
         self.covers = Covers(pair, used)
-        self.size = min(size, len(self._texts))
-        self._candidates = candidates
-        self._order = lru_cache(maxsize=2)(self._order_of)
+        super().__init__(len(self._texts), size, seed)
 
     @property
     def positions(self) -> int:
         """How many boundaries are learned from."""
         return sum(len(reading.boundaries) for _, reading in self._texts)
 
-    @property
-    def per_epoch(self) -> int:
-        """How many lessons have each text at most once."""
-        return len(self._texts) // self.size
-
     def __getitem__(self, number: int) -> Lesson:
-        """The lesson of a number, 0 or more; after the last of an epoch comes another epoch."""
-        epoch, index = divmod(number, self.per_epoch)
-        chosen = self._order(epoch)[index * self.size : (index + 1) * self.size]
+        """The lesson of a number, 0 or more."""
         sums = _Sums(self.covers)
-        texts = [self._texts[i] for i in chosen]
+        texts = [self._texts[i] for i in self.part(number)]
         length = max(len(reading.ids) for _, reading in texts)
         read = np.zeros((len(texts), length), np.int32)
         for line, (text, reading) in enumerate(texts):
@@ -195,9 +185,6 @@ class Lessons:
         count = None if self._candidates is None else len(self._used) + self._candidates
         drawn_by = self._seed, 1, number
         return sums.finish(read, *with_others(self._used, self._vocabulary_size, count, drawn_by))
-
-    def _order_of(self, epoch: int) -> NDArray[np.intp]:
-        return np.random.default_rng((self._seed, epoch)).permutation(len(self._texts))
 
 
 class _Sums:

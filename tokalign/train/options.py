@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["greedy", "sampled", "text"]
-Format = Literal["float32", "bfloat16"]
 Loss = Literal["text", "marginal", "kl", "acceptance"]
 
 MOST_PROBABLE = 12
@@ -87,7 +86,7 @@ class FitOptions:
     """How a drafter or a draft model is trained on labels.
 
     epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
-    accumulate, learning_rate, dtype: as of `Recipe`.
+    learning_rate: as of `Recipe`.
     evaluations: how often acceptance is measured on the positions held out, and the state saved.
     patience: evaluations without a better one, after which training stops; None for never.
     losses, lora: of a draft model, as of `teaching.loss_of`, and the rank of LoRA adapters; None to
@@ -96,10 +95,8 @@ class FitOptions:
 
     epochs: float = 2.0
     batch: int = 256
-    accumulate: int = 1
     candidates: int | None = 4_096
     learning_rate: float = 1e-3
-    dtype: Format = "float32"
     evaluations: int = 20
     patience: int | None = 4
     seed: int = 0

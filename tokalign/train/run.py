@@ -149,10 +149,8 @@ class _Run:
         self._learner, self._options = learner, options
         batches = learner.batches
         self.recipe = Recipe(
-            steps=max(1, round(options.epochs * batches.per_epoch / options.accumulate)),
-            accumulate=options.accumulate,
+            steps=max(1, round(options.epochs * batches.per_epoch)),
             learning_rate=options.learning_rate,
-            dtype=options.dtype,
         )
         self._folder, self._best = folder, folder / "best"
         self._checkpoint = folder / "checkpoint.safetensors"
