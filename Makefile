@@ -51,7 +51,7 @@ bench: $(STAMP)
 		--dtype float32
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
 		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 \
-		--save lab/results/bench-demo.md
+		> lab/results/bench-demo.md
 
 test: $(STAMP)
 	$(TESTED) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"

@@ -10,10 +10,9 @@ from measured import block, measured
 
 from tokalign.cli.bench_tables import (
     HEAD,
-    aligned,
     as_object,
     cells,
-    markdown,
+    markdown_rows,
 )
 from tokalign.evaluate.comparison import Comparison, compare
 from tokalign.evaluate.measurements import BASELINES, Condition
@@ -41,8 +40,8 @@ def comparisons(draw: st.DrawFn) -> Comparison:
 
 @given(comparisons())
 def test_tables_have_all_rows_and_columns(comparison: Comparison) -> None:
-    lines = aligned([HEAD, *map(cells, comparison.overall)]).splitlines()
-    assert len(lines) == 1 + len(comparison.overall)
-    tables = [line for line in markdown(comparison, ABOUT).splitlines() if line.startswith("|")]
-    assert all(line.count("|") == len(HEAD) + 1 for line in tables)
+    lines = markdown_rows(HEAD, map(cells, comparison.overall))
+    assert len(lines) == 2 + len(comparison.overall)
+    assert {line.count("|") for line in lines} == {len(HEAD) + 1}
+    assert len(set(map(len, lines))) == 1, "aligned"
     assert json.loads(json.dumps(as_object(comparison, ABOUT), allow_nan=False))["about"] == ABOUT

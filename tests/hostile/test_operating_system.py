@@ -253,7 +253,6 @@ OUTPUTS = {
         "build --target TARGET --draft DRAFT --alignment-only a.txt --output"
     ),
     "build --workspace": [*BUILD, "elsewhere", "--workspace"],
-    "bench --save": [*COMMANDS["bench"], "--save"],
     "calibrate --output": [*COMMANDS["calibrate"], "--refresh", "--output"],
     "decode --html": [*COMMANDS["decode"], "--html"],
 }
@@ -261,7 +260,6 @@ FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
 
 
 ENDINGS = {
-    "bench --save": ".md",
     "calibrate --output": ".json",
     "decode --html": ".html",
 }

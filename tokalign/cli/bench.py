@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign import __version__
-from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.bench_options import OPTIONS, Options, PromptText, check_conditions, read_prompts
-from tokalign.cli.command import Command, flag_of, was_typed
+from tokalign.cli.command import Command
 from tokalign.cli.language import language_of_model
 from tokalign.cli.output import echo, print_json, progress
 from tokalign.evaluate.measurements import (
@@ -38,7 +36,7 @@ def command(**given: Any) -> None:
     FILEs are prompts; without them, those that come with tokalign. Each
     output is compared with that of plain decoding, id by id (equal in float32). Plain decoding is
     measured twice: a condition is called faster only where it clears the second one, the control.
-    With --text nothing but a draft model is run.
+    With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
     """
     options = Options(**given)
     check_conditions(options)
@@ -47,37 +45,21 @@ def command(**given: Any) -> None:
 
         show_texts(options)
         return
-    if options.save is not None:
-        require_writable(options.save)
     about, measurements = _measured(options)
     from tokalign.cli import bench_tables as tables
     from tokalign.evaluate.comparison import compare
 
     comparison = compare(measurements)
-    about = {"command": _command_line(click.get_current_context()), **about}
-    if options.save is not None:
-        write_file(options.save, tables.markdown(comparison, about))
     if options.as_json:
         print_json(tables.as_object(comparison, about))
     else:
-        echo(tables.aligned([tables.HEAD, *map(tables.cells, comparison.overall)]), nl=False)
+        rows = map(tables.cells, comparison.overall)
+        echo("\n".join(tables.markdown_rows(tables.HEAD, rows)))
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
-
-
-def _command_line(context: click.Context) -> str:
-    """The command as typed, for repeating it."""
-    words = ["tokalign", "bench"]
-    for option in context.command.params:
-        if was_typed(context, option) and option.name not in ("as_json", "quiet"):
-            value = context.params[option.name or ""]
-            flag = [flag_of(option)] if isinstance(option, click.Option) else []
-            for one in value if isinstance(value, tuple) else (value,):
-                words += flag if one is True else [*flag, str(one)]
-    return shlex.join(words)
 
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement]]:

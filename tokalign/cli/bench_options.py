@@ -12,7 +12,7 @@ import click
 
 from tokalign.build.sources import require_regular
 from tokalign.build.text_files import TextFile
-from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, FilePath, FiniteRange, Option
+from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, FiniteRange, Option
 from tokalign.cli.options import (
     ALIGNMENT,
     DICTIONARY,
@@ -55,7 +55,6 @@ class Options:
     language: tuple[str, ...]
     alignment: Path | None
     curves: tuple[str, ...]
-    save: Path | None
     as_json: bool
     quiet: bool
 
@@ -132,12 +131,6 @@ OPTIONS = (
         multiple=True,
         metavar="CURVE",
         needs="--text",
-    ),
-    Option(
-        "--save",
-        "Also write the tables, one per set of prompts, as Markdown.",
-        type=FilePath(".md"),
-        excludes="--text",
     ),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )

@@ -1,4 +1,4 @@
-"""A comparison as text: aligned columns, Markdown or JSON."""
+"""A comparison as a Markdown table, and as JSON."""
 
 from __future__ import annotations
 
@@ -37,36 +37,20 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Align columns for a terminal; the first `TEXT_COLUMNS` are text, the others numbers."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join(
-        "  ".join(
+def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table, aligned: the first `TEXT_COLUMNS` are text, others numbers."""
+    lines = [head, *rows]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    dashes = ["-" * width for width in widths]
+    rule = [*dashes[:TEXT_COLUMNS], *(f"{dash[1:]}:" for dash in dashes[TEXT_COLUMNS:])]
+    padded = [
+        [
             cell.ljust(width) if column < TEXT_COLUMNS else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for row in rows
-    )
-
-
-def markdown(comparison: Comparison, about: Mapping[str, Any]) -> str:
-    """List the settings, then a table over all prompts and one per set."""
-    parts = ["".join(f"* {name}: {value}\n" for name, value in about.items())]
-    for name, rows in {"all": comparison.overall, **comparison.sets}.items():
-        parts.append(f"\n## {name}: {rows[0].prompts if rows else 0} prompts\n\n")
-        parts.append(_markdown_table(rows))
-    return "".join(parts)
-
-
-def _markdown_table(rows: Sequence[Row]) -> str:
-    return "".join(line + "\n" for line in markdown_rows(HEAD, map(cells, rows)))
-
-
-def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table; the first `TEXT_COLUMNS` are text, the others numbers."""
-    rule = ["---"] * TEXT_COLUMNS + ["--:"] * (len(head) - TEXT_COLUMNS)
-    return [f"| {' | '.join(row)} |" for row in [head, rule, *rows]]
+        ]
+        for row in lines
+    ]
+    return [f"| {' | '.join(row)} |" for row in [padded[0], rule, *padded[1:]]]
 
 
 def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.assemble import choose_drafting, keep_loaded, load_models
 from tokalign.cli.bench_options import Options, read_texts
-from tokalign.cli.bench_tables import aligned
+from tokalign.cli.bench_tables import markdown_rows
 from tokalign.cli.output import echo, print_json, progress
 from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
 from tokalign.errors import UsageError
@@ -73,7 +73,7 @@ def show_texts(options: Options) -> None:
         )
         for one, statistics in found.items()
     ]
-    echo(aligned([head, *rows]), nl=False)
+    echo("\n".join(markdown_rows(head, rows)))
 
 
 class _Estimate:
