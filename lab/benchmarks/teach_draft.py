@@ -21,8 +21,8 @@ from tokalign.runtime.translation.base import Pair
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.labellers import NextIds
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions, Loss
-from tokalign.train.run import Evaluation
-from tokalign.train.teaching import teach
+from tokalign.train.run import Evaluation, fit
+from tokalign.train.teaching import DraftLearner
 
 VARIANTS: dict[str, tuple[Kind, tuple[Loss, ...]]] = {
     "text": ("greedy", ("text",)),
@@ -72,7 +72,7 @@ def main(
         labels = label_corpus(
             teacher, Corpus(corpus), place, options, labeller=NextIds, stage=stage
         )
-        fit = FitOptions(
+        how = FitOptions(
             epochs=1,
             batch=batch,
             learning_rate=learning_rate,
@@ -81,17 +81,9 @@ def main(
             losses=losses,
             lora=lora,
         )
-        trained = teach(
-            taught,
-            Pair(teacher.tokenizer, taught.tokenizer),
-            labels,
-            workspace / name,
-            place,
-            fit,
-            window=options.window,
-            stage=stage,
-            report=partial(tell, name),
-        )
+        pair = Pair(teacher.tokenizer, taught.tokenizer)
+        learner = DraftLearner(taught, pair, labels, how, options.window)
+        trained = fit(learner, workspace / name, place, stage=stage, report=partial(tell, name))
         echo(f"{name}: {trained.best:.3f} of the first guesses are right")
 
 

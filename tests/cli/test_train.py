@@ -138,6 +138,9 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
     target: Path, corpus: Path, tmp_path: Path
 ) -> None:
     draft, output = write_model(tmp_path / "draft", vocabulary_size=300), tmp_path / "taught"
+    own = ["--target", str(target), "--draft", str(draft), "--output", str(draft)]
+    with pytest.raises(UsageError, match="give another --output"):
+        CliRunner().invoke(command, [*own, str(corpus)], catch_exceptions=False)
     pair = ["--target", str(target), "--draft", str(draft), "--output", str(output)]
     dry = [*pair, str(corpus), *TEACHING, "--dry-run", "--json"]
     estimated = json.loads(CliRunner().invoke(command, dry, catch_exceptions=False).stdout)

@@ -26,7 +26,8 @@ from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.labellers import FutureIds, NextIds
 from tokalign.train.labels import Batches
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
-from tokalign.train.teaching import teach
+from tokalign.train.run import fit
+from tokalign.train.teaching import DraftLearner
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
 LABELS = LabelOptions(positions=128, held_out=0, window=128)
@@ -83,7 +84,7 @@ def test_it_bounds_what_teaching_really_holds(tmp_path: Path, lora: int | None) 
     mx.clear_cache()
     mx.reset_peak_memory()
     pair, place = Pair(theirs, taught.tokenizer), tmp_path / "taught"
-    teach(taught, pair, labelled, place, tmp_path / "work", options, window=128)
+    fit(DraftLearner(taught, pair, labelled, options, 128), place, tmp_path / "work")
     peak = mx.get_peak_memory() - others
     assert found.training_memory / 3 < peak < 1.1 * found.training_memory
 

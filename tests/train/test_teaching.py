@@ -15,7 +15,6 @@ from polish import SENTENCES
 from random_models import write_model
 
 from tokalign.build.corpus import Corpus
-from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
@@ -24,8 +23,8 @@ from tokalign.train.labellers import NextIds
 from tokalign.train.labels import Labels
 from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading, texts_of
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
-from tokalign.train.run import Evaluation
-from tokalign.train.teaching import loss_of, marginals, teach
+from tokalign.train.run import Evaluation, fit
+from tokalign.train.teaching import DraftLearner, loss_of, marginals
 
 WINDOW = 32
 FIT = FitOptions(
@@ -121,7 +120,7 @@ def taught(
     folders: tuple[Path, Path],
     corpus: Corpus,
     place: Path,
-    fit: FitOptions = FIT,
+    options: FitOptions = FIT,
     *,
     kind: Kind = "text",
     kill_at: int = -1,
@@ -130,19 +129,13 @@ def taught(
 
     target: LanguageModel[TargetId] = LanguageModel.from_folder(folders[0])
     draft: LanguageModel[Any] = LanguageModel.from_folder(folders[1])
-    options = LabelOptions(
-        positions=512, held_out=64, window=WINDOW, labelling=Labelling(kind=kind)
-    )
-    labels = label_corpus(target, corpus, place / "work", options, labeller=NextIds)
+    wanted = LabelOptions(positions=512, held_out=64, window=WINDOW, labelling=Labelling(kind=kind))
+    labels = label_corpus(target, corpus, place / "work", wanted, labeller=NextIds)
     found: list[Evaluation] = []
-    teach(
-        draft,
-        Pair(target.tokenizer, draft.tokenizer),
-        labels,
+    fit(
+        DraftLearner(draft, Pair(target.tokenizer, draft.tokenizer), labels, options, WINDOW),
         place / "draft",
         place / "work",
-        fit,
-        window=WINDOW,
         stage=killed_when(lambda label, done: label == "training" and done == kill_at),
         report=found.append,
     )
@@ -153,15 +146,15 @@ def taught(
 def test_it_learns_and_goes_on_where_it_was_killed(
     folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, lora: int | None
 ) -> None:
-    fit = replace(FIT, lora=lora)
-    found = taught(folders, corpus, tmp_path / "whole", fit)
+    options = replace(FIT, lora=lora)
+    found = taught(folders, corpus, tmp_path / "whole", options)
     assert found[-1].loss < (0.85 if lora is None else 0.95) * found[0].loss
     if lora is None:
         assert found[-1].accepted_per_round > 0.05 > found[0].accepted_per_round
     for at in (9, 23):
         with pytest.raises(Killed):
-            taught(folders, corpus, tmp_path / "parts", fit, kill_at=at)
-    rest = taught(folders, corpus, tmp_path / "parts", fit)
+            taught(folders, corpus, tmp_path / "parts", options, kill_at=at)
+    rest = taught(folders, corpus, tmp_path / "parts", options)
     assert rest[1:] == found[-len(rest) + 1 :]
     assert 1 < len(rest) < len(found)
     assert files(tmp_path / "parts" / "draft") == files(tmp_path / "whole" / "draft")
@@ -173,14 +166,6 @@ def test_it_learns_and_goes_on_where_it_was_killed(
 def test_what_the_target_finds_probable_is_learned(
     folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, loss: Any
 ) -> None:
-    fit = replace(FIT, losses=(loss,), epochs=3)
-    found = taught(folders, corpus, tmp_path, fit, kind="greedy")
+    options = replace(FIT, losses=(loss,), epochs=3)
+    found = taught(folders, corpus, tmp_path, options, kind="greedy")
     assert found[-1].loss < 0.98 * found[0].loss
-
-
-def test_the_draft_models_own_folder_is_not_written(
-    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path
-) -> None:
-    (tmp_path / "draft").symlink_to(folders[1])
-    with pytest.raises(UsageError, match="give another --output"):
-        taught(folders, corpus, tmp_path)

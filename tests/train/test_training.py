@@ -22,8 +22,8 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 from tokalign.train.fit import Course
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import FitOptions, Labelling, LabelOptions
-from tokalign.train.run import Evaluation, Trained
-from tokalign.train.training import fit_drafter
+from tokalign.train.run import Evaluation, Trained, fit
+from tokalign.train.training import RecurrentLearner
 
 LABELS = LabelOptions(positions=400, held_out=64, window=32)
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
@@ -50,7 +50,7 @@ def train(
     target: LanguageModel[Any],
     corpus: Corpus,
     folder: Path,
-    fit: FitOptions = FIT,
+    options: FitOptions = FIT,
     *,
     kill: Callable[[str, int], bool] = lambda _label, _done: False,
     report: Callable[[Evaluation], None] = lambda _: None,
@@ -60,16 +60,8 @@ def train(
     stage = killed_when(kill)
     workspace = folder / "workspace"
     labelled = label_corpus(target, corpus, workspace, LABELS, stage=stage)
-    return fit_drafter(
-        target,
-        config(target),
-        labelled,
-        folder / "drafter",
-        workspace,
-        fit,
-        stage=stage,
-        report=report,
-    )
+    learner = RecurrentLearner(target, config(target), labelled, options)
+    return fit(learner, folder / "drafter", workspace, stage=stage, report=report)
 
 
 @pytest.fixture(scope="module")

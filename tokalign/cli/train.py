@@ -1,6 +1,6 @@
 """`tokalign train`: a recurrent drafter for a target, or a draft model taught by it, from a corpus.
 
-Its two steps are `label_corpus` and `fit_drafter` or `teach` of `tokalign/train/`; `estimate.py`
+Its two steps are `label_corpus` and `fit` of `tokalign/train/`; `estimate.py`
 there says what they will take.
 """
 
@@ -160,7 +160,7 @@ def command(
     from tokalign.build.corpus import Corpus
 
     corpus = Corpus(files, field=field)
-    shape = None if draft is None else _draft_shape(draft)
+    shape = None if draft is None else _draft_shape(draft, output)
     labels = _label_options(given)
     fit = _fit_options(given, shape, future=labels.labelling.future)
     tell = partial(note, quiet=quiet)
@@ -178,8 +178,10 @@ def command(
     from tokalign.runtime.translation.base import Pair
     from tokalign.train.labelled_corpus import label_corpus
     from tokalign.train.labellers import FutureIds, NextIds
-    from tokalign.train.teaching import teach
-    from tokalign.train.training import fit_drafter
+    from tokalign.train.run import Learner
+    from tokalign.train.run import fit as train
+    from tokalign.train.teaching import DraftLearner
+    from tokalign.train.training import RecurrentLearner
 
     make_folder(output)
     [model] = load_models(
@@ -204,20 +206,24 @@ def command(
         + _shortfall(labelled_positions, labels.positions)
         + f"; labels and state in {workspace}"
     )
-    run: dict[str, Any] = {
-        "stage": partial(show, unit="steps"),
-        "report": _Reporter(tell, fit.batch),
-    }
+    learner: Learner[Any]
     if draft is None:
         ends = TargetEnds.of(model.model)
         config = _drafter_config(given, ends.hidden_size, ends.vocabulary_size)
-        trained = fit_drafter(model, config, labelled, output, workspace, fit, **run)
+        learner = RecurrentLearner(model, config, labelled, fit)
     else:
         theirs, width = model.tokenizer, labels.window
         del model  # large, and not needed any more
         [taught] = load_models([draft], dtype=dtype, trust_remote_code=trust_remote_code)
         pair = Pair(theirs, taught.tokenizer)
-        trained = teach(taught, pair, labelled, output, workspace, fit, window=width, **run)
+        learner = DraftLearner(taught, pair, labelled, fit, window=width)
+    trained = train(
+        learner,
+        output,
+        workspace,
+        stage=partial(show, unit="steps"),
+        report=_Reporter(tell, fit.batch),
+    )
     kind = "drafter" if draft is None else "draft"
     tell(f"{kind} -> {output}; the labels stay in {workspace} for other runs")
     result = {"target": target, **_as_json(trained, output, kind)}
@@ -227,12 +233,17 @@ def command(
         echo(table(result.items()))
 
 
-def _draft_shape(draft: str) -> ModelShape:
-    """The sizes of the draft model; nothing is loaded."""
+def _draft_shape(draft: str, output: Path) -> ModelShape:
+    """The sizes of the draft model; nothing is loaded.
+
+    Raises: UsageError for an output that is the draft model's own folder.
+    """
     from tokalign.names.registry import resolve_model
     from tokalign.train.estimate import ModelShape
 
     place = resolve_model(draft)
+    if output.resolve() == place.folder.resolve():
+        raise UsageError(f"{output} is the draft model's own folder; give another --output")
     return ModelShape.from_folder(place.folder)
 
 

@@ -32,6 +32,11 @@ class Learner(Protocol[B]):
     """What a run trains, and on what."""
 
     @property
+    def options(self) -> FitOptions:
+        """How it is trained."""
+        ...
+
+    @property
     def module(self) -> Any:
         """The model whose trainable parameters are trained."""
         ...
@@ -107,7 +112,6 @@ def fit(
     learner: Learner[Any],
     output: Path,
     workspace: Path,
-    options: FitOptions,
     *,
     stage: Stage = silent,
     report: Callable[[Evaluation], None] = lambda _: None,
@@ -118,10 +122,10 @@ def fit(
     Raises: as `Learner.save` and `read_checkpoint`; UsageError where training diverges, and while
         another process does the same run.
     """
-    identity = json.dumps([learner.identity, asdict(options)], sort_keys=True)
+    identity = json.dumps([learner.identity, asdict(learner.options)], sort_keys=True)
     folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
     with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
-        run = _Run(learner, folder, options)
+        run = _Run(learner, folder)
         with stage(run.recipe.steps, "training") as advance:
             advance(run.progress.step)
             while not run.is_over:
@@ -145,8 +149,9 @@ class _Run:
     progress, course: its state. folder: where it lies. Other arguments, errors: see `fit`.
     """
 
-    def __init__(self, learner: Learner[Any], folder: Path, options: FitOptions) -> None:
-        self._learner, self._options = learner, options
+    def __init__(self, learner: Learner[Any], folder: Path) -> None:
+        self._learner, self._options = learner, learner.options
+        options = learner.options
         batches = learner.batches
         self.recipe = Recipe(
             steps=max(1, round(options.epochs * batches.per_epoch)),

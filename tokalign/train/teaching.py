@@ -22,8 +22,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from tokalign.atomic_file import appearing, unwritable, write_file
-from tokalign.build.corpus import Stage, silent
-from tokalign.errors import CorpusError, UsageError
+from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.target_session import find_head
 from tokalign.runtime.mlx.weights import content_fingerprint, twin_of, vocabulary_size
@@ -34,7 +33,6 @@ from tokalign.train.covers import Covers
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, Reading, texts_of
 from tokalign.train.options import FitOptions
-from tokalign.train.run import Evaluation, Trained, fit
 
 WEIGHTS, TOLD = "model.safetensors", "training.json"
 _WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", TOLD
@@ -91,32 +89,12 @@ def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
     return sum(found) / len(found)
 
 
-def teach(
-    draft: LanguageModel[DraftId],
-    pair: Pair,
-    labels: LabelledCorpus,
-    output: Path,
-    workspace: Path,
-    options: FitOptions,
-    *,
-    window: int,
-    stage: Stage = silent,
-    report: Callable[[Evaluation], None] = lambda _: None,
-) -> Trained:
-    """Train a draft model on labels and write it into `output`, in the number format of its files.
+class DraftLearner:
+    """A draft model and its labels (`Learner`); it is written in the number format of its files.
 
     labels: as `NextIds` makes them of windows of this length. The model is changed in place.
-    Raises: CorpusError where the draft model's tokenizer cannot read the texts; UsageError for an
-        output that is the draft model's own folder; as `fit`.
+    Raises: CorpusError where the draft model's tokenizer cannot read the texts.
     """
-    if draft.folder is None or output.resolve() == draft.folder.resolve():
-        raise UsageError(f"{output} is the draft model's own folder; give another --output")
-    learner = _DraftLearner(draft, pair, labels, options, window)
-    return fit(learner, output, workspace, options, stage=stage, report=report)
-
-
-class _DraftLearner:
-    """See `Learner`; arguments as of `teach`."""
 
     def __init__(
         self,
@@ -126,7 +104,7 @@ class _DraftLearner:
         options: FitOptions,
         window: int,
     ) -> None:
-        self._draft, self._losses, self._recipe = draft, options.losses, labels.recipe
+        self._draft, self.options, self._recipe = draft, options, labels.recipe
         self.module = model = draft.model
         self.identity = [content_fingerprint(model), labels.recipe]
         size = vocabulary_size(model)
@@ -156,17 +134,16 @@ class _DraftLearner:
             linear_to_lora_layers(model, len(model.layers), config)
 
     def loss(self, batch: Lesson) -> Array:
-        """See `Learner`."""
         read, candidates = mx.array(batch.read), mx.array(batch.candidates)
         if self._head is None:
             logits = self.module(read).reshape(read.size, -1)[:, candidates]
         else:
             hidden = self._body(read).reshape(read.size, -1)
             logits = hidden @ self._head(candidates).T
-        return loss_of(logits.astype(mx.float32), batch, self._losses)
+        return loss_of(logits.astype(mx.float32), batch, self.options.losses)
 
     def measure(self) -> tuple[float, ...]:
-        """See `Learner`. A guess is the most probable next target token, by covers."""
+        """A guess is the most probable next target token, by covers."""
         right = found = 0
         for text, reading in self._held_out:
             rows = np.array(self.module(mx.array([reading.ids]))[0].astype(mx.float32))
@@ -178,9 +155,9 @@ class _DraftLearner:
         return (right / max(1, found),)
 
     def save(self, folder: Path, told: Mapping[str, Any]) -> None:
-        """See `Learner`. LoRA adapters are fused."""
+        """LoRA adapters are fused."""
         own = self._draft.folder
-        assert own is not None, "`teach` asks for it"
+        assert own is not None, "it was loaded from a folder"
         dtype = _number_format(own)
         fused = twin_of(self.module, lambda module: module.fuse() if _is_lora(module) else None)
         weights = {
@@ -195,7 +172,6 @@ class _DraftLearner:
             mx.save_safetensors(file, weights, {"format": "mlx"})
 
     def publish(self, best: Path, output: Path) -> None:
-        """See `Learner`."""
         _copy(best, output)
         for name in (TOLD, WEIGHTS):
             with appearing(output / name) as temporary:

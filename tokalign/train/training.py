@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import Stage, silent
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
@@ -21,7 +20,6 @@ from tokalign.train.fit import loss_of
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Batch, Batches, Labels
 from tokalign.train.options import FitOptions
-from tokalign.train.run import Evaluation, Trained, fit
 
 _ROWS = 256
 
@@ -56,28 +54,11 @@ def _right(
     return right
 
 
-def fit_drafter(
-    target: LanguageModel[TargetId],
-    config: DrafterConfig,
-    labels: LabelledCorpus,
-    output: Path,
-    workspace: Path,
-    options: FitOptions,
-    *,
-    stage: Stage = silent,
-    report: Callable[[Evaluation], None] = lambda _: None,
-) -> Trained:
-    """Train a drafter on labels and write the best one into `output`, in float16.
+class RecurrentLearner:
+    """A recurrent drafter and its labels (`Learner`); it is written in float16.
 
-    report: called after every evaluation.
-    Raises: as `Batches`, `save_drafter` and `fit`.
+    Raises: as `Batches`.
     """
-    learner = _RecurrentLearner(target, config, labels, options)
-    return fit(learner, output, workspace, options, stage=stage, report=report)
-
-
-class _RecurrentLearner:
-    """See `Learner`; arguments as of `fit_drafter`."""
 
     def __init__(
         self,
@@ -86,7 +67,7 @@ class _RecurrentLearner:
         labels: LabelledCorpus,
         options: FitOptions,
     ) -> None:
-        self._target, self._labels = target, labels
+        self._target, self._labels, self.options = target, labels, options
         self._fingerprints = target_fingerprints(target)
         self.identity = [config.to_json(), labels.recipe]
         self.positions = len(labels.training.ids)
@@ -101,20 +82,16 @@ class _RecurrentLearner:
         self.module = RecurrentDrafter(config, TargetEnds.of(target.model))
 
     def loss(self, batch: Batch) -> Array:
-        """See `Learner`."""
         return loss_of(self.module, batch)
 
     def measure(self) -> tuple[float, ...]:
-        """See `Learner`."""
         return measure_acceptance(self.module, self._labels.held_out)
 
     def save(self, folder: Path, told: Mapping[str, Any]) -> None:
-        """See `Learner`."""
         told = {**told, **{name: self._labels.recipe[name] for name in ("labelling", "corpus")}}
         save_drafter(folder, self.module, self._fingerprints, told)
 
     def publish(self, best: Path, output: Path) -> None:
-        """See `Learner`. The result is in float16."""
         drafter = load_drafter(best, self._target)
         drafter.set_dtype(mx.float16)
         save_drafter(output, drafter, self._fingerprints, read_drafter_config(best)["training"])
