@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +42,16 @@ from tokalign.cli.generation import (
 )
 from tokalign.cli.markdown import Markdown
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
-from tokalign.cli.output import for_stdout, note, progress, safe_json, tell, visible, write
+from tokalign.cli.output import (
+    for_stdout,
+    note,
+    progress,
+    read_text_file,
+    safe_json,
+    tell,
+    visible,
+    write,
+)
 from tokalign.cli.settings import Settings
 from tokalign.cli.wrapping import Wrapper
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
@@ -104,15 +112,13 @@ def command(**given: Any) -> None:
     """
     options, prompts = take(Options, given), take(PromptOptions, given)
     noted = partial(note, quiet=options.quiet)
-    measure = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
+    measure: dict[str, Any] = {}
+    if options.calibrate:
+        measure["before_costs"] = partial(_calibrate, quiet=options.quiet)
     entries = open_entries(history_file() if options.history else None)
-    decoder = load(given, before_costs=measure, note=noted)
+    decoder = load(given, **measure, note=noted)
     noted("/help lists the commands, Ctrl-D leaves")
     Chat(decoder, prompts, options).run(entries)
-
-
-def _nothing(_target: Any, _drafts: Any) -> None:
-    """What is done before the costs of passes are looked up if none are to be measured."""
 
 
 def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
@@ -211,7 +217,9 @@ class Chat:
                 write_file(path, dialogue.to_json())
                 self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
             case "load":
-                dialogue = self._dialogue = _read_dialogue(as_path(entry.argument))
+                path = as_path(entry.argument)
+                text = read_text_file(path, str(path), "give a file that /save wrote")
+                dialogue = self._dialogue = Dialogue.from_json(text, name=str(path))
                 self._tell(f"{len(dialogue.messages)} messages from {entry.argument}")
                 if dialogue.awaits_answer:
                     self._tell("the last one has no answer yet; /retry asks for it")
@@ -435,13 +443,3 @@ def _columns() -> int:
         return os.get_terminal_size(sys.stdout.fileno()).columns
     except OSError:
         return 80
-
-
-def _read_dialogue(path: Path) -> Dialogue:
-    try:
-        return Dialogue.from_json(path.read_text("utf-8"), name=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise UsageError(f"{path} cannot be read ({reason}); give a file that /save wrote") from (
-            error
-        )

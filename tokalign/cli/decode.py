@@ -15,7 +15,15 @@ from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.command import FILE, Command, FilePath, Option
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text, take
-from tokalign.cli.output import for_stdout, note, print_json, reading_stdin, tell, write
+from tokalign.cli.output import (
+    for_stdout,
+    note,
+    print_json,
+    read_text_file,
+    reading_stdin,
+    tell,
+    write,
+)
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,12 +123,9 @@ def _read_schema(path: Path) -> Grammar:
     """Raises: UsageError for what is no JSON schema, or uses what cannot be enforced."""
     from tokalign.runtime.grammar import Grammar
 
+    text = read_text_file(path, f"--json-schema {path}", "give a file with a JSON schema")
     try:
-        return Grammar.json_schema(path.read_text("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--json-schema {path} is not UTF-8") from error
-    except OSError as error:
-        raise UsageError(f"--json-schema {path} cannot be read: {error.strerror}") from error
+        return Grammar.json_schema(text)
     except UsageError as error:
         raise UsageError(f"--json-schema {path}: {error}") from error
 
@@ -160,14 +165,8 @@ def read_prompt(given: str) -> str:
         return given
     if given.startswith("@@"):
         return given[1:]
-    try:
-        return as_path(given[1:]).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise UsageError(
-            f"the prompt file {given[1:]} cannot be read ({reason}); give a text file, or write "
-            f"@{given} for a prompt that begins with an @"
-        ) from error
+    remedy = f"give a text file, or write @{given} for a prompt that begins with an @"
+    return read_text_file(as_path(given[1:]), f"the prompt file {given[1:]}", remedy)
 
 
 def _read_stdin() -> str:

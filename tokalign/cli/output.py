@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, TextIO
 
 from tokalign.errors import StdoutError, UsageError
@@ -78,6 +79,18 @@ def reading_stdin(remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"stdin cannot be read ({error.strerror or error}); {remedy}") from error
+
+
+def read_text_file(path: Path, shown: str, remedy: str) -> str:
+    """A text that was named on the command line. Raises: UsageError.
+
+    shown: what the error calls it. remedy: what to do instead.
+    """
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise UsageError(f"{shown} cannot be read ({reason}); {remedy}") from error
 
 
 def unwritten(error: OSError) -> StdoutError:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokalign.cli.page import Html, bar, details, figures, page, section, table, tag
+from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import ratio
 from tokalign.tokenizer.vocabulary import Vocabulary
@@ -150,7 +150,6 @@ def run_page(run: Run) -> str:
         figures(_figures(run, tokens)),
         section("Text", _legend(tokens), text, note=_HOW_TO_READ),
         section("Sources", _sources(run)),
-        section("Accepted tokens per proposal", _histogram(run)),
         details("Every round", _rounds(run)),
         introduction=_introduction(run.figures),
     )
@@ -219,16 +218,6 @@ def _sources(run: Run) -> Html:
         for source, count in sorted(proposed.items())
     ]
     return table(("source", "proposed", "accepted", "acceptance", "of the text"), rows)
-
-
-def _histogram(run: Run) -> Html:
-    found = Counter(one.accepted for one in run.rounds if one.tree)
-    longest = max(found.values(), default=1)
-    rows = (
-        (str(n), bar(found[n] / longest), f"{found[n]:,}")
-        for n in range(max(found, default=-1) + 1)
-    )
-    return table(("tokens accepted of a proposal", "", "rounds"), rows, text_columns=2)
 
 
 def _rounds(run: Run) -> Html:

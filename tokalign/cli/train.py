@@ -122,13 +122,6 @@ _OPTIONS = (
         default=20,
         rare=True,
     ),
-    Option(
-        "--patience",
-        "Stop after so many evaluations without a better one; 0 is never.",
-        type=FROM_0,
-        default=4,
-        rare=True,
-    ),
     Option("--seed", "Seed of what is drawn.", type=click.IntRange(0, MOST_SEED), default=0),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
@@ -283,8 +276,8 @@ def _fit_options(given: dict[str, Any], draft: ModelShape | None, *, future: int
             f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
             f"asks for; give more than {most}, or 0 for the whole vocabulary"
         )
-    unbounded = {name: given[name] or None for name in ("candidates", "patience")}
-    return take(FitOptions, given | unbounded)
+    given["candidates"] = given["candidates"] or None
+    return take(FitOptions, given)
 
 
 def _drafter_config(given: dict[str, Any], hidden_size: int, vocabulary_size: int) -> DrafterConfig:
