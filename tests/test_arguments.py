@@ -24,6 +24,8 @@ def test_a_home_is_expanded_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOME", "/home/ala")
     assert as_path("~/kot") == Path("/home/ala/kot")
     assert as_path(NOBODY) == Path(NOBODY)
+    with pytest.raises(TokalignError, match=NOBODY):
+        read_curve(NOBODY)
 
 
 def test_an_empty_path_is_not_the_current_folder() -> None:
@@ -53,11 +55,6 @@ def test_a_home_of_nobody_is_a_path_that_is_not_there(line: str) -> None:
     error = CliRunner().invoke(group, line.split()).exception
     assert isinstance(error, TokalignError), error
     assert "~no-such-user" in str(error)
-
-
-def test_so_is_the_one_of_a_curve() -> None:
-    with pytest.raises(TokalignError, match="~no-such-user"):
-        read_curve(NOBODY)
 
 
 DEEP = "[" * 100_000

@@ -28,7 +28,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 MOST_READ_AGAIN = 8
 """A round that reads more ids again proposes nothing. It emits one id, so that no more passes are
 needed than if these ids were read in a pass of their own. With 4 and 12 decoding took longer, if a
-row costs 5 to 24 % of a pass (`lab/benchmarks/models.py --rows`)."""
+row costs 5 to 24 % of a pass (`lab/results/cache-rows.md`)."""
 
 
 def _none(_: Sequence[TargetId]) -> int:

@@ -14,7 +14,7 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.mixing import Mixer, Mixing
 from tokalign.runtime.draft_length.learned_costs import Costs
-from tokalign.runtime.rounds import Context
+from tokalign.runtime.rounds import Context, Proposal
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -156,3 +156,18 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
     tree, _ = hybrid.offer(ids(7), 16, FREE_ROWS, answer=answer, spent=0.1)
     paths = {tuple(tree.ids[i] for i in tree.path_to(end)) for end in range(len(tree))}
     assert {(9, 4, 3), (1, 6, 8)} <= paths
+
+
+def test_nothing_is_proposed_where_a_row_costs_more_than_it_brings() -> None:
+    source = Fixed("a", {7: [1, 2]}, 0.5)
+    dear = Hybrid([source], costs=Costs(rows=(1.0, 1.6)))
+    assert dear.propose(Context(ids(7)), 9) == Proposal()
+    cheap = Hybrid([source], costs=Costs(rows=(1.0, 1.4)))
+    assert cheap.propose(Context(ids(7)), 9).tree.ids == (1,)
+
+
+def test_a_staircase_has_more_than_one_summit() -> None:
+    chain, pairs = Fixed("a", {7: [1, 2, 3, 4]}, 0.8), Costs(rows=(1.0, 1.9, 1.9, 1.9, 1.9))
+    for most, count in ((4, 4), (1, 0)):
+        tree, plan = Hybrid([chain]).offer(ids(7), most, pairs)
+        assert len(tree) == plan.length == count

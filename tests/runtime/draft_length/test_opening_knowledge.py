@@ -22,7 +22,6 @@ from tokalign.cost.store import store_curve
 from tokalign.runtime.draft_length.opening_knowledge import (
     knowledge_from,
     opening_knowledge,
-    shared_knowledge,
 )
 from tokalign.runtime.mlx.weights import machine_of, weight_bytes
 
@@ -142,11 +141,3 @@ def test_a_known_machine_begins_with_its_shipped_curve(
     curve = read_curve(name)
     assert known.costs.rows.table(8) == pytest.approx(curve.rows_at(128)[:8])
     assert device in said[0]
-
-
-def test_a_pair_shares_its_knowledge_with_nobody() -> None:
-    one, other = random_model(0), random_model(1)
-    known = shared_knowledge(one, other)
-    assert shared_knowledge(one, other) is known
-    assert shared_knowledge(one) is not known
-    assert shared_knowledge(other, one) is not known

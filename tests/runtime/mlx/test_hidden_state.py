@@ -40,14 +40,14 @@ def comes_from(model: Any) -> None:
         assert (np.diff(other[order]) >= -1e-4).all()
 
 
-@pytest.mark.parametrize("name", REPRESENTATIVES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in REPRESENTATIVES else pytest.mark.long)
+        for name in zoo.zoo()
+    ],
+)
 def test_states_give_the_logits(name: str) -> None:
-    comes_from(zoo.zoo_model(name))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [n for n in zoo.zoo() if n not in REPRESENTATIVES])
-def test_states_of_every_architecture_give_the_logits(name: str) -> None:
     model = zoo.zoo_model(name)
     if name in WITHOUT:
         with pytest.raises(IncompatibleError, match="without --drafter"):

@@ -114,3 +114,17 @@ def test_the_ends_may_be_quantized(shape: dict[str, Any]) -> None:
     _, found = drafter.step(drafter.initial_state(hidden), mx.array([4, 5]))
     spread = float(mx.std(expected))
     assert 0 < float(mx.max(mx.abs(found - expected))) < 0.2 * spread
+
+
+@pytest.mark.parametrize("wrong", ["width=0", "blocks=-1", "head=none", "head=factored", "rank=8"])
+def test_a_shape_that_makes_no_sense_is_refused(wrong: str) -> None:
+    name, _, value = wrong.partition("=")
+    shape = {"hidden_size": 8, "vocabulary_size": 9, "width": 8, "exit_width": 8}
+    with pytest.raises(ValueError):
+        DrafterConfig(**shape | {name: value if value.isalpha() else int(value)})
+
+
+def test_another_target_s_ends_are_refused(model: Any) -> None:
+    config = DrafterConfig(hidden_size=8, vocabulary_size=96, width=8, exit_width=8)
+    with pytest.raises(ValueError, match="H, V"):
+        RecurrentDrafter(config, TargetEnds.of(model))

@@ -8,12 +8,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 from random_models import random_model
 
 from tokalign.runtime.mlx import weights
-from tokalign.runtime.mlx.weights import Wiring, remedy
+from tokalign.runtime.mlx.weights import Wiring, default_dtype, remedy
+
+
+@pytest.mark.parametrize(("device", "expected"), [(mx.cpu, "float32"), (mx.gpu, None)])
+def test_a_cpu_computes_in_float32(
+    device: mx.DeviceType, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: SimpleNamespace(type=device))
+    assert default_dtype() == expected
 
 
 def test_overlapping_generations_set_the_wired_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
