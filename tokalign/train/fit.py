@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -23,10 +23,7 @@ from tokalign.atomic_file import appearing
 from tokalign.errors import BundleError
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.rounds import Array
-from tokalign.train.labels import Batch
-
-B = TypeVar("B")
-B_co = TypeVar("B_co", covariant=True)
+from tokalign.train.labels import B, Batch, Shuffled
 
 _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0
 """Shares of the steps in which the learning rate rises, and of its peak at the end; the norm that
@@ -59,19 +56,6 @@ class TrainingState:
     optimizer: Any
 
 
-class Numbered(Protocol[B_co]):
-    """Batches that are known by their numbers alone, so that runs resume anywhere."""
-
-    @property
-    def per_epoch(self) -> int:
-        """How many batches have each position at most once."""
-        ...
-
-    def __getitem__(self, number: int) -> B_co:
-        """The batch of a number, 0 or more."""
-        ...
-
-
 def begin(module: Any, recipe: Recipe) -> TrainingState:
     """The state before the first step."""
     weights = tree_map(lambda w: w.astype(mx.float32), module.trainable_parameters())
@@ -81,7 +65,7 @@ def begin(module: Any, recipe: Recipe) -> TrainingState:
 
 
 def make_step(
-    module: Any, batches: Numbered[B], recipe: Recipe, loss_of: Callable[[B], Array]
+    module: Any, batches: Shuffled[B], recipe: Recipe, loss_of: Callable[[B], Array]
 ) -> Callable[[TrainingState], tuple[TrainingState, Array]]:
     """A function that makes the next step; it returns the state after it, and its loss, in nats.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,10 +169,14 @@ class Batch:
     log_weights: NDArray[np.float32]
 
 
-class Shuffled:
-    """The numbers 0, 1, ... `count` - 1 in a random order that differs from epoch to epoch.
+B = TypeVar("B")
+"""A batch of a learner."""
 
-    They come `size` at a time, and such a part is known by its number alone. seed: of the order.
+
+class Shuffled(ABC, Generic[B]):
+    """Batches of `size` of the numbers 0, 1, ... `count` - 1, in an order that epochs differ in.
+
+    A batch is known by its number alone, so that runs resume anywhere. seed: of the order.
     """
 
     def __init__(self, count: int, size: int, seed: int) -> None:
@@ -180,11 +185,15 @@ class Shuffled:
 
     @property
     def per_epoch(self) -> int:
-        """How many parts have each number at most once."""
+        """How many batches have each position at most once."""
         return self.count // self.size
 
+    @abstractmethod
+    def __getitem__(self, number: int) -> B:
+        """The batch of a number, 0 or more."""
+
     def part(self, number: int) -> NDArray[np.intp]:
-        """The numbers of a part; after the last part of an epoch comes another epoch."""
+        """What a batch is made of; after the last batch of an epoch comes another epoch."""
         epoch, index = divmod(number, self.per_epoch)
         return self._order(epoch)[index * self.size : (index + 1) * self.size]
 
@@ -192,7 +201,7 @@ class Shuffled:
         return np.random.default_rng((self._seed, epoch)).permutation(self.count)
 
 
-class Batches(Shuffled):
+class Batches(Shuffled[Batch]):
     """The batches of a training run.
 
     size: positions of a batch. candidates: how many ids the softmax goes over, None for the whole
@@ -216,7 +225,6 @@ class Batches(Shuffled):
         self._candidates = candidates
 
     def __getitem__(self, number: int) -> Batch:
-        """The batch of a number, 0 or more."""
         rows = np.sort(self.part(number))
         ids = self._labels.ids[rows]
         following, correct = np.unique(ids[:, 1:], return_inverse=True)

@@ -141,7 +141,7 @@ class Lesson:
     own: Ids
 
 
-class Lessons(Shuffled):
+class Lessons(Shuffled[Lesson]):
     """The lessons of a training run.
 
     size: texts of a lesson. candidates: how many ids the softmax goes over besides all ids that the
@@ -174,7 +174,6 @@ class Lessons(Shuffled):
         return sum(len(reading.boundaries) for _, reading in self._texts)
 
     def __getitem__(self, number: int) -> Lesson:
-        """The lesson of a number, 0 or more."""
         sums = _Sums(self.covers)
         texts = [self._texts[i] for i in self.part(number)]
         length = max(len(reading.ids) for _, reading in texts)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from mlx.utils import tree_flatten
 
@@ -22,10 +22,9 @@ from tokalign.atomic_file import locked
 from tokalign.build.corpus import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import Array
-from tokalign.train.fit import Numbered, Recipe, begin, make_step, read_checkpoint, write_checkpoint
+from tokalign.train.fit import Recipe, begin, make_step, read_checkpoint, write_checkpoint
+from tokalign.train.labels import B, Shuffled
 from tokalign.train.options import FitOptions
-
-B = TypeVar("B")
 
 
 class Learner(Protocol[B]):
@@ -42,7 +41,7 @@ class Learner(Protocol[B]):
         ...
 
     @property
-    def batches(self) -> Numbered[B]:
+    def batches(self) -> Shuffled[B]:
         """What it learns from."""
         ...
 
