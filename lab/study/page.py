@@ -13,7 +13,7 @@ from lab.study.figures import BUCKETS, Group, Row, bucket_name
 from lab.study.glossary import WORDS, meanings
 from lab.study.result import Figures, Result
 from tokalign.cli.bench_tables import markdown_rows
-from tokalign.cli.page import Html, bar, details, figures, page, section, table
+from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 
@@ -139,6 +139,11 @@ _EXPECTED = (
 )
 
 
+def _bar(share: float) -> Html:
+    """A lying bar that is this share of the widest one."""
+    return tag("div", class_="bar", style=f"width: {12 * share:.2f}rem")
+
+
 def _verdict(result: Result, overall: Group) -> str:
     """The fastest condition whose interval lies above the control's, if there is one."""
     control = next((r for r in overall.rows if r.condition.name == CONTROL), None)
@@ -202,7 +207,7 @@ def _speedups(group: Group) -> Html:
     rows = (
         (
             str(row.condition),
-            bar((row.speedup or 0.0) / longest),
+            _bar((row.speedup or 0.0) / longest),
             f"{row.speedup:.2f}",
             "–" if row.interval is None else f"{row.interval[0]:.2f}–{row.interval[1]:.2f}",
         )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 from saved_runs import rounds, run_of
 
-from tokalign.cli.page import Html, bar, details, figures, page, section, table, tag
+from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.cli.run_page import OUTCOMES, Run, run_page, shown_tokens
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
@@ -157,7 +157,7 @@ def test_attributes_are_named_as_in_html() -> None:
 def test_a_page_is_valid_and_needs_nothing(text: str) -> None:
     made = page(
         text,
-        section(text, figures({text: text}), bar(0.5), note=text),
+        section(text, figures({text: text}), note=text),
         details(text, table([text, text], [[text, Html("<b>1</b>")]])),
         introduction=text,
     )

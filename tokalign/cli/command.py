@@ -30,27 +30,30 @@ from click.core import ParameterSource
 from tokalign.arguments import shown
 from tokalign.errors import UsageError
 
+_EMPTY = "it is empty; give a name or a path."
+
 
 class FilePath(click.Path):
     """click's type of a path, as `pathlib.Path`; an empty one is refused.
 
-    kinds: the endings that a file to write may have, such as ".html". A file of another kind is
+    kind: the ending that a file to write has to have, such as ".html". A file of another kind is
     never overwritten. shown: what the help calls it.
     """
 
-    def __init__(self, *kinds: str, shown: str = "FILE") -> None:
+    def __init__(self, kind: str = "", *, shown: str = "FILE") -> None:
         super().__init__(path_type=Path)
-        self.kinds = kinds
-        self._shown = shown if len(kinds) != 1 else f"{shown}{kinds[0]}"
+        self.kind, self._shown = kind, shown + kind
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return self._shown
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path: Any = super().convert(_given(self, value, param, ctx), param, ctx)
-        if self.kinds and path.suffix not in self.kinds:
-            endings, name = " or ".join(self.kinds), shown(str(path))
-            self.fail(f"{name} does not end in {endings}; give another name.", param, ctx)
+        if value == "":
+            self.fail(_EMPTY, param, ctx)
+        path: Any = super().convert(value, param, ctx)
+        if self.kind and path.suffix != self.kind:
+            name = shown(str(path))
+            self.fail(f"{name} does not end in {self.kind}; give another name.", param, ctx)
         return path
 
 
@@ -61,22 +64,13 @@ class Name(click.types.StringParamType):
         return "NAME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(_given(self, value, param, ctx), param, ctx)
+        if value == "":
+            self.fail(_EMPTY, param, ctx)
+        return super().convert(value, param, ctx)
 
 
 FILE, FOLDER, NAME = FilePath(), FilePath(shown="FOLDER"), Name()
 PATH = FilePath(shown="PATH")
-
-
-def _given(
-    kind: click.ParamType[Any],
-    value: Any,
-    param: click.Parameter | None,
-    ctx: click.Context | None,
-) -> Any:
-    if value == "":
-        kind.fail("it is empty; give a name or a path.", param, ctx)
-    return value
 
 
 class FiniteRange(click.FloatRange):

@@ -47,11 +47,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: i
     return tag("div", content, class_="scroll", tabindex="0", role="region", aria_label=head[0])
 
 
-def bar(share: float) -> Html:
-    """Make a lying bar that is this share of the widest one."""
-    return tag("div", class_="bar", style=f"width: {12 * share:.2f}rem")
-
-
 def page(title: str, *content: str, introduction: str = "") -> str:
     """Make a document that needs no scripts, fonts, images or network.
 

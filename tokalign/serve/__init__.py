@@ -39,10 +39,8 @@ class Settings:
     to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
     extra_eos_token: further tokens that end an answer. max_kv_size: as in `CacheOptions`.
     prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
-    allow_model_switching: whether a request may name other models, which are then loaded.
     api_keys: one of them has to come with every request; none are needed if there are none.
-    allowed_origins: the web origins whose pages may ask; "*" allows all of them.
-    reuse_outputs: whether later answers to the same API key may be drafted from earlier ones.
+    allowed_origins: of web pages that may ask; "*" allows all of them.
     max_body_size: bytes of a request at most. read_timeout: seconds for sending one, and for taking
     a part of the answer. answer_timeout: seconds after which an answer ends with finish reason
     "length". max_waiting: requests that may wait for their turn; one more is refused with status
