@@ -41,11 +41,11 @@ from lab.benchmarks.real_models import (
     prompts,
 )
 from lab.benchmarks.remembered_target import MOST_DEPTH, RememberingVerifier, Text
+from lab.fingerprint import model_fingerprint
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded, load_models
 from tokalign.cli.output import progress
 from tokalign.cost.curve import read_curve
-from tokalign.evaluate.measurements import model_fingerprint
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter

@@ -215,9 +215,9 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
     import platform
     from importlib.metadata import version
 
+    from lab.fingerprint import model_fingerprint
     from lab.study.result import Model, Setting
     from lab.study.watch import MachineWatch, memory_gb, power_source, system_name
-    from tokalign.evaluate.measurements import model_fingerprint
     from tokalign.runtime.mlx.weights import (
         content_fingerprint,
         device_name,

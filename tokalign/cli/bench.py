@@ -19,12 +19,10 @@ from tokalign.evaluate.measurements import (
     PLAIN,
     Condition,
     Measurement,
-    model_fingerprint,
 )
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
 
 if TYPE_CHECKING:
-    from tokalign.cost.curve import Machine
     from tokalign.evaluate.bench import Bench
     from tokalign.runtime.decoder import Decoder, Prompt
 
@@ -79,7 +77,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     # What cannot be read is said before models are loaded; their language is known afterwards.
     texts = texts_in(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.runtime.mlx.weights import machine_of
+    from tokalign.runtime.mlx.weights import device_name, mlx_version
 
     decoder = load_decoder(
         options.target,
@@ -101,8 +99,20 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     for one in texts:  # packs of their languages are compiled before a clock runs
         prompt = decoder.prompt(one.text, use_template=False)
         decoder = replace(decoder, drafting=decoder.drafting.for_prompt(prompt.target))
-    machine = machine_of(decoder.target.model, decoder.drafting_model)
-    about = _about(options, decoder, machine, choose_dtype(options.dtype))
+    about = {
+        "target": options.target,
+        "draft": options.draft,
+        "drafter": options.drafter and str(options.drafter),
+        "max_tokens": options.max_tokens,
+        "temperature": options.temp,
+        "seed": options.seed,
+        "dtype": choose_dtype(options.dtype) or "of the weights",
+        "chat_template": not options.ignore_chat_template,
+        "prompt_tokens": options.prompt_tokens or "all",
+        "machine": device_name(),
+        "mlx": mlx_version(),
+        "tokalign": __version__,
+    }
     bench = _bench(options, decoder, texts, lengths)
     total = len(bench.prompts) * len(bench.conditions)
     with progress(total, "measuring", quiet=options.quiet) as advance:
@@ -160,28 +170,3 @@ def _prompt(options: Options, one: PromptText, decoder: Decoder) -> Prompt:
     if one.window and options.prompt_tokens:
         return replace(prompt, target=prompt.target[: options.prompt_tokens], draft=None)
     return prompt
-
-
-def _about(
-    options: Options, decoder: Decoder, machine: Machine, dtype: str | None
-) -> dict[str, Any]:
-    """Everything that has to be equal if measurements are to be compared."""
-    from tokalign.runtime.mlx.weights import content_fingerprint
-
-    drafter = decoder.drafter
-    loaded = ((options.target, decoder.target), (options.draft, decoder.draft))
-    models = [f"{name} ({model_fingerprint(m.folder)})" for name, m in loaded if m and m.folder]
-    return {
-        "target": models[0],
-        "draft": models[1] if len(models) > 1 else None,
-        **({} if drafter is None else {"drafter": content_fingerprint(drafter)[:16]}),
-        "max_tokens": options.max_tokens,
-        "temperature": options.temp,
-        "seed": options.seed,
-        "dtype": dtype or "of the weights",
-        "chat_template": not options.ignore_chat_template,
-        "prompt_tokens": options.prompt_tokens or "all",
-        "machine": machine.device,
-        "mlx": machine.mlx,
-        "tokalign": __version__,
-    }

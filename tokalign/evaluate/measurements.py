@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 
 PLAIN, CONTROL = "plain", "plain again"
 """Plain decoding, and the same once more: how far the two differ is the noise of the machine."""
-
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +78,3 @@ class Measurement:
     host_ms: float
     finish_reason: str
     sources: Mapping[str, int]
-
-
-def model_fingerprint(folder: Path) -> str:
-    """Return twelve hexadecimal digits of a model's configuration and parts of its weights.
-
-    The length and the first and last MiB of each weight file count: enough to tell fine-tunes and
-    quantizations apart without reading gigabytes.
-    """
-    digest = sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            for start in (0, max(0, size - _MIB)):
-                file.seek(start)
-                digest.update(b"%d %d " % (size, start) + file.read(_MIB))
-    return digest.hexdigest()[:12]
