@@ -95,7 +95,11 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         note=options.note,
     )
     keep_loaded()
-    texts = texts or texts_in(language=_found_language(options, decoder))
+    if not texts:
+        target = decoder.target
+        language = language_of_model(target.tokenizer.fingerprint, target.folder)
+        options.note(f"prompts -> those in {language}; --language CODE chooses others")
+        texts = texts_in(language=language)
     for one in texts:  # packs of their languages are compiled before a clock runs
         prompt = decoder.prompt(one.text, use_template=False)
         decoder = replace(decoder, drafting=decoder.drafting.for_prompt(prompt.target))
@@ -121,13 +125,6 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
             found.append(measurement)
             advance(1)
     return about, found
-
-
-def _found_language(options: Options, decoder: Decoder) -> str:
-    target = decoder.target
-    language = language_of_model(target.tokenizer.fingerprint, target.folder)
-    options.note(f"prompts -> those in {language}; --language CODE chooses others")
-    return language
 
 
 def _bench(
