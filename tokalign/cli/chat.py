@@ -31,13 +31,13 @@ from tokalign.cli.entries import (
     typing_hidden,
 )
 from tokalign.cli.generation import (
+    STYLES,
     PromptOptions,
     as_text,
     compared,
     legend,
     load,
     rate,
-    style_of,
     styled,
 )
 from tokalign.cli.markdown import Markdown
@@ -402,7 +402,7 @@ class Chat:
             return
         shown, coloured = for_stdout(text), outcome is not None and self._color
         if self._view is not None:
-            shown = self._view.push(shown, style_of(outcome) if outcome and coloured else "")
+            shown = self._view.push(shown, STYLES[outcome] if outcome and coloured else "")
         elif outcome and coloured:
             shown = styled(shown, outcome)
         if shown:

@@ -96,7 +96,7 @@ def _about_max_kv_size(decoder: Decoder) -> str:
     )
 
 
-_STYLES = {  # magenta is underlined too, for readers who cannot tell it from green
+STYLES = {  # magenta is underlined too, for readers who cannot tell it from green
     Outcome.ACCEPTED: "\x1b[32m",
     Outcome.CORRECTED: "\x1b[4;35m",
     Outcome.BONUS: "\x1b[36m",
@@ -111,13 +111,8 @@ def legend() -> str:
 
 def styled(text: str, outcome: Outcome) -> str:
     """`text` in the style of its outcome."""
-    style = _STYLES[outcome]
+    style = STYLES[outcome]
     return f"{style}{text}{RESET}" if style else text
-
-
-def style_of(outcome: Outcome) -> str:
-    """The escape sequence that the text of an outcome begins with; none for what is plain."""
-    return _STYLES[outcome]
 
 
 _ENOUGH_ROUNDS, _ENOUGH_TO_COMPARE, _ENOUGH_TO_READ = 8, 16, 16
