@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import inf, isfinite
 from numbers import Integral, Real
 from os import PathLike
@@ -113,25 +113,6 @@ def whole_number(value: Any, *, least: int = 0, most: int = 10**7) -> int:
     """A whole number that JSON gave. Raises: ValueError for anything else, and out of range."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{_brief(value)} is no whole number from {least} to {most}")
-    return value
-
-
-def finite_number(value: Any) -> float:
-    """A number of 0 or more that JSON gave. Raises: ValueError for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e15:
-        return float(value)
-    raise ValueError(f"{_brief(value)} is no number from 0 on")
-
-
-def parents_of(saved: Sequence[Any]) -> tuple[int, ...]:
-    """The parents of a tree's ids: each is -1 or an id before it. Raises: ValueError."""
-    return tuple(whole_number(p, least=-1, most=i - 1) for i, p in enumerate(saved))
-
-
-def text_of(value: Any) -> str:
-    """Text that JSON gave. Raises: ValueError for anything else."""
-    if not isinstance(value, str):
-        raise ValueError(f"{_brief(value)} is no text")
     return value
 
 

@@ -1,11 +1,11 @@
 """The planner on other machines: traces replayed under every shipped curve.
 
     python -m lab.traces --target bielik --text wiki200.jsonl --method hybrid -k 16 \
-        --trace hybrid.jsonl
+        --trace hybrid.pickle
     python -m lab.traces --draft DRAFT --target bielik --text wiki200.jsonl --method exact -k 6 \
-        --trace draft.jsonl
-    python -m lab.benchmarks.controller hybrid.jsonl draft.jsonl \
-        [--together hybrid.jsonl,draft.jsonl]
+        --trace draft.pickle
+    python -m lab.benchmarks.controller hybrid.pickle draft.pickle \
+        [--together hybrid.pickle,draft.pickle]
 
 One row per trace and curve shows the speed-up against plain decoding of the best fixed draft
 length, chosen in hindsight, and of `auto`. `auto` begins with the true curve; with `--blind` it
