@@ -107,14 +107,3 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def whole_number(value: Any, *, least: int = 0, most: int = 10**7) -> int:
-    """A whole number that JSON gave. Raises: ValueError for anything else, and out of range."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{_brief(value)} is no whole number from {least} to {most}")
-    return value
-
-
-def _brief(value: Any) -> str:
-    return repr(value)[:60]
