@@ -97,7 +97,10 @@ def test_the_device_chooses_the_number_format(
 
 
 @pytest.mark.slow
-def test_prompts_are_in_the_language_that_is_asked_for(tmp_path: Path) -> None:
+def test_prompts_are_in_the_language_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))  # for the pack that is compiled
     given = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "2", "-k", "2"]
     given += ["--method", "copy", "--dtype", "float32", "--json"]
     english, ukrainian = bench(*given), bench(*given, "--language", "uk")
