@@ -32,7 +32,8 @@ from tokalign.cli.bench_options import read_texts
 from tokalign.cost.curve import read_curve
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.recurrent import BeamDrafter, BeamShape
+from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.recurrent import BeamDrafter
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.drafter_folder import load_drafter

@@ -23,7 +23,7 @@ from tokalign.evaluate.calibrate import (
     measure_curve,
     speedup_at,
 )
-from tokalign.runtime.draft.recurrent import BeamShape
+from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.rounds import Round

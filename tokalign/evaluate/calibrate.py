@@ -35,7 +35,8 @@ from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter, BeamShape
+from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp
 
-from tokalign.runtime.draft.recurrent import Beams
+from tokalign.runtime.draft.beams import Beams
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from random_drafters import random_drafter
 from random_models import VOCABULARY, random_model
 
-from tokalign.runtime.draft.recurrent import Beams, BeamShape
+from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.mlx.drafter_session import DrafterSession, beam_search, compiled_step
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling

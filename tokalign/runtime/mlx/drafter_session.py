@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, cast
 
 import mlx.core as mx
 
-from tokalign.runtime.draft.recurrent import Beams, BeamShape
+from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import BusyTime, UnderWay, timed, top_k
