@@ -37,7 +37,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
-    from tokalign.build.installed_packs import InstalledPacks
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.runtime.draft.lookup import LogitStore
@@ -236,10 +235,23 @@ def choose_drafting(
     """
     packs, dictionary = None, None
     if options.uses_dictionary:
-        packs = _packs(target, options, model_folder, waits=not background, note=note)
-        packs.compile(options.languages)
-        dictionary = packs.open()
-    grows = packs is not None and packs.can_grow and not (options.languages or options.dictionaries)
+        opened = partial(
+            open_dictionary,
+            target,
+            files=options.dictionaries,
+            languages=options.languages,
+            model_folder=model_folder,
+            note=note,
+        )
+        if options.languages or not options.dictionaries:
+            from tokalign.build.installed_packs import InstalledPacks
+
+            packs = InstalledPacks(
+                target, opened, model_folder=model_folder, waits=not background, note=note
+            )
+            packs.compile(options.languages)
+        dictionary = opened() if packs is None else packs.open()
+    grows = packs is not None and packs.can_grow and not options.languages
     method = choose_method(
         options.method,
         draft=draft is not None,
@@ -271,28 +283,6 @@ def choose_drafting(
         explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
         note(explained)
     return drafting
-
-
-def _packs(
-    target: Tokenizer[TargetId],
-    options: DraftingOptions,
-    model_folder: Path | None,
-    *,
-    waits: bool,
-    note: Note,
-) -> InstalledPacks:
-    """The dictionaries of a tokenizer, with the packs of which more can be compiled."""
-    from tokalign.build.installed_packs import InstalledPacks
-
-    opened = partial(
-        open_dictionary,
-        target,
-        files=options.dictionaries,
-        languages=options.languages,
-        model_folder=model_folder,
-        note=note,
-    )
-    return InstalledPacks(target, opened, model_folder=model_folder, waits=waits, note=note)
 
 
 def pair_tables(

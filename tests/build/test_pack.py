@@ -144,9 +144,11 @@ def test_a_pack_is_compiled_once_for_a_tokenizer(
     other = {**packed.parameters, "language": "yy"}
     write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
     told: list[str] = []
-    options = DraftingOptions(method="dictionary", language="yy")
+    write_bundle(tmp_path / "zz.pack.tok", replace(packed, parameters={**other, "language": "zz"}))
+    options = DraftingOptions(method="dictionary", language="yy,zz")
     assert choose_drafting(tokenizer, None, options, note=told.append).dictionary
-    assert any("now, once" in line for line in told)
+    assert sum("now, once" in line for line in told) == 2
+    assert sum(line.startswith("dictionary ->") for line in told) == 2
     told.clear()
     # Now it is there, for who names no language too; without it, nothing would be compiled.
     asks_for_none = DraftingOptions(method="dictionary")

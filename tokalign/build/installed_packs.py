@@ -88,14 +88,18 @@ class InstalledPacks:
         if self.can_grow:
             language = language_of_prompt(self._target, prompt, self._every) or _user_language()
             if language in self._left and self._waits:
-                self.compile([language])
+                self._add(language, self._left.pop(language))
             elif language in self._left:
                 path = self._left.pop(language)
-                Thread(target=self._compile, args=(language, path), daemon=True).start()
+                Thread(target=self._add, args=(language, path), daemon=True).start()
         return self._dictionary
 
+    def _add(self, language: str, path: Path) -> None:
+        self._compile(language, path)
+        self.open()
+
     def _compile(self, language: str, path: Path) -> None:
-        """In another process; afterwards the dictionaries are opened again."""
+        """In another process."""
         self._note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
         made = table_folder() / self._target.fingerprint[:16] / f"{language}.dictionary.tok"
         # The program's own path of modules may not be in its environment.
@@ -110,7 +114,6 @@ class InstalledPacks:
                 self._note(f"  {line.decode(errors='replace').rstrip()}")
         if process.returncode:
             self._note(f"{shown_path(path)} is not used")
-        self.open()
 
 
 def language_of_prompt(
