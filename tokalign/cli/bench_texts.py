@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +80,7 @@ class _Estimate:
 
     def __init__(self, curves: Mapping[str, CostCurve]) -> None:
         self._costs = {
-            name: costs_at(curve, 0)
-            if curve.draft_pass_at(0) is not None
-            else replace(costs_at(curve, 0), draft_pass=ASSUMED_DRAFT)
-            for name, curve in curves.items()
+            name: costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT) for name, curve in curves.items()
         }
         self._tokens, self._passes = 0, dict.fromkeys(curves, 0.0)
 

@@ -154,9 +154,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     rounds = self_draft_rounds(
         decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left()
     )
-    costs = costs_at(curve, 0)
-    if curve.draft_pass_at(0) is None:
-        costs = replace(costs, draft_pass=ASSUMED_DRAFT)
+    costs = costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT)
     speedups = {0: 1.0}
     longest = max((one.draft_passes for one in rounds), default=0)
     speedups |= {k: speedup_at(rounds, costs, k) for k in range(1, 1 + longest)}

@@ -71,19 +71,20 @@ class Plan:
     tokens: float = 1.0
 
 
-def costs_at(curve: CostCurve, context: int) -> Costs:
+def costs_at(curve: CostCurve, context: int, *, assumed_draft: float = 0.0) -> Costs:
     """What rounds cost after `context` ids, in passes of plain decoding.
 
+    assumed_draft: of a pass of the draft model, where its time is not known.
+
     C(m) is of a round in which host and device take turns, so it includes the host's work,
-    which is named apart here. Passes of the draft model cost nothing where their time is not
-    known.
+    which is named apart here.
     """
     times, plain = curve.rows_at(context), curve.plain_at(context)
     host = times[0] - plain
     draft, tree = curve.draft_pass_at(context), curve.tree_pass_at(context)
     return Costs(
         rows=tuple((time - host) / plain for time in times),
-        draft_pass=0.0 if draft is None else draft / plain,
+        draft_pass=assumed_draft if draft is None else draft / plain,
         host=host / plain,
         tree_pass=None if tree is None else tree / plain,
     )
