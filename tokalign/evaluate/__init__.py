@@ -1,4 +1,4 @@
-"""Measuring, never decoding: benchmarks, texts that play the target, calibration and projection.
+"""Measuring, never decoding: benchmarks, texts that play the target, calibration.
 
     replay.py               texts play the target
     bench.py                every way to draft with loaded models; measurements.py keeps what was

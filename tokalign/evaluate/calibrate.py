@@ -150,6 +150,7 @@ def _curve(
     spread = (single.high - single.low) / single.median
     ahead = times.get((benches[0], "ahead", 1))
     control = times.get((benches[0], "rows", CONTROL_ROWS), [])
+    several = len(control) > 1  # on a slow machine there may be one time of it, or none
     count = len(times[benches[0], "rows", 1])
     repetitions = (
         f"{count} repetitions, the warm-up left out" if count > 1 else "a single repetition"
@@ -159,7 +160,7 @@ def _curve(
         source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of {repetitions}; "
         f"the times of one row differ by {spread:.0%}"
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else "")
-        + f"; those of {CONTROL_ROWS} rows drifted by {_drift(control):+.0%}",
+        + (f"; those of {CONTROL_ROWS} rows drifted by {_drift(control):+.0%}" if several else ""),
         contexts=costs,
         host=max(0.0, single.median - median(ahead)) if ahead else 0.0,
         machine=machine_of(target, draft),
@@ -356,7 +357,7 @@ def _cool(seconds: Sequence[float], again: Callable[[], float], allowed: float) 
 def _drift(seconds: Sequence[float]) -> float:
     """How much slower a pass was in the last third of its times than in the first: 0.35 is 35 %."""
     third = -(-len(seconds) // 3)
-    return median(seconds[-third:]) / median(seconds[:third]) - 1 if third else 0.0
+    return median(seconds[-third:]) / median(seconds[:third]) - 1
 
 
 def _without_warm_up(times: Mapping[_Key, list[float]]) -> dict[_Key, list[float]]:
