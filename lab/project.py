@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
-from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve
 from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter

@@ -14,12 +14,12 @@ from typing import Any
 import click
 
 from lab.recorded_proposals import ProposalTrace, record
-from tokalign.atomic_file import require_writable
 from tokalign.cli.bench_options import OPTIONS, Options
 from tokalign.cli.bench_texts import prepare
 from tokalign.cli.command import Command, FilePath, Option
 from tokalign.cli.output import progress
 from tokalign.errors import UsageError
+from tokalign.storage import require_writable
 
 
 def read_trace(path: Path) -> ProposalTrace:

@@ -31,7 +31,7 @@ from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.tables.token_tree import TokenTree
-from tokalign.bpe.encoder import IncrementalEncoder
+from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -23,7 +23,7 @@ from zipfile import ZipFile
 import pytest
 from places import DEMO, ROOT
 
-from tokalign.shipped import POLISH, sample_text
+from tokalign.storage import POLISH, sample_text
 
 PAIR = ("--target", DEMO / "target", "--draft", DEMO / "draft")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokalign.arguments import FilePath
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.draft.mixing import Mixing
@@ -27,6 +26,7 @@ from tokalign.runtime.methods import (
     choose_method,
     choose_translation,
 )
+from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import Note
@@ -409,8 +409,8 @@ def _exact_rows(model: Any, note: Note) -> int:
 
     `note` is told. It is kept with the model's cost curve, if there is one.
     """
-    from tokalign.cost.store import find_curve, store_curve
     from tokalign.evaluate.exact_rows import exact_rows
+    from tokalign.runtime.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     curve = find_curve(machine_of(model))

@@ -29,8 +29,8 @@ from lab.benchmarks.remembered_target import (
 )
 from tokalign.assemble import keep_loaded, load_models
 from tokalign.cli.bench_options import read_texts
-from tokalign.cost.curve import read_curve
 from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import BeamDrafter

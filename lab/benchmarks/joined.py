@@ -30,7 +30,7 @@ from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier, Text
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded, load_models, pair_tables
-from tokalign.cost.curve import read_curve
+from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_model_drafter
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.lookup import LogitStore

@@ -37,8 +37,8 @@ from lab.fingerprint import model_fingerprint
 from tokalign.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.bench_options import read_texts
 from tokalign.cli.output import progress
-from tokalign.cost.store import find_curve, store_curve
 from tokalign.evaluate.calibrate import measure_briefly
+from tokalign.runtime.cost.store import find_curve, store_curve
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge

@@ -45,8 +45,8 @@ from lab.fingerprint import model_fingerprint
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.assemble import keep_loaded, load_models
 from tokalign.cli.output import progress
-from tokalign.cost.curve import read_curve
 from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge

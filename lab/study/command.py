@@ -24,20 +24,18 @@ from lab.study.setup import (
     load,
     setting_of,
 )
-from tokalign.arguments import parse_json
-from tokalign.atomic_file import locked, make_folder, write_file
 from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, NAME, Command, Option
 from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
 from tokalign.cli.output import echo, note, print_json, progress
 from tokalign.errors import TokalignError, UsageError
-from tokalign.shipped import LANGUAGES, POLISH, prompts
+from tokalign.storage import LANGUAGES, POLISH, locked, make_folder, parse_json, prompts, write_file
 
 if TYPE_CHECKING:
     from lab.study.causes import Attribution
     from lab.study.measurements import MeasurementFile
     from lab.study.result import Result, Setting
     from lab.study.run import Study
-    from tokalign.cost.curve import CostCurve
+    from tokalign.runtime.cost.curve import CostCurve
 
 _MEASUREMENTS, _CAUSES, _LOCK = "measurements.jsonl", "causes.json", "study.lock"
 _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"

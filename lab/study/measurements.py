@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from tokalign.arguments import parse_json
-from tokalign.atomic_file import unwritable
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.measurements import Block, Condition, Measurement
 from tokalign.runtime.rounds import Round
+from tokalign.storage import parse_json, unwritable
 
 FORMAT, VERSION = "tokalign-bench", 1
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lab.study.protocol import ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS, Protocol, windows
 from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.measurements import Block
-from tokalign.shipped import POLISH, prompts, sample_text
+from tokalign.storage import POLISH, prompts, sample_text
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import MakePrompt

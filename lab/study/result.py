@@ -21,12 +21,11 @@ from lab.study.figures import Group, groups_of
 from lab.study.protocol import Protocol
 from lab.study.samples import Sample, Trial, trials
 from lab.study.waterfall import Waterfall, waterfalls
-from tokalign.arguments import parse_json
-from tokalign.cost.curve import CostCurve
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.shipped import POLISH
+from tokalign.runtime.cost.curve import CostCurve
+from tokalign.storage import POLISH, parse_json
 
 FORMAT, VERSION = "tokalign-study", 1
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from lab.study.prompts import PromptFiles, StudyPrompts
 from lab.study.protocol import Arm, Drafts, Protocol
 from tokalign import __version__
-from tokalign.arguments import as_path
 from tokalign.errors import UsageError
+from tokalign.storage import as_path
 
 if TYPE_CHECKING:
     from lab.study.result import Setting
     from lab.study.run import Study
-    from tokalign.cost.curve import CostCurve
+    from tokalign.runtime.cost.curve import CostCurve
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.methods import DraftingOptions
     from tokalign.tokenizer.tokenizer import Tokenizer
@@ -153,9 +153,9 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
 
     The empty name is for the target alone.
     """
-    from tokalign.cost.curve import read_curve
-    from tokalign.cost.store import store_curve
     from tokalign.evaluate.calibrate import measure_curve
+    from tokalign.runtime.cost.curve import read_curve
+    from tokalign.runtime.cost.store import store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     curves: dict[str, CostCurve] = {}

@@ -15,7 +15,7 @@ from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
-from tokalign.shipped import TABLES, shipped
+from tokalign.storage import TABLES, shipped
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer

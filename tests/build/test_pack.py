@@ -24,7 +24,7 @@ from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.methods import DraftingOptions
-from tokalign.shipped import TABLES, sample_text, shipped
+from tokalign.storage import TABLES, sample_text, shipped
 from tokalign.tables.bundle import (
     Bundle,
     decode_bundle,

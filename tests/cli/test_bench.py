@@ -15,7 +15,7 @@ from tokalign.cli.bench_options import read_prompts
 from tokalign.errors import IncompatibleError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.measurements import Measurement
-from tokalign.shipped import LANGUAGES
+from tokalign.storage import LANGUAGES
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
 SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--method", "exact", "--method", "copy"]

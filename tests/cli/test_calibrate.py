@@ -14,8 +14,8 @@ from random_models import write_model
 from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
 from tokalign.cli.calibrate import command as calibrate
-from tokalign.cost.curve import ContextCosts, CostCurve, Timing, read_curve
 from tokalign.errors import UsageError
+from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing, read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 

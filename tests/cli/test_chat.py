@@ -24,9 +24,9 @@ from random_models import write_model
 
 from tokalign.cli.chat import Chat, closing_line, command
 from tokalign.cli.decode import command as decode_command
-from tokalign.cost.store import cache_folder
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.storage import cache_folder
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ '\\n' }}{% endfor %}"

@@ -13,10 +13,10 @@ from small_families import write_family
 
 from tokalign.cli.check import command
 from tokalign.cli.language import language_of_model
-from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
-from tokalign.cost.store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.names.registry import resolve_tokenizer
+from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Machine, Timing
+from tokalign.runtime.cost.store import store_curve
 
 KEYS = {
     "intersection_pairs",

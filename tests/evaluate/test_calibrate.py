@@ -11,7 +11,6 @@ import pytest
 from random_drafters import random_drafter
 from random_models import random_model
 
-from tokalign.cost.curve import CostCurve
 from tokalign.evaluate.calibrate import (
     _SEARCHES,
     CONTEXTS,
@@ -23,6 +22,7 @@ from tokalign.evaluate.calibrate import (
     measure_curve,
     speedup_at,
 )
+from tokalign.runtime.cost.curve import CostCurve
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.mlx.weights import machine_of

@@ -36,9 +36,9 @@ from tokenizer_files import (
 )
 from tokenizers import Tokenizer as Library
 
-from tokalign.bpe.encoder import IncrementalEncoder
-from tokalign.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
+from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, MAX_IDS
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level, Supplement

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from places import DEMO
 from small_tables import counted
 
-from tokalign.shipped import POLISH, sample_text
+from tokalign.storage import POLISH, sample_text
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from tokalign.bpe.encoder import BytePairEncoding
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding
 
 
 def ordinary_tokens(bpe: BytePairEncoding[Any], draw: Random | None = None) -> list[int]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokalign.bpe.pretokenizer import GPT2_PATTERN, KNOWN_PATTERNS
+from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN, KNOWN_PATTERNS
 from tokalign.tokenizer.spec import byte_level
 
 Step = dict[str, Any]

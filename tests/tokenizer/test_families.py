@@ -20,7 +20,6 @@ from tokenizers import Tokenizer as Library
 
 from tokalign.api.objects import as_tokenizer
 from tokalign.assemble import assemble
-from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
@@ -28,6 +27,7 @@ from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.text import TextStream
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
+from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level

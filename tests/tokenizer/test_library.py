@@ -11,8 +11,8 @@ from polish import byte_strings
 from published_pipelines import BYTE_LEVEL, PIPELINES
 from tokenizers import pre_tokenizers
 
-from tokalign.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.errors import VocabularyError
+from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
 

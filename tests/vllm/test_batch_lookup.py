@@ -10,7 +10,7 @@ from batches import corpus_lines, two_tables
 from numpy.typing import NDArray
 from small_tables import counted
 
-from tokalign.shipped import TABLES, shipped
+from tokalign.storage import TABLES, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import read_bundle
 from tokalign.vllm.batch_lookup import NO_ID, BatchLookup

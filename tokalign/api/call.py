@@ -23,9 +23,8 @@ from tokalign.api.objects import (
     read_ids,
     split_cache,
 )
-from tokalign.arguments import require_integer, require_text, shown
 from tokalign.assemble import assemble, no_note
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, require_integer, require_text, shown
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, DraftingOptions

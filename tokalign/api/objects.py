@@ -16,14 +16,21 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from tokalign.arguments import as_path, require_callable, require_callables, require_text, shown
-from tokalign.errors import TokalignError, UsageError
+from tokalign.errors import (
+    TokalignError,
+    UsageError,
+    require_callable,
+    require_callables,
+    require_text,
+    shown,
+)
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
 from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampler, Sampling
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
+from tokalign.storage import as_path
 from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -22,9 +22,8 @@ from tokalign.api.objects import (
     remember_tokenizer,
     tokenizer_of,
 )
-from tokalign.arguments import FilePath, require_callable, require_integer, shown
 from tokalign.assemble import assemble, no_note
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, DraftingOptions
@@ -33,6 +32,7 @@ from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
+from tokalign.storage import FilePath
 from tokalign.tables.finding import Note
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from tokalign.atomic_file import write_file
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace, sole_process
 from tokalign.build.counting.token_ngrams import (
@@ -39,6 +38,7 @@ from tokalign.build.pack import RARE_ORDERS, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
 from tokalign.build.text_files import FileStamp
 from tokalign.errors import CorpusError, OutputError, UsageError
+from tokalign.storage import write_file
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tables.pack import MAX_NGRAMS, MAX_ORDER

@@ -19,12 +19,11 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 from threading import Thread
 
-from tokalign.arguments import shown_path
-from tokalign.atomic_file import require_writable
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Progress
 from tokalign.build.counting.word_list import words_of
-from tokalign.errors import TokalignError
+from tokalign.errors import TokalignError, shown_path
+from tokalign.storage import require_writable
 from tokalign.tables.bundle import OUTPUT_REMEDY, read_bundle, write_bundle
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.finding import Note, find_packs, find_tables, table_folder

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tokalign.atomic_file import require_writable, write_file
 from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workers import peak_memory
+from tokalign.storage import require_writable, write_file
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -19,9 +19,8 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from tokalign.arguments import is_text
 from tokalign.build.formats import PACKINGS
-from tokalign.errors import CorpusError
+from tokalign.errors import CorpusError, is_text
 
 KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKINGS)} | {".parquet"}
 """How the names of corpus files may end."""

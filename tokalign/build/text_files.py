@@ -19,10 +19,10 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from tokalign.atomic_file import unwritable
 from tokalign.build.formats import BROKEN, PACKINGS, read_column, unpack, why_not_unpacked
 from tokalign.build.sources import Source
 from tokalign.errors import CorpusError
+from tokalign.storage import unwritable
 
 Report = Callable[[CorpusError], None]
 """Takes a line or a row that cannot be read. If it returns, that one is skipped."""

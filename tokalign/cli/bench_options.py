@@ -29,7 +29,7 @@ from tokalign.cli.output import note
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.runtime.methods import METHODS, TRANSLATIONS, check_translation, read_draft_tokens
-from tokalign.shipped import ENGLISH, prompts
+from tokalign.storage import ENGLISH, prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ from tokalign.assemble import choose_drafting, keep_loaded, load_models
 from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.bench_tables import markdown_rows
 from tokalign.cli.output import echo, print_json, progress
-from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
+from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
 from tokalign.runtime.draft_length.learned_costs import costs_at
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.methods import DraftingOptions

@@ -27,7 +27,7 @@ from tokalign.cli.command import (
 from tokalign.cli.options import FIELD
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import CorpusError, UsageError
-from tokalign.shipped import POLISH, sample_text
+from tokalign.storage import POLISH, sample_text
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.train.options import MOST_SEED, Writing
 

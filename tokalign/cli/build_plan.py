@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.assemble import load_models
-from tokalign.atomic_file import unwritable
 from tokalign.build.cluster import plan_dictionary, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
@@ -30,6 +29,7 @@ from tokalign.build.sources import Source, find_sources
 from tokalign.cli.output import reading_stdin
 from tokalign.errors import UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
+from tokalign.storage import unwritable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.finding import table_folder
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.atomic_file import require_writable
 from tokalign.cli.bench_options import read_texts
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
 from tokalign.cli.language import language_of_model
@@ -20,10 +19,10 @@ from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.shipped import LANGUAGES, sample_text
+from tokalign.storage import LANGUAGES, require_writable, sample_text
 
 if TYPE_CHECKING:
-    from tokalign.cost.curve import CostCurve
+    from tokalign.runtime.cost.curve import CostCurve
     from tokalign.runtime.decoder import Decoder
 
 _PROMPTS, _PROMPT_WORDS, _PROMPT_TOKENS, _LONGEST = 5, 8, 24, 8
@@ -83,7 +82,7 @@ def command(
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     FILE: a text of one's own, whose lines begin the prompts.
     """
-    from tokalign.cost.store import find_curve, store_curve
+    from tokalign.runtime.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     if file is not None:
@@ -116,7 +115,6 @@ def command(
 
 def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet: bool) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
-    from tokalign.cost.curve import ASSUMED_DRAFT
     from tokalign.evaluate.calibrate import (
         conditional_acceptance,
         measure_curve,
@@ -124,6 +122,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
         speedup_at,
     )
     from tokalign.evaluate.exact_rows import exact_rows
+    from tokalign.runtime.cost.curve import ASSUMED_DRAFT
     from tokalign.runtime.draft_length.learned_costs import costs_at
     from tokalign.runtime.mlx.weights import slow_blas
 

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.arguments import as_path
-from tokalign.atomic_file import write_file
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.command import Option
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
@@ -55,6 +53,7 @@ from tokalign.cli.output import (
 from tokalign.cli.settings import Settings
 from tokalign.cli.wrapping import Wrapper
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
+from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, Prompt
@@ -126,8 +125,8 @@ def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
 
     target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
     """
-    from tokalign.cost.store import find_curve, store_curve
     from tokalign.evaluate.calibrate import measure_briefly
+    from tokalign.runtime.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     machine = machine_of(target, drafts)

@@ -14,7 +14,7 @@ from tokalign.cli.command import NAME, PATH, Command, Option
 from tokalign.cli.language import language_of_model
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
 from tokalign.cli.output import note, print_figures, print_json
-from tokalign.shipped import LANGUAGES, sample_text
+from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def command(
     sample text.
     """
     from tokalign.build.corpus import Corpus
-    from tokalign.cost.curve import ASSUMED_DRAFT, PUBLISHED, read_curve
-    from tokalign.cost.store import find_curve_of_tokenizers
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.registry import Resolved, resolve_tokenizer
+    from tokalign.runtime.cost.curve import ASSUMED_DRAFT, PUBLISHED, read_curve
+    from tokalign.runtime.cost.store import find_curve_of_tokenizers
     from tokalign.tables.opening import open_dictionary
 
     noted = partial(note, quiet=quiet)

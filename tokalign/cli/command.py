@@ -27,8 +27,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tokalign.arguments import shown
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, shown
 
 _EMPTY = "it is empty; give a name or a path."
 

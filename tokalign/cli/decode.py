@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.arguments import as_path
-from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.command import FILE, Command, FilePath, Option
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text, take
@@ -25,6 +23,7 @@ from tokalign.cli.output import (
     write,
 )
 from tokalign.errors import UsageError
+from tokalign.storage import as_path, require_writable, write_file
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tokalign.arguments import is_text, parse_json
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, is_text
+from tokalign.storage import parse_json
 
 COMMANDS = {
     "system": ("TEXT", "set the system message; without a text, remove it"),

@@ -15,10 +15,10 @@ from typing import TextIO
 
 from platformdirs import user_state_path
 
-from tokalign.atomic_file import unwritable
 from tokalign.cli.dialogue import BLOCK, COMMANDS, EntryLines
 from tokalign.cli.output import reading_stdin
 from tokalign.errors import MissingAssetError
+from tokalign.storage import unwritable
 
 PROMPT, MORE = "> ", "… "
 

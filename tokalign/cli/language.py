@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tokalign.shipped import ENGLISH, LANGUAGES
+from tokalign.storage import ENGLISH, LANGUAGES
 
 _DECLARED = re.compile(r"^language:(.*(?:\n *- .*)*)", re.MULTILINE)
 

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import click
 
-from tokalign.arguments import parse_json
 from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, FROM_0, NAME, SHARE, FiniteRange, Option
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import AUTO, METHODS, MODEL_METHODS, TABLE_METHODS, read_draft_tokens
+from tokalign.storage import parse_json
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from tokalign.arguments import as_path
 from tokalign.cli.command import FILE, NAME, Command, Option
 from tokalign.cli.output import echo, note, one_line, print_json, table
 from tokalign.errors import TokalignError, UsageError
+from tokalign.storage import as_path
 
 _FILES = click.Argument(["files"], nargs=-1, required=True, type=FILE, metavar="FILE...")
 _NAMES = click.Argument(["names"], nargs=-1, metavar="[NAME]...")

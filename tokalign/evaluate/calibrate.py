@@ -33,7 +33,7 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import Any
 
-from tokalign.cost.curve import ContextCosts, CostCurve, Timing
+from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter

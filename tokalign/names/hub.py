@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokalign.arguments import parse_json
 from tokalign.errors import MissingAssetError, UsageError
+from tokalign.storage import parse_json
 from tokalign.tokenizer.files import find_tokenizer_file
 
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tokalign.atomic_file import make_folder, unwritable
-from tokalign.cost.store import cache_folder
 from tokalign.errors import MissingAssetError
+from tokalign.storage import cache_folder, make_folder, unwritable
 
 _GROUP, _BITS, _PARTS = 32, 4, ("scales", "biases")
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}

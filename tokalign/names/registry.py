@@ -17,10 +17,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Generic
 
-from tokalign.arguments import as_path
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.names import hub
 from tokalign.names.packaged_model import packaged_model
+from tokalign.storage import as_path
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Supplement
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tokalign.arguments import require_integer, require_texts
+from tokalign.errors import require_integer, require_texts
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession

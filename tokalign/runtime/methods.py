@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from tokalign.arguments import FilePath, require_integer, require_text, require_texts, shown
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import (
+    MissingAssetError,
+    UsageError,
+    require_integer,
+    require_text,
+    require_texts,
+    shown,
+)
+from tokalign.storage import FilePath
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ from time import time
 
 import msgpack  # type: ignore[import-untyped]
 
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable
-from tokalign.cost.store import cache_folder
 from tokalign.errors import TokalignError
 from tokalign.runtime.draft.context_copy import SEPARATOR, SuffixAutomaton
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
+from tokalign.storage import TEMPORARY_SUFFIX, appearing, cache_folder, unwritable
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
 from tokalign.tables.finding import Note
 from tokalign.tables.header import MOST_HEADER_BYTES

@@ -17,7 +17,7 @@ from mlx_lm.server import (
     SamplingArguments,
 )
 
-from tokalign.arguments import require_integer, require_number, shown
+from tokalign.errors import require_integer, require_number, shown
 from tokalign.runtime.chat import RESERVED
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal

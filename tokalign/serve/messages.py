@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tokalign.arguments import shown
+from tokalign.errors import shown
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
 from tokalign.serve.body import as_list, merged

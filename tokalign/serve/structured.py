@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tokalign.arguments import shown
+from tokalign.errors import shown
 from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.serve.admission import Refusal
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary

@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.encoder import TokenOrder
 from tokalign.tables.bundle import Bundle, array_bytes
+from tokalign.tokenizer.bpe.encoder import TokenOrder
 from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 
 OtherId = TypeVar("OtherId", bound=int)

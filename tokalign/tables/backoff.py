@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.arguments import shown
+from tokalign.errors import shown
 from tokalign.tables.binary_fuse import (
     FINGERPRINT_SHIFT,
     FINGERPRINT_WIDTH,

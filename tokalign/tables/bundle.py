@@ -26,9 +26,8 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.arguments import shown_path
-from tokalign.atomic_file import write_file
-from tokalign.errors import BundleError, FingerprintError, MissingAssetError, UsageError
+from tokalign.errors import BundleError, FingerprintError, MissingAssetError, UsageError, shown_path
+from tokalign.storage import write_file
 from tokalign.tables.header import (
     ALIGNMENT,
     MOST_HEADER_BYTES,

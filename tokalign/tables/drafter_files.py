@@ -11,8 +11,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-from tokalign.arguments import parse_json
 from tokalign.errors import BundleError, MissingAssetError
+from tokalign.storage import parse_json
 
 FORMAT, VERSION = "tokalign recurrent drafter", 1
 CONFIG = "config.json"

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from tokalign.arguments import as_path
 from tokalign.errors import BundleError, MissingAssetError
-from tokalign.shipped import TABLES, shipped
+from tokalign.storage import TABLES, as_path, shipped
 from tokalign.tables.bundle import Header, read_header
 
 KINDS = ("dictionary", "alignment", "logits", "pack")

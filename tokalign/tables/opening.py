@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tokalign.arguments import FilePath, shown_path
-from tokalign.errors import BundleError, MissingAssetError
+from tokalign.errors import BundleError, MissingAssetError, shown_path
+from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, Header, read_bundle

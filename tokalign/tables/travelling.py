@@ -17,11 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tokalign.arguments import as_path, shown_path
-from tokalign.atomic_file import write_file
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import MissingAssetError, UsageError, shown_path
 from tokalign.names import hub
 from tokalign.names.registry import find_alias
+from tokalign.storage import as_path, write_file
 from tokalign.tables.bundle import decode_bundle, read_table_file
 from tokalign.tables.drafter_files import CONFIG, find_weights, read_drafter_config
 from tokalign.tables.finding import (

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import regex
 
-from tokalign.bpe.encoder import PieceEncoder
-from tokalign.bpe.pretokenizer import (
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.bpe.encoder import PieceEncoder
+from tokalign.tokenizer.bpe.pretokenizer import (
     GPT2_PATTERN,
     NEIGHBOURS,
     Reach,
@@ -36,7 +37,6 @@ from tokalign.bpe.pretokenizer import (
     incomplete_tail,
     looks_back,
 )
-from tokalign.errors import VocabularyError
 from tokalign.tokenizer.spelling import SPACE_MARK, byte_alphabet, write_byte_level
 from tokalign.tokenizer.vocabulary import Id, Vocabulary
 

@@ -21,9 +21,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tokalign.bpe.encoder import IncrementalEncoder
-from tokalign.cost.store import cache_folder
 from tokalign.errors import VocabularyError
+from tokalign.storage import cache_folder
+from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
 from tokalign.tokenizer.files import (
     Kind,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from tokalign.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.formats.limits import check_lengths
 from tokalign.tokenizer.vocabulary import Roles
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 import regex
 
-from tokalign.bpe.encoder import BytePairEncoding, PieceEncoder
-from tokalign.bpe.pretokenizer import (
+from tokalign.errors import IncompatibleError, VocabularyError
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding, PieceEncoder
+from tokalign.tokenizer.bpe.pretokenizer import (
     KNOWN_PATTERNS,
     AddedTokenSplitter,
     RegexSplitter,
@@ -24,8 +25,7 @@ from tokalign.bpe.pretokenizer import (
     WordSplitter,
     has_inner_space,
 )
-from tokalign.bpe.validity import Merges
-from tokalign.errors import IncompatibleError, VocabularyError
+from tokalign.tokenizer.bpe.validity import Merges
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NewType, cast
 
-from tokalign.bpe import Id as Id
+from tokalign.tokenizer.bpe import Id as Id
 
 DraftId = NewType("DraftId", int)
 """An id of the draft model's tokenizer."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.encoder import TokenOrder
 from tokalign.runtime.translation.base import Pair
+from tokalign.tokenizer.bpe.encoder import TokenOrder
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 Ids = NDArray[np.int32]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tokalign.arguments import parse_json
 from tokalign.errors import BundleError
+from tokalign.storage import parse_json
 from tokalign.train.options import MOST_PROBABLE, FitOptions, LabelOptions
 
 if TYPE_CHECKING:

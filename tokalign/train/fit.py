@@ -19,10 +19,10 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-from tokalign.atomic_file import appearing
 from tokalign.errors import BundleError
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.rounds import Array
+from tokalign.storage import appearing
 from tokalign.train.labels import B, Batch, Shuffled
 
 _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0

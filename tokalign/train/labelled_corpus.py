@@ -13,12 +13,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
-from tokalign.atomic_file import locked
 from tokalign.build.corpus import Corpus, Progress, Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.chat import with_bos
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
+from tokalign.storage import locked
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labellers import FutureIds, NextIds, can_label_itself

@@ -19,9 +19,8 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.arguments import parse_json
-from tokalign.atomic_file import unwritable, write_file
 from tokalign.errors import BundleError, IncompatibleError
+from tokalign.storage import parse_json, unwritable, write_file
 
 _HIDDEN, _IDS, _STATE = "hidden.f16", "ids.i32", "labels.json"
 _WINDOWS_PER_NOTE = 4

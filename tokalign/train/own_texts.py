@@ -19,12 +19,12 @@ from typing import Any, BinaryIO, NamedTuple
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
-from tokalign.atomic_file import locked, unwritable
 from tokalign.build.corpus import Corpus, Progress, Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.chat import as_messages, encode_chat, encode_prompt, with_bos
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
+from tokalign.storage import locked, unwritable
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows
 from tokalign.train.options import Writing

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from mlx.utils import tree_flatten
 
-from tokalign.atomic_file import locked
 from tokalign.build.corpus import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import Array
+from tokalign.storage import locked
 from tokalign.train.fit import Recipe, begin, make_step, read_checkpoint, write_checkpoint
 from tokalign.train.labels import B, Shuffled
 from tokalign.train.options import FitOptions

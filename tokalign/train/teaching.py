@@ -21,13 +21,13 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
-from tokalign.atomic_file import appearing, unwritable, write_file
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.target_session import find_head
 from tokalign.runtime.mlx.weights import content_fingerprint, twin_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
+from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.covers import Covers
 from tokalign.train.labelled_corpus import LabelledCorpus

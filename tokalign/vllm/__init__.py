@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.arguments import shown
-from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+from tokalign.errors import IncompatibleError, MissingAssetError, UsageError, shown
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
 from tokalign.runtime.draft.lookup import (

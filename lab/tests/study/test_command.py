@@ -22,17 +22,16 @@ from lab.study.command import _language_of_prompts, command
 from lab.study.prompts import PromptFiles, study_prompts
 from lab.study.protocol import PRESETS
 from lab.study.setup import _table_digests
-from tokalign.atomic_file import locked
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.cost.curve import CostCurve
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import Block
+from tokalign.runtime.cost.curve import CostCurve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
-from tokalign.shipped import LANGUAGES
+from tokalign.storage import LANGUAGES, locked
 from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -11,10 +11,10 @@ from polish import SENTENCES
 from small_tables import bundle_of
 from small_tokenizers import random_merges
 
-from tokalign.bpe.absorption import MIN_FANOUT, Absorption
 from tokalign.build.alignment.followers import Derivations
 from tokalign.build.alignment.merge_sites import SiteSearch, find_merge_sites
 from tokalign.tables.alignment import MergeSites
+from tokalign.tokenizer.bpe.absorption import MIN_FANOUT, Absorption
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.bpe.encoder import TokenOrder
 from tokalign.build.alignment.merge_sites import NOWHERE, PrefixTree
+from tokalign.tokenizer.bpe.encoder import TokenOrder
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 vocabularies: Any = st.lists(

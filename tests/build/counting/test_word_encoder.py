@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import texts
 
-from tokalign.bpe.pretokenizer import WordSplitter
 from tokalign.build.counting.windows import IdSpace
 from tokalign.build.counting.word_encoder import WordEncoder, words_stand_alone
+from tokalign.tokenizer.bpe.pretokenizer import WordSplitter
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from documents import LETTER, MEETING, write_pdf
 
 from tokalign.build.documents.reading import read_document, unwrap
 from tokalign.errors import CorpusError
-from tokalign.shipped import sample_text
+from tokalign.storage import sample_text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1250", "iso-8859-2"])

@@ -10,7 +10,7 @@ import pytest
 from random_drafters import random_drafter
 from random_models import random_model
 
-from tokalign.cost.curve import (
+from tokalign.runtime.cost.curve import (
     PUBLISHED,
     ContextCosts,
     CostCurve,
@@ -18,7 +18,7 @@ from tokalign.cost.curve import (
     published_curve,
     read_curve,
 )
-from tokalign.cost.store import store_curve
+from tokalign.runtime.cost.store import store_curve
 from tokalign.runtime.draft_length.opening_knowledge import (
     knowledge_from,
     opening_knowledge,

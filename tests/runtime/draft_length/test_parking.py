@@ -16,8 +16,8 @@ from lab.project import (
     project,
 )
 from lab.recorded_proposals import ProposalTrace
-from tokalign.cost.curve import read_curve
 from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Parking
 from tokalign.runtime.draft_length.learned_costs import Costs

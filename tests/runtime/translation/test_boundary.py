@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from polish import SENTENCES, byte_strings
 from small_tokenizers import of_merges
 
-from tokalign.bpe.pretokenizer import WordSplitter
 from tokalign.runtime.translation.committed_text import Boundary
-from tokalign.shipped import TABLES, shipped
+from tokalign.storage import TABLES, shipped
 from tokalign.tables.alignment import MergeSites
 from tokalign.tables.bundle import read_bundle
+from tokalign.tokenizer.bpe.pretokenizer import WordSplitter
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 

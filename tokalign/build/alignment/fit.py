@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.absorption import Absorption
-from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.build.corpus import batches
 from tokalign.tables.alignment import NO_TOKEN, Intersection, MergeSites
+from tokalign.tokenizer.bpe.absorption import Absorption
+from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

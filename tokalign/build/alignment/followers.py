@@ -34,8 +34,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.encoder import TokenOrder
-from tokalign.bpe.validity import NEVER
+from tokalign.tokenizer.bpe.encoder import TokenOrder
+from tokalign.tokenizer.bpe.validity import NEVER
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id, TargetId
 

@@ -19,10 +19,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.absorption import FALLBACK, MIN_FANOUT, Absorption
-from tokalign.bpe.encoder import BytePairEncoding, TokenOrder
 from tokalign.build.alignment.followers import Derivations, Followers, Ints, Signature
 from tokalign.tables.alignment import MergeSites
+from tokalign.tokenizer.bpe.absorption import FALLBACK, MIN_FANOUT, Absorption
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding, TokenOrder
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

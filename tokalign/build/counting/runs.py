@@ -25,9 +25,9 @@ from zlib import crc32
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, locked, unwritable
 from tokalign.build.counting.windows import Windows, merge_windows, sortable
 from tokalign.errors import UsageError
+from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, unwritable
 
 REMEDY = (
     "choose a folder on another one with --workspace; finished counts are kept, and the same "

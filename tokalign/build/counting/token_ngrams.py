@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.atomic_file import unwritable
 from tokalign.build.corpus import Corpus, Stage, batches, silent
 from tokalign.build.counting.runs import (
     REMEDY,
@@ -45,6 +44,7 @@ from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.word_list import WordList
 from tokalign.build.counting.workers import MEMORY, Apply, Task, plan_processes, workers
 from tokalign.build.text_files import FileStamp, TextFile
+from tokalign.storage import unwritable
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -17,9 +17,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from tokalign.bpe.pretokenizer import Splitter, has_inner_space
 from tokalign.build.corpus import batches
 from tokalign.build.counting.windows import IdArray, IdSpace
+from tokalign.tokenizer.bpe.pretokenizer import Splitter, has_inner_space
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

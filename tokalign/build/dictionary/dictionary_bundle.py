@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tokalign.arguments import require_number
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
@@ -15,7 +14,7 @@ from tokalign.build.counting.workers import MEMORY
 from tokalign.build.dictionary.backoff import P_MIN, make_table, measure_optimism
 from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, Level, grow_tree, smooth
 from tokalign.build.dictionary.pruning import ROW_COST
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, require_number
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.bundle import Bundle, encode_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT

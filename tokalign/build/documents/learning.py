@@ -23,8 +23,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tokalign.arguments import as_path, parse_json
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, locked, unwritable, write_file
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.runs import digest
 from tokalign.build.dictionary.dictionary_bundle import (
@@ -37,6 +35,15 @@ from tokalign.build.documents.reading import UnopenedError, read_document
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
+from tokalign.storage import (
+    TEMPORARY_SUFFIX,
+    appearing,
+    as_path,
+    locked,
+    parse_json,
+    unwritable,
+    write_file,
+)
 from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import learned_folder

@@ -22,7 +22,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.cost.curve import CostCurve
+from tokalign.runtime.cost.curve import CostCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

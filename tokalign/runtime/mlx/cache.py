@@ -16,8 +16,7 @@ import mlx.core as mx
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
-from tokalign.arguments import require_integer
-from tokalign.errors import CacheError, IncompatibleError, UsageError
+from tokalign.errors import CacheError, IncompatibleError, UsageError, require_integer
 from tokalign.runtime.mlx.layers import (
     Layers,
     least_positions,

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from tokalign.arguments import shown_path
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
-from tokalign.errors import FingerprintError, IncompatibleError, TokalignError
+from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.target_session import HiddenStates
 from tokalign.runtime.mlx.weights import sampled_values
+from tokalign.storage import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.tables.drafter_files import (
     CONFIG,
     FORMAT,

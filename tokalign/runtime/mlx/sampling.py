@@ -17,7 +17,7 @@ import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
-from tokalign.arguments import require_callables, require_integer, require_number
+from tokalign.errors import require_callables, require_integer, require_number
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.rounds import Array

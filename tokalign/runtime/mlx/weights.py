@@ -22,8 +22,8 @@ from mlx_lm.generate import wired_limit
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.utils import load_config, load_model
 
-from tokalign.cost.curve import Machine
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+from tokalign.runtime.cost.curve import Machine
 from tokalign.runtime.rounds import UNBOUNDED
 
 _QUANTIZED = (nn.QuantizedLinear, nn.QuantizedEmbedding)

@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
-from tokalign.bpe.absorption import Absorption, shared_absorption
-from tokalign.bpe.encoder import BytePairEncoding, IncrementalEncoder
-from tokalign.bpe.pretokenizer import incomplete_tail
-from tokalign.bpe.validity import PairValidity, Spine
 from tokalign.runtime.text import opens_segment, token_bytes
 from tokalign.tables.alignment import MergeSites, match_roles
+from tokalign.tokenizer.bpe.absorption import Absorption, shared_absorption
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding, IncrementalEncoder
+from tokalign.tokenizer.bpe.pretokenizer import incomplete_tail
+from tokalign.tokenizer.bpe.validity import PairValidity, Spine
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 

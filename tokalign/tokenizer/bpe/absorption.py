@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Generic
 
-from tokalign.bpe import Id
-from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.pretokenizer import RegexSplitter, incomplete_tail
+from tokalign.tokenizer.bpe import Id
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding
+from tokalign.tokenizer.bpe.pretokenizer import RegexSplitter, incomplete_tail
 
 MIN_FANOUT = 16
 """Where more tokens than this begin with the same bytes, a table answers instead of the merges."""

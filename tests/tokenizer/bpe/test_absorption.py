@@ -10,8 +10,8 @@ import pytest
 from polish import SENTENCES
 from small_tokenizers import GPT4O_PATTERN, of_merges, random_merges
 
-from tokalign.bpe.absorption import Absorption
-from tokalign.bpe.encoder import BytePairEncoding, IncrementalEncoder
+from tokalign.tokenizer.bpe.absorption import Absorption
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding, IncrementalEncoder
 from tokalign.tokenizer.spec import byte_level
 from tokalign.tokenizer.tokenizer import Tokenizer
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tokalign.arguments import as_path, parse_json
 from tokalign.build.sources import find_sources
 from tokalign.cli import group
 from tokalign.cli.dialogue import Dialogue
-from tokalign.cost.curve import read_curve
 from tokalign.errors import BundleError, CorpusError, TokalignError, UsageError
 from tokalign.names.registry import resolve_model, resolve_tokenizer
+from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.methods import DraftingOptions
+from tokalign.storage import as_path, parse_json
 from tokalign.tables.drafter_files import read_drafter_config
 
 NOBODY = "~no-such-user/x"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from polish import SENTENCES, byte_strings
 from small_tokenizers import of_merges, random_merges
 
-from tokalign.bpe.encoder import BytePairEncoding, IncrementalEncoder, TokenOrder
-from tokalign.bpe.pretokenizer import WordSplitter, incomplete_tail
 from tokalign.tables.alignment import HealingTrie
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding, IncrementalEncoder, TokenOrder
+from tokalign.tokenizer.bpe.pretokenizer import WordSplitter, incomplete_tail
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from polish import SENTENCES, texts
 from small_tokenizers import random_merges
 
-from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.validity import NEVER, Spine
+from tokalign.tokenizer.bpe.encoder import BytePairEncoding
+from tokalign.tokenizer.bpe.validity import NEVER, Spine
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 SEEDS = range(4)

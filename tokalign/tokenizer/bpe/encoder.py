@@ -16,9 +16,9 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Generic, cast
 
-from tokalign.bpe import Id
-from tokalign.bpe.pretokenizer import Splitter, as_bytes, as_text
-from tokalign.bpe.validity import Merged, Merges, PairValidity
+from tokalign.tokenizer.bpe import Id
+from tokalign.tokenizer.bpe.pretokenizer import Splitter, as_bytes, as_text
+from tokalign.tokenizer.bpe.validity import Merged, Merges, PairValidity
 
 
 class TokenOrder(Generic[Id]):

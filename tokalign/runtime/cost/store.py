@@ -6,23 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
-from tokalign.arguments import as_path, parse_json
-from tokalign.atomic_file import write_file
-from tokalign.cost.curve import CostCurve, Machine
-
-
-def cache_folder() -> Path:
-    """$TOKALIGN_CACHE, else ~/Library/Caches/tokalign (macOS) or $XDG_CACHE_HOME/tokalign."""
-    chosen = os.environ.get("TOKALIGN_CACHE")
-    return as_path(chosen) if chosen else user_cache_path("tokalign", appauthor=False)
+from tokalign.runtime.cost.curve import CostCurve, Machine
+from tokalign.storage import cache_folder, parse_json, write_file
 
 
 def curve_path(machine: Machine) -> Path:

@@ -1,6 +1,10 @@
-"""Writing a file whole or not at all, and locks for those who write.
+"""Files: what comes with tokalign, what it caches, and writing one whole or not at all.
 
-The content is written under a temporary name in the same folder, synced to the disk and renamed.
+In the repository what comes with tokalign besides its code (tables, small corpora, prompts) are
+folders at the top level. A wheel has them in the package, under `data`, with the same relative
+names (see `pyproject.toml`).
+
+A file is written under a temporary name in the same folder, synced to the disk and renamed.
 Whatever happens in between, the path holds the old file or the new one, never a part of it, and a
 write that fails leaves no new folders.
 Pipes and devices are refused: the rename would put a file in their place.
@@ -10,14 +14,103 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import platform
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
-from tokalign.errors import OutputError, TokalignError, UsageError
+from platformdirs import user_cache_path
+
+from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError, shown_path
+
+FilePath = str | PathLike[str]
+
+CORPORA = "corpora"
+TABLES = "tables"
+PROMPTS = "prompts"
+
+ENGLISH, POLISH = "en", "pl"
+LANGUAGES = ("cs", ENGLISH, "hu", "lt", POLISH, "sk", "uk")
+"""Those that a sample text and prompts come in."""
+
+_PACKAGE = Path(__file__).parent
+_INSTALLED = _PACKAGE / "data"
+
+
+def shipped(name: str) -> Path:
+    """The path of a file or folder that comes with tokalign, such as `TABLES`.
+
+    It is part of the installation, so only read it. Raises: MissingAssetError.
+    """
+    path = (_INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent) / name
+    if not path.exists():
+        raise MissingAssetError(
+            f"{path}, which comes with tokalign, is missing; "
+            "install again with: pip install --force-reinstall and the folder or wheel of tokalign"
+        )
+    return path
+
+
+def sample_text(language: str, *, remedy: str = "give a FILE of your own") -> Path:
+    """Paragraphs of many kinds in a language, one per line: a small corpus in Polish, 24 in others.
+
+    remedy: what the user of the running command can do for a language that none comes in.
+    Raises: UsageError for such a language.
+    """
+    _require(language, "sample text", remedy)
+    return shipped(f"{CORPORA}/{language}-mini.txt")
+
+
+def prompts(language: str, *, instead: str = "FILE arguments") -> Path:
+    """A folder with `encyclopedic.txt`, `instructions.txt` and `questions.txt` in a language.
+
+    instead: what the running command offers otherwise. Raises: UsageError for a language that none
+    come in.
+    """
+    _require(language, "prompts", f"give your own with {instead}")
+    return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
+
+
+def _require(language: str, what: str, remedy: str) -> None:
+    if language not in LANGUAGES:
+        raise UsageError(
+            f"no {what} in language {shown_path(language)} comes with tokalign, only in "
+            f"{', '.join(LANGUAGES)}; {remedy}"
+        )
+
+
+def cache_folder() -> Path:
+    """$TOKALIGN_CACHE, else ~/Library/Caches/tokalign (macOS) or $XDG_CACHE_HOME/tokalign."""
+    chosen = os.environ.get("TOKALIGN_CACHE")
+    return as_path(chosen) if chosen else user_cache_path("tokalign", appauthor=False)
+
+
+def as_path(name: str | PathLike[str]) -> Path:
+    """A path as typed, with `~` and `~USER` expanded; of a user that is not there it stays.
+
+    Raises: UsageError for an empty one, which would stand for the current folder.
+    """
+    if not os.fspath(name):
+        raise UsageError("a name or path is empty; give one, or . for the current folder")
+    return Path(os.path.expanduser(name))  # `Path.expanduser` raises RuntimeError
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What `json.loads` makes of a text, or of bytes in UTF-8, UTF-16 or UTF-32.
+
+    Raises: ValueError for what is no JSON, and for JSON that is nested too deeply, which
+        `json.loads` answers with a RecursionError.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
 
 TEMPORARY_SUFFIX = ".partial"
 """How the temporary names end. Only a killed process leaves such a file."""

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tokalign.arguments import as_path, parse_json
 from tokalign.errors import UsageError
+from tokalign.storage import as_path, parse_json
 
 FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")

@@ -10,7 +10,7 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokalign.bpe.pretokenizer import (
+from tokalign.tokenizer.bpe.pretokenizer import (
     GPT2_PATTERN,
     KNOWN_PATTERNS,
     AddedTokenSplitter,

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.cost.curve import (
+from tokalign.errors import UsageError
+from tokalign.runtime.cost.curve import (
     ASSUMED_DRAFT,
     PUBLISHED,
     ContextCosts,
@@ -22,9 +23,9 @@ from tokalign.cost.curve import (
     read_curve,
     shipped_names,
 )
-from tokalign.cost.store import cache_folder, curve_path, find_curve, store_curve
-from tokalign.errors import UsageError
+from tokalign.runtime.cost.store import curve_path, find_curve, store_curve
 from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
+from tokalign.storage import cache_folder
 
 MACHINE = Machine(device="Apple M9", mlx="0.32.4", target="aa", draft="bb")
 

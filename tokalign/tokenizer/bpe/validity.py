@@ -42,7 +42,7 @@ from typing import Generic, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe import Id
+from tokalign.tokenizer.bpe import Id
 
 Ints: TypeAlias = NDArray[np.int64]
 
