@@ -45,8 +45,8 @@ LAYERS = (
     {"tables"},
     {"build", "runtime"},
     {"evaluate", "train"},
-    {"assemble"},
-    {"api", "cli", "serve", "vllm", "__init__", "__main__"},
+    {"api"},
+    {"cli", "serve", "vllm", "__init__", "__main__"},
 )
 """From the lowest to the highest; a layer imports itself and the ones below it, no sibling."""
 
@@ -108,7 +108,7 @@ TABLES = {"numpy", "tokenizers", "sentencepiece"}
 RUNS_MODELS = {
     f"{folder}/{name}.py"
     for folder, names in {
-        "api": "__init__ text objects patch call",
+        "api": "text objects patch call",
         "evaluate": "bench calibrate exact_rows",
         "runtime": "decoder generate",
         "runtime/draft_length": "opening_knowledge",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokalign.api import (
+    from tokalign.api.call import speculative_generate_step
+    from tokalign.api.patch import patch_mlx_lm
+    from tokalign.api.text import (
         GenerationResponse,
         batch_generate,
         generate,
         load,
-        patch_mlx_lm,
-        speculative_generate_step,
         stream_generate,
     )
     from tokalign.runtime.grammar import Grammar
@@ -31,19 +32,16 @@ __all__ = [
     "stream_generate",
 ]
 
+_ELSEWHERE = {
+    "Grammar": "runtime.grammar",
+    "clear_session": "runtime.remembered",
+    "patch_mlx_lm": "api.patch",
+    "speculative_generate_step": "api.call",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Load the Python API on first use, because it imports mlx."""
-    if name == "clear_session":
-        from tokalign.runtime.remembered import clear_session
-
-        return clear_session
-    if name == "Grammar":
-        from tokalign.runtime.grammar import Grammar
-
-        return Grammar
     if name in __all__:
-        from tokalign import api
-
-        return getattr(api, name)
+        return getattr(import_module(f"tokalign.{_ELSEWHERE.get(name, 'api.text')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

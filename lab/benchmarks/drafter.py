@@ -27,7 +27,7 @@ from lab.benchmarks.remembered_target import (
     sampled_text,
     save_texts,
 )
-from tokalign.assemble import keep_loaded, load_models
+from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost.curve import read_curve

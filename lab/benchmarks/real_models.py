@@ -34,7 +34,7 @@ import numpy as np
 
 from lab.benchmarks.paired_lines import PLAIN, show
 from lab.fingerprint import model_fingerprint
-from tokalign.assemble import assemble, keep_loaded, load_models
+from tokalign.api.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.bench_options import read_texts
 from tokalign.cli.output import progress
 from tokalign.evaluate.calibrate import measure_briefly

@@ -43,7 +43,7 @@ from lab.benchmarks.real_models import (
 from lab.benchmarks.remembered_target import MOST_DEPTH, RememberingVerifier, Text
 from lab.fingerprint import model_fingerprint
 from lab.project import SimulatedClock, TimedVerifier
-from tokalign.assemble import keep_loaded, load_models
+from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.cli.output import progress
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost.curve import read_curve

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from tokalign.assemble import load_models
+from tokalign.api.assemble import load_models
 from tokalign.build.corpus import Corpus
 from tokalign.cli.output import echo, note, progress
 from tokalign.runtime.translation.base import Pair

@@ -192,7 +192,7 @@ def _study(
     chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
     given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
     from lab.study.measurements import MeasurementFile
-    from tokalign.assemble import keep_loaded
+    from tokalign.api.assemble import keep_loaded
 
     keep_loaded()
     remedy = "give another folder with --output"

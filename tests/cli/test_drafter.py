@@ -15,7 +15,7 @@ from random_drafters import taught_drafter
 from random_models import write_model
 
 import tokalign
-from tokalign.assemble import load_decoder
+from tokalign.api.assemble import load_decoder
 from tokalign.cli.bench import command as bench
 from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.chat import command as chat

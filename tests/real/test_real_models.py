@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from places import ROOT
 from served import metric, serving
 
-from tokalign.assemble import assemble, load_models
+from tokalign.api.assemble import assemble, load_models
 from tokalign.cli.chat import command as chat_command
 from tokalign.cli.decode import command as decode_command
 from tokalign.runtime.decoder import Decoder

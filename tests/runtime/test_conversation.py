@@ -12,7 +12,7 @@ from random_drafters import random_drafter
 from random_models import emitted, random_model, write_model
 from small_tokenizers import of_merges
 
-from tokalign.assemble import assemble
+from tokalign.api.assemble import assemble
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import DraftingOptions

@@ -21,7 +21,7 @@ from processes import wait_for
 from random_models import write_model
 
 import tokalign
-from tokalign.assemble import assemble
+from tokalign.api.assemble import assemble
 from tokalign.cli.tables import command as tables
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder, LanguageModel

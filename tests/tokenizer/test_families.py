@@ -18,8 +18,8 @@ from random_models import emitted, random_model
 from small_families import BY_TEXT, FAMILIES, IDS_ONLY, TEXTS, write_family
 from tokenizers import Tokenizer as Library
 
+from tokalign.api.assemble import assemble
 from tokalign.api.objects import as_tokenizer
-from tokalign.assemble import assemble
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation

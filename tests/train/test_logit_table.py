@@ -11,7 +11,7 @@ import pytest
 from places import DEMO
 from polish import SENTENCES
 
-from tokalign.assemble import assemble
+from tokalign.api.assemble import assemble
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel

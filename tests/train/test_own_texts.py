@@ -10,7 +10,7 @@ import pytest
 from killed_runs import Killed, killed_when
 from places import DEMO
 
-from tokalign.assemble import assemble
+from tokalign.api.assemble import assemble
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel

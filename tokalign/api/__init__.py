@@ -10,21 +10,6 @@ for response in tokalign.stream_generate(model, tokenizer, prompt, draft_model=d
 Every function takes the keywords of mlx-lm's function of that name, with the same meaning, and
 more. `text.py` has the functions that give text; `call.py` runs them, and has the one that gives
 ids. `objects.py` turns mlx-lm's objects into tokalign's and leaves `mx.random` as mlx-lm does,
-`patch.py` puts tokalign into mlx-lm's own programs.
+`patch.py` puts tokalign into mlx-lm's own programs. `assemble.py` puts a decoder together from
+names or loaded models, for the commands and the server too; it imports no mlx by itself.
 """
-
-from __future__ import annotations
-
-from tokalign.api.call import speculative_generate_step
-from tokalign.api.patch import patch_mlx_lm
-from tokalign.api.text import GenerationResponse, batch_generate, generate, load, stream_generate
-
-__all__ = [
-    "GenerationResponse",
-    "batch_generate",
-    "generate",
-    "load",
-    "patch_mlx_lm",
-    "speculative_generate_step",
-    "stream_generate",
-]

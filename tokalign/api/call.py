@@ -13,6 +13,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx_lm.utils import does_model_support_input_embeddings
 
+from tokalign.api.assemble import assemble, no_note
 from tokalign.api.objects import (
     AnyTokenizer,
     check_model,
@@ -23,7 +24,6 @@ from tokalign.api.objects import (
     read_ids,
     split_cache,
 )
-from tokalign.assemble import assemble, no_note
 from tokalign.errors import UsageError, require_integer, require_text, shown
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation, Piece

@@ -10,6 +10,7 @@ from typing import Any
 
 from mlx_lm.generate import GenerationResponse as MlxLmResponse
 
+from tokalign.api.assemble import assemble, no_note
 from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
@@ -22,7 +23,6 @@ from tokalign.api.objects import (
     remember_tokenizer,
     tokenizer_of,
 )
-from tokalign.assemble import assemble, no_note
 from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar

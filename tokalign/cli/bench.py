@@ -62,7 +62,7 @@ def command(**given: Any) -> None:
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement]]:
     """What was measured, and the measurements."""
-    from tokalign.assemble import choose_dtype, keep_loaded, load_decoder
+    from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
     from tokalign.runtime.methods import DraftingOptions
 
     lengths, plain = options.lengths, options.ignore_chat_template

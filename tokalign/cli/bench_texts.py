@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tokalign.assemble import choose_drafting, keep_loaded, load_models
+from tokalign.api.assemble import choose_drafting, keep_loaded, load_models
 from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.bench_tables import markdown_rows
 from tokalign.cli.output import echo, print_json, progress

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokalign.assemble import load_models
+from tokalign.api.assemble import load_models
 from tokalign.build.cluster import plan_dictionary, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage

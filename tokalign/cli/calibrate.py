@@ -196,7 +196,7 @@ def _load(
     target: str, draft: str | None, drafter: Path | None, dtype: str | None, *, quiet: bool
 ) -> Decoder:
     """The target with the draft model that is named, else the drafter that is named or found."""
-    from tokalign.assemble import load_decoder
+    from tokalign.api.assemble import load_decoder
     from tokalign.runtime.methods import DraftingOptions
     from tokalign.runtime.mlx.drafter_folder import find_drafter
 

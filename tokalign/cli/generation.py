@@ -13,7 +13,7 @@ from tokalign.cli.run_page import OUTCOMES
 from tokalign.runtime.rounds import Outcome
 
 if TYPE_CHECKING:
-    from tokalign.assemble import BeforeCosts
+    from tokalign.api.assemble import BeforeCosts
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.tables.finding import Note
@@ -43,7 +43,7 @@ def load(
     which are taken out. before_costs: as in `assemble`.
     Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
     """
-    from tokalign.assemble import keep_loaded, load_decoder
+    from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.runtime.decoder import tokens_that_stop
     from tokalign.runtime.methods import DraftingOptions
     from tokalign.runtime.mlx.cache import CacheOptions

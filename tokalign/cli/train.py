@@ -166,7 +166,7 @@ def command(
         return
     if not corpus.listing:
         raise UsageError("there is nothing to train on; give FILEs of text")
-    from tokalign.assemble import load_models
+    from tokalign.api.assemble import load_models
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
     from tokalign.runtime.translation.base import Pair
     from tokalign.train.labelled_corpus import label_corpus

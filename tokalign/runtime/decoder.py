@@ -1,6 +1,6 @@
 """A decoder: models, tables and options of a run, from which every request gets its own drafters.
 
-`assemble.py` makes decoders out of names and options; `generate.py` turns their events into text.
+`api/assemble.py` makes decoders of names and options; `generate.py` turns their events into text.
 """
 
 from __future__ import annotations

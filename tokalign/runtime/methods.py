@@ -1,7 +1,7 @@
 """How to draft, as a caller asks for it: names of methods and translations, and what they need.
 
 The command line, the Python API and the server all hand over `DraftingOptions`, of which
-`assemble.py` makes a decoder, so that equal options mean the same everywhere.
+`api/assemble.py` makes a decoder, so that equal options mean the same everywhere.
 It imports neither models nor mlx, so that the command line can parse its options without them.
 """
 

@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.server import ModelDescription, ModelProvider
 
-from tokalign.assemble import assemble, choose_dtype, keep_loaded
+from tokalign.api.assemble import assemble, choose_dtype, keep_loaded
 from tokalign.errors import CacheError, MissingAssetError
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop

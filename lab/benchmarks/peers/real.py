@@ -90,7 +90,7 @@ def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path
     target itself in 4 bits, whose passes take ten seconds on a CPU.
     """
     from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
-    from tokalign.assemble import assemble, load_models
+    from tokalign.api.assemble import assemble, load_models
     from tokalign.runtime.methods import DraftingOptions
 
     ours, theirs = load_models([str(target), str(draft)], dtype="float32")

@@ -21,8 +21,8 @@ from random_models import rounds_of
 from scripted_models import ScriptedModel
 from small_tokenizers import of_merges
 
+from tokalign.api.assemble import assemble
 from tokalign.api.text import stream_generate
-from tokalign.assemble import assemble
 from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft.hybrid import Hybrid

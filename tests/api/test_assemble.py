@@ -16,7 +16,7 @@ from random_models import write_model
 from small_tables import write_alignment, write_dictionary
 
 import tokalign
-from tokalign.assemble import assemble, choose_dtype, load_decoder, load_models
+from tokalign.api.assemble import assemble, choose_dtype, load_decoder, load_models
 from tokalign.cli.decode import command
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
