@@ -10,6 +10,7 @@ from fixtures import (  # noqa: F401
     demo_pair,
     echo,
     llama,
+    models,
     no_cache_of_the_user,
     no_tables_of_the_user,
     official_vocabularies_are_read_once,

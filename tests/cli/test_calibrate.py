@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from random_models import write_model
 
 from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
@@ -18,15 +17,6 @@ from tokalign.errors import UsageError
 from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing, read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "target": str(write_model(folder / "target", vocabulary_size=420)),
-        "draft": str(write_model(folder / "draft", vocabulary_size=340, seed=1)),
-    }
 
 
 def run_calibrate(models: dict[str, str], *arguments: str) -> Result:

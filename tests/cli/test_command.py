@@ -1,16 +1,19 @@
-"""Options declared as data: what one needs, what it excludes, what only `--help-all` shows."""
+"""Options declared as data: conditions, help, empty paths; and those of every command."""
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from command_lines import run as tokalign
 
+from tokalign.cli import group
 from tokalign.cli.command import Command, FilePath, Option, flag_of
-from tokalign.errors import UsageError
+from tokalign.errors import MissingAssetError, UsageError
 
 PARAMETERS = [
     Option("--draft", "A model.", metavar="NAME"),
@@ -88,3 +91,111 @@ def test_a_file_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "does not end in .html" in result.stderr
     assert run("--page", str(tmp_path / "run.html")).exit_code == 0
+
+
+NOWHERE = "./no-such-model"
+DECODE = f"decode --target {NOWHERE} -p x"
+SERVE = f"serve --target {NOWHERE}"
+
+
+def leaves(command: click.Command) -> dict[str, click.Command]:
+    """A command, or those of a group, by their names."""
+    if not isinstance(command, click.Group):
+        return {str(command.name): command}
+    context = click.Context(command)
+    inner = [command.get_command(context, name) for name in command.list_commands(context)]
+    return {name: leaf for one in inner if one for name, leaf in leaves(one).items()}
+
+
+COMMANDS = leaves(group)
+DECLARED = {
+    flag: one
+    for command in COMMANDS.values()
+    for one in command.params
+    for flag in (*one.opts, flag_of(one))
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_condition_can_hold(name: str) -> None:
+    """It is on an option or an argument that a command has, and names a value that it can have."""
+    declared = [one for one in COMMANDS[name].params if isinstance(one, Option)]
+    for condition in [text for one in declared for text in (*one.needs, *one.excludes)]:
+        flag, _, value = condition.partition(" ")
+        known = DECLARED[flag].type
+        if value and isinstance(known, click.Choice):
+            assert any(fnmatchcase(choice, value) for choice in known.choices), condition
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
+    """A variable of the shell that is not set would stand for the current folder."""
+    command = COMMANDS[name]
+    empty = [""] * sum(isinstance(one, click.Argument) for one in command.params)
+    for parameter in command.params:
+        is_path = isinstance(parameter.type, click.Path)
+        if is_path or {"--target", "--draft"} & {*parameter.opts}:
+            is_option = isinstance(parameter, click.Option)
+            result = CliRunner().invoke(command, [parameter.opts[0], ""] if is_option else empty)
+            assert (result.exit_code, result.stderr.count("it is empty")) == (2, 1), parameter.opts
+
+
+def error_of(line: str) -> Any:
+    return CliRunner().invoke(group, line.split()).exception
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"{DECODE} --alignment a.tok", "without --draft"),
+        (f"{DECODE} --draft D --translation context:5 --alignment a.tok", "with --translation con"),
+        (f"{DECODE} --method copy --dictionary d.tok", "with --method copy"),
+        (f"{DECODE} --draft D --drafter F", "with --draft"),
+        (f"{DECODE} --top-p 0.9", "without --temp"),
+        (f"{SERVE} --kv-group-size 32", "without --kv-bits"),
+        ("serve --allow-model-switching --draft D", "without --target NAME"),
+        (f"bench --target {NOWHERE} p.txt --prompt-tokens 3", "without --text or --ignore-chat"),
+        ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
+        ("build --target bielik --dictionary-only --tasks 4", "without --engine datatrove"),
+        (f"train --target {NOWHERE} no.txt --output out --rank 9", "without --head factored"),
+        ("learn --list folder", "with FOLDER"),
+    ],
+)
+def test_an_option_without_effect_is_refused_before_anything_loads(line: str, told: str) -> None:
+    error = error_of(line)
+    assert isinstance(error, UsageError), error
+    assert f" does nothing {told}" in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{DECODE} --draft D --alignment a.tok --translation exact",
+        f"{DECODE} --top-p 1 --kv-group-size 64",
+        f"{DECODE} --method plain --num-draft-tokens auto",
+        f"{DECODE} --no-color --json",
+        f"{DECODE} --verbose False --quiet",
+        f"{SERVE} --allow-model-switching --translation context:5 --port 0",
+    ],
+)
+def test_what_has_an_effect_or_asks_for_nothing_is_let_pass_by_every_command(line: str) -> None:
+    assert isinstance(error_of(line), MissingAssetError)
+
+
+def test_an_empty_api_key_would_leave_the_server_open() -> None:
+    error = CliRunner().invoke(group, ["serve", "--target", NOWHERE, "--api-key", " "]).exception
+    assert isinstance(error, UsageError)
+    assert "--api-key" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [("--max-token", "--max-tokens"), ("--targt", "--target"), ("--logit-bias", None)],
+)
+def test_only_close_options_are_suggested(typed: str, suggested: str | None) -> None:
+    code, _, message = tokalign("decode", typed, "1")
+    assert code == 2
+    assert typed in message
+    assert ("Did you mean" in message) == (suggested is not None)
+    assert (suggested or typed) in message

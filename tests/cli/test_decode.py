@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 from mlx_lm.generate import generate_step
 from mlx_lm.models.llama import Model
-from random_models import write_model
 from small_tables import write_dictionary
 
 from tokalign.cli.decode import command
@@ -50,15 +49,6 @@ KEYS = VLLM_NAMES | {
     "finish_reason",
 }
 PROMPT = "Zażółć gęślą"
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "target": str(write_model(folder / "target", vocabulary_size=420)),
-        "draft": str(write_model(folder / "draft", vocabulary_size=340, seed=1)),
-    }
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:

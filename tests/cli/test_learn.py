@@ -2,95 +2,59 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_lines import run
 from documents import LETTER, MEETING
 from small_tokenizers import write_tokenizer
 
 
-class User:
-    """Somebody with a home folder of their own."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.target = write_tokenizer(home / "small-target", vocabulary_size=300)
-        self.documents = home / "documents"
-        self.documents.mkdir()
-        for number in range(3):
-            text = f"Sprawa {number}.\n{MEETING}\n{LETTER}\n"
-            (self.documents / f"{number}.md").write_text(text)
-
-    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tokalign", *map(str, arguments)],
-            env=os.environ | {"HOME": str(self.home), "XDG_DATA_HOME": str(self.home / "data")},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-
-    def json(self, *arguments: str | Path) -> dict[str, Any]:
-        result = self.run(*arguments, "--json")
-        assert result.returncode == 0, result.stderr
-        found: dict[str, Any] = json.loads(result.stdout)
-        return found
-
-
 @pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tokenizer in the home folder of somebody who has documents."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "documents").mkdir()
+    for number in range(3):
+        text = f"Sprawa {number}.\n{MEETING}\n{LETTER}\n"
+        (tmp_path / "documents" / f"{number}.md").write_text(text)
+    return write_tokenizer(tmp_path / "small-target", vocabulary_size=300)
 
 
-@pytest.mark.slow
-def test_learn_list_use_and_forget(user: User) -> None:
-    learned = user.json("learn", user.documents, "--name", "notes", "--target", user.target)
+def test_learn_list_use_and_forget(target: Path) -> None:
+    documents = target.parent / "documents"
+    notes = ("--name", "notes", "--json")
+    learned = run("learn", documents, "--target", target, *notes).json
     assert (learned["documents_read"], learned["documents_with_text"]) == (3, 3)
     (table,) = learned["tables"]
     assert table["built"]
 
-    (listed,) = user.json("learn", "--list")["learned"]
+    (listed,) = run("learn", "--list", "--json").json["learned"]
     assert listed["name"] == "notes"
-    assert listed["folders"] == [str(user.documents)]
+    assert listed["folders"] == [str(documents)]
     assert listed["tables"] == [table["path"]]
 
-    (user.documents / "text.txt").write_text(f"{MEETING} {LETTER}\n" * 5)
-    used = user.run(
-        *("bench", "--target", user.target, "--language", "notes", "--method", "hybrid"),
-        *("--text", user.documents / "text.txt"),
-    )
-    assert used.returncode == 0, used.stderr
-    assert table["path"] in used.stderr
-    assert user.json("learn", "--name", "notes")["documents_read"] == 4
+    (documents / "text.txt").write_text(f"{MEETING} {LETTER}\n" * 5)
+    played = ("--language", "notes", "--method", "hybrid", "--text", documents / "text.txt")
+    used = run("bench", "--target", target, *played)
+    assert used.code == 0, used.err
+    assert table["path"] in used.err
+    assert run("learn", *notes).json["documents_read"] == 4
 
-    assert user.json("tables", "forget", "notes")["forgotten"] == [str(Path(table["path"]).parent)]
-    assert user.json("learn", "--list") == {"learned": []}
-    gone = user.run("tables", "forget", "notes")
-    assert gone.returncode == 4
-    assert "nothing was learned under the name notes" in gone.stderr
-
-
-def test_of_several_names_all_are_there_before_one_is_forgotten(user: User) -> None:
-    learned = user.run("learn", user.documents, "--name", "notes", "--target", user.target)
-    assert learned.returncode == 0
-    refused = user.run("tables", "forget", "notes", "other")
-    assert (refused.returncode, "under the name other" in refused.stderr) == (4, True)
-    assert "notes" in user.run("learn", "--list").stdout
-    assert user.run("tables", "forget", "notes", "notes").returncode == 0
+    refused = run("tables", "forget", "notes", "other")
+    refused.is_refused(4, "nothing was learned under the name other")
+    assert "notes" in run("learn", "--list").out
+    forgotten = run("tables", "forget", "notes", "notes", "--json").json["forgotten"]
+    assert forgotten == [str(Path(table["path"]).parent)]
+    assert run("learn", "--list", "--json").json == {"learned": []}
 
 
-def test_wrong_use_is_one_line(user: User) -> None:
-    for arguments, code, words in [
-        (["learn", user.documents], 2, "give --name NAME"),
-        (["learn", user.home / "nowhere", "--name", "a", "--target", user.target], 4, "not there"),
-    ]:
-        result = user.run(*arguments)
-        assert result.returncode == code
-        assert len(result.stderr.splitlines()) == 1
-        assert words in result.stderr
+def test_wrong_use_is_one_line(target: Path) -> None:
+    for words, code, said in (
+        ([target.parent], 2, "give --name NAME"),
+        ([target / "nowhere", "--name", "a", "--target", target], 4, "not there"),
+    ):
+        ended = run("learn", *words)
+        ended.is_refused(code, said)
+        assert len(ended.err.splitlines()) == 1

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 from saved_runs import rounds, run_of
+from trees import ids
 
 from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.cli.run_page import OUTCOMES, Run, run_page, shown_tokens
@@ -18,10 +19,6 @@ from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-
-def ids(*numbers: int) -> tuple[TargetId, ...]:
-    return tuple(map(TargetId, numbers))
 
 
 def plain_round(*emitted: int) -> Round:

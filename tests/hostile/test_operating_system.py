@@ -79,6 +79,8 @@ def run(
         env=os.environ
         | {"TOKALIGN_CACHE": str(folder / "cache"), "TOKALIGN_TABLES": str(folder / "tables")}
         | {"XDG_DATA_HOME": str(folder / "data")}
+        # A disk that takes 400 bytes a file would cut what Python compiles.
+        | {"PYTHONDONTWRITEBYTECODE": "1"}
         | {"PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=300,
         check=False,

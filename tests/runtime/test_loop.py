@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
 from random_models import RandomDrafter, generate, random_model
+from trees import ids
 
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.drafting import NoDrafter
@@ -31,10 +32,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 GREEDY = Sampling()
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=11)
-
-
-def ids(*numbers: int) -> tuple[TargetId, ...]:
-    return tuple(map(TargetId, numbers))
 
 
 class Fixed(Drafter):

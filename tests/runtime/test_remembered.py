@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from processes import wait_for
 from random_models import write_model
+from trees import ids
 
 import tokalign
 from tokalign.api.assemble import assemble
@@ -259,10 +260,6 @@ def test_the_first_request_of_a_new_process_is_as_good_as_the_tenth_of_an_old_on
     cold, first, eleventh = (passes(one, 10) for one in (forgetful, new, old))
     assert eleventh < 0.9 * cold
     assert abs(first - eleventh) <= 2
-
-
-def ids(*numbers: int) -> tuple[TargetId, ...]:
-    return tuple(map(TargetId, numbers))
 
 
 def test_an_earlier_output_is_copied_to_its_end() -> None:

@@ -6,10 +6,10 @@ from collections import Counter
 
 from hypothesis import given
 from saved_runs import rounds
+from trees import ids
 
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
 
 
 def test_an_accepted_path_through_a_tree() -> None:
@@ -34,7 +34,3 @@ def test_outcomes_add_up(one: Round) -> None:
     assert found[Outcome.CORRECTED] + found[Outcome.BONUS] + found[Outcome.UNDRAFTED] == own
     assert not found[Outcome.UNDRAFTED] or not one.tree
     assert not found[Outcome.CORRECTED] or one.accepted < len(one.tree)
-
-
-def ids(*numbers: int) -> tuple[TargetId, ...]:
-    return tuple(map(TargetId, numbers))

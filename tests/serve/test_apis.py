@@ -401,10 +401,6 @@ _WORDS = (
 )
 
 
-def objects(inner: Any) -> Any:
-    return st.dictionaries(st.sampled_from(_NAMES.split()), inner, max_size=4)
-
-
 JUNK = st.recursive(
     st.sampled_from([None, True, 5, "", "x", *_WORDS.split()]),
     lambda inner: (

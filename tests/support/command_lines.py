@@ -1,11 +1,51 @@
-"""One short run of every command, on the demo pair, in a folder with a text."""
+"""Command lines, run in this process, and one short run of every command on the demo pair."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import pytest
+from click.testing import CliRunner
 from places import DEMO
 from polish import SENTENCES
+
+from tokalign.cli import main
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, and what it wrote to stdout and stderr."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed with --json; it must not have failed."""
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def is_refused(self, code: int, *words: str) -> str:
+        """The last line of stderr, which says why it ended with this code, in these words."""
+        assert self.code == code, self.err
+        assert "Traceback" not in self.err
+        last = self.err.splitlines()[-1]
+        assert last.startswith("tokalign: "), last
+        assert [word for word in words if word not in last] == [], last
+        return last
+
+
+def run(*words: object, typed: str | None = None) -> Ended:
+    """What `tokalign` with these words does in a process of its own. typed: on stdin."""
+    with CliRunner().isolation(input=typed) as (out, err, _), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["tokalign", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(int(ended.value.code or 0), out.getvalue().decode(), err.getvalue().decode())
+
 
 DECODE = "--target TARGET --draft DRAFT --ignore-chat-template"
 TINY = "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16"

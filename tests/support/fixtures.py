@@ -108,6 +108,18 @@ def demo_pair() -> tuple[Any, Any]:
     return tuple(LanguageModel.from_folder(one, dtype="float32") for one in (target, draft))
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of a tiny target and of a draft model of another tokenizer; nobody changes them."""
+    from random_models import write_model
+
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "target": str(write_model(folder / "target", vocabulary_size=420)),
+        "draft": str(write_model(folder / "draft", vocabulary_size=340, seed=1)),
+    }
+
+
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server whose model answers with the user's message, and whose template calls tools."""

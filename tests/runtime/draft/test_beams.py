@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from math import exp
 
+from trees import paths
+
 from tokalign.runtime.draft.beams import Beams
-from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
-
-
-def texts(tree: TokenTree[TargetId]) -> list[tuple[TargetId, ...]]:
-    return [tuple(tree.ids[i] for i in tree.path_to(index)) for index in range(len(tree))]
 
 
 def test_the_example_of_the_docstring() -> None:
@@ -26,7 +22,7 @@ def test_the_example_of_the_docstring() -> None:
         chosen=[[0, 1, 2], [0, 1, 2], [0, 1, 3]],
     )
     tree = found.beam_tree("drafter")
-    assert texts(tree) == [(7,), (7, 8), (7, 8, 9), (7, 2), (7, 8, 4), (7, 2, 3)]
+    assert [*paths(tree)] == [(7,), (7, 8), (7, 8, 9), (7, 2), (7, 8, 4), (7, 2, 3)]
     assert tree.probabilities[0] == exp(-0.1)
     assert set(tree.sources) == {"drafter"}
 
@@ -39,5 +35,5 @@ def test_what_is_impossible_is_left_out() -> None:
         logprobs=[[[0.0, no], [no, no]], [[-0.5, -1.0], [-0.1, -2.0]]],
         chosen=[[0, 1], [0, 1]],
     )
-    assert texts(found.tree("drafter")) == [(7,), (7, 8), (7, 2)]
-    assert texts(found.beam_tree("drafter")) == [(7,), (7, 8), (7, 2)]
+    for tree in (found.tree("drafter"), found.beam_tree("drafter")):
+        assert [*paths(tree)] == [(7,), (7, 8), (7, 2)]

@@ -9,6 +9,7 @@ from math import exp, log
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trees import ids
 
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
@@ -18,10 +19,6 @@ from tokalign.runtime.rounds import Context, Proposal
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-
-def ids(*numbers: int) -> tuple[TargetId, ...]:
-    return tuple(map(TargetId, numbers))
 
 
 def odds(probability: float) -> float:

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trees import ids
 
 from tokalign.runtime.draft.lookup import KEPT, SLOTS, LogitStore, logit_sources, tail_of
 from tokalign.tables.logit_rows import LOG_ODDS
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
-
-
-def ids(*numbers: int) -> tuple[TargetId, ...]:
-    return tuple(map(TargetId, numbers))
 
 
 def after(store: LogitStore, *key: int) -> tuple[list[int], list[int]] | None:

@@ -1,4 +1,4 @@
-"""Trust: probabilities come true as often as they say, and situations are kept apart."""
+"""Probabilities that are learned come true as often as they say, and follow a change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.runtime.draft.mixing import LEAST, Trust
+from tokalign.runtime.draft.neural import Acceptance
 
 probabilities = st.floats(0, 1)
 
@@ -39,3 +40,24 @@ def test_a_shift_carries_over_to_other_probabilities() -> None:
         trust.learn(trust.calibrated(0.5, "a"), "a", right=True)
     assert trust.calibrated(0.3, "a") > 0.45
     assert trust.calibrated(0.8, "a") > 0.87
+
+
+@given(st.floats(0.05, 0.95))
+def test_acceptance_is_learned_by_position(right: float) -> None:
+    chance, acceptance = Random(3), Acceptance()
+    for _ in range(2000):
+        first = chance.random() < right
+        acceptance.observe(2, 2 if first else 0)
+    first, second, third = acceptance.probabilities(3)
+    assert first == pytest.approx(right, abs=0.15)
+    assert second > 0.9
+    assert third == pytest.approx(second, abs=0.05)  # never seen: as good as those before it
+
+
+def test_a_change_of_the_text_is_noticed() -> None:
+    acceptance = Acceptance()
+    for _ in range(1000):
+        acceptance.observe(1, 1)
+    for _ in range(30):
+        acceptance.observe(1, 0)
+    assert acceptance.probabilities(1)[0] < 0.35

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from random_drafters import random_drafter
 from random_models import VOCABULARY, random_model
+from trees import paths
 
 from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.mlx.drafter_session import DrafterSession, beam_search, compiled_step
@@ -64,14 +65,6 @@ def plain_search(drafter: RecurrentDrafter, shape: BeamShape) -> list[tuple[list
             longer += [([*ids, token], reached + of_next[token]) for token in range(VOCABULARY)]
         beams = sorted(longer, key=lambda one: -one[1])[: shape.width]
     return beams
-
-
-def paths(tree: Any) -> dict[tuple[int, ...], float]:
-    """The ids on the way to every id of a tree, with its probability."""
-    return {
-        tuple(tree.ids[i] for i in tree.path_to(index)): tree.probabilities[index]
-        for index in range(len(tree))
-    }
 
 
 @pytest.mark.parametrize("shape", [BeamShape(*one) for one in product((1, 2, 4), (1, 4))])

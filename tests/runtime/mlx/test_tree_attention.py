@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from random_models import random_model, rounds_of
+from trees import tree_of
 from zoo import WildDrafter, make_model
 
 from tokalign.evaluate.replay import ReplayVerifier
@@ -25,36 +23,10 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-def tree_of(ids: Sequence[int], parents: Sequence[int]) -> TokenTree[TargetId]:
-    return TokenTree(tuple(map(TargetId, ids)), tuple(parents), ("test",) * len(ids))
-
-
-@st.composite
-def trees(draw: st.DrawFn, ids: int = 8) -> TokenTree[TargetId]:
-    size = draw(st.integers(1, 7))
-    parents = [draw(st.integers(-1, i - 1)) for i in range(size)]
-    return tree_of([draw(st.integers(0, ids - 1)) for _ in range(size)], parents)
-
-
-@given(trees(), st.lists(st.integers(0, 7), min_size=8, max_size=8))
-def test_at_most_one_path_agrees_with_a_target(
-    tree: TokenTree[TargetId], chosen: list[int]
-) -> None:
-    path = tree.agreed_path(chosen)
-    assert tree.path_to(path[-1] if path else -1) == path
-    last = -1
-    for index in path:
-        assert tree.ids[index] == chosen[last + 1]
-        last = index
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.lists(st.integers(0, 3), max_size=7))
-def test_a_linear_tree_equals_a_chain(ids: list[int], text: list[int]) -> None:
-    chain = TokenTree.chain(list(map(TargetId, ids)), "test")
-    tree = tree_of(ids, range(-1, len(ids) - 1))
-    assert chain.path_of(text) == tree.path_of(text)
-    assert chain.chain_length == tree.chain_length == len(ids)
-    assert lay_out(5, len(ids) + 2, chain)[0] == list(range(5, len(ids) + 7))
+@pytest.mark.parametrize("length", range(1, 7))
+def test_a_linear_tree_is_laid_out_as_a_chain(length: int) -> None:
+    chain = TokenTree.chain([TargetId(1)] * length, "test")
+    assert lay_out(5, length + 2, chain)[0] == list(range(5, length + 7))
 
 
 def test_rows_of_a_tree_are_right_in_the_pass_that_quantizes_the_cache() -> None:
@@ -112,15 +84,6 @@ def test_no_accepted_id_is_computed_twice(seed: int) -> None:
     assert any(one.path and one.path[-1] >= one.tree.chain_length for one in rounds)
     assert [one.rows for one in rounds[1:]] == [1 + len(one.tree) for one in rounds[1:]]
     assert session.rows == sum(1 + len(one.tree) for one in rounds) + len(prompt) - 1
-
-
-@given(trees(), st.sets(st.integers(0, 6)))
-def test_part_of_a_tree_keeps_its_paths(tree: TokenTree[TargetId], wanted: set[int]) -> None:
-    kept = sorted({i for leaf in wanted if leaf < len(tree.ids) for i in tree.path_to(leaf)})
-    part = tree.select(kept)
-    for new, old in enumerate(kept):
-        before, after = tree.path_to(old), part.path_to(new)
-        assert [tree.ids[i] for i in before] == [part.ids[i] for i in after]
 
 
 def test_a_replay_accepts_a_branch() -> None:
