@@ -48,7 +48,8 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     assert set(rows) >= {"1", "2", "4"}, "as many as the time allows"
     assert all(low <= median <= high for median, low, high in rows.values())
     assert measured["contexts"][0]["draft_pass"][0] > 0
-    assert 0 <= measured["notes"]["length"] <= 8
+    # On a busy machine there is no time to try lengths.
+    assert 0 <= measured["notes"].get("length", 0) <= 8
     assert "cost curve ->" in first.stderr
     again = run_calibrate(models, "--json")
     assert "nothing has changed" in again.stderr
