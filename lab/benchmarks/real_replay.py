@@ -190,8 +190,7 @@ def seconds_of(line: dict[str, Any], costs: Costs) -> float:
     """What the rounds of a line take, in plain passes."""
     rounds = zip(line["rows"], line["draft_passes"], line["trees"], strict=True)
     found: float = sum(
-        costs.verify(rows) + costs.drafting(passes, tree=bool(tree)) + costs.host * (rows > 1)
-        for rows, passes, tree in rounds
+        costs.round(rows - 1, passes, tree=bool(tree)) for rows, passes, tree in rounds
     )
     return found
 

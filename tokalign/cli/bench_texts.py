@@ -88,11 +88,10 @@ class _Estimate:
         """Count a round."""
         if isinstance(event, Round):
             tree = event.tree
+            grown = tree.chain_length < len(tree)
             self._tokens += len(event.emitted)
             for name, costs in self._costs.items():
-                grown = tree.chain_length < len(tree)
-                drafted = costs.drafting(event.draft_passes, tree=grown) + costs.host * bool(tree)
-                self._passes[name] += drafted + costs.verify(1 + len(tree))
+                self._passes[name] += costs.round(len(tree), event.draft_passes, tree=grown)
 
     def speeds(self) -> dict[str, float]:
         """By curve."""

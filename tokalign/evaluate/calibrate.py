@@ -491,7 +491,6 @@ def speedup_at(rounds: Iterable[Round], costs: Costs, passes: int) -> float:
             count = max(1, round(chain * taken / one.draft_passes)) if chain else 0
             others = (i for i in kept[chain:] if tree.parents[i] < count)
             kept = [*kept[:count], *others]
-        seconds += costs.drafting(taken, tree=chain < len(tree))
-        seconds += costs.verify(1 + len(kept)) + costs.host
+        seconds += costs.round(len(kept), taken, tree=chain < len(tree))
         tokens += 1 + len(set(one.path).intersection(kept))
     return tokens * costs.verify(1) / seconds

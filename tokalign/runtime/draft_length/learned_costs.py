@@ -51,6 +51,15 @@ class Costs:
         """Time of a draft of so many passes of the draft model. tree: whether it grew a tree."""
         return passes * (self.tree_pass if tree and self.tree_pass is not None else self.draft_pass)
 
+    def round(self, proposed: int, passes: int = 0, *, tree: bool = False) -> float:
+        """Time of a round that verifies so many proposed ids, found in so many draft passes.
+
+        tree: as of `drafting`. A round without a proposal is one of plain decoding, which runs
+        ahead.
+        """
+        host = self.host if proposed else 0.0
+        return self.verify(1 + proposed) + host + self.drafting(passes, tree=tree)
+
     def expected_verify(self, rows: float) -> float:
         """Expected time where `rows` (1 or more) is an expected number of positions."""
         whole = int(rows)
