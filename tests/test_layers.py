@@ -109,7 +109,7 @@ RUNS_MODELS = {
     f"{folder}/{name}.py"
     for folder, names in {
         "api": "text objects patch call",
-        "evaluate": "bench calibrate exact_rows",
+        "evaluate": "bench calibrate",
         "runtime": "decoder generate",
         "runtime/draft_length": "opening_knowledge",
         "serve": "answer body completions contexts decoding handler job messages models "

@@ -409,8 +409,8 @@ def _exact_rows(model: Any, note: Note) -> int:
 
     `note` is told. It is kept with the model's cost curve, if there is one.
     """
-    from tokalign.evaluate.exact_rows import exact_rows
     from tokalign.runtime.cost.store import find_curve, store_curve
+    from tokalign.runtime.mlx.exact_rows import exact_rows
     from tokalign.runtime.mlx.weights import machine_of
 
     curve = find_curve(machine_of(model))

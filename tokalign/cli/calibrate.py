@@ -121,9 +121,9 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
         self_draft_rounds,
         speedup_at,
     )
-    from tokalign.evaluate.exact_rows import exact_rows
     from tokalign.runtime.cost.curve import ASSUMED_DRAFT
     from tokalign.runtime.draft_length.learned_costs import costs_at
+    from tokalign.runtime.mlx.exact_rows import exact_rows
     from tokalign.runtime.mlx.weights import slow_blas
 
     if (remedy := slow_blas()) is not None:
@@ -173,7 +173,7 @@ def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
     rows = curve.rows_at(0)
     reading = _PROMPT_TOKENS * rows[-1] / len(rows)
     costs = costs_at(curve, 0)  # of a round, which emits one token or more
-    one = curve.plain_at(0) * (costs.verify(1 + _LONGEST) + costs.drafting(_LONGEST, tree=True))
+    one = curve.plain_at(0) * costs.round(_LONGEST, _LONGEST, tree=True)
     count = min(_PROMPTS, int(seconds / (reading + _FEWEST_TOKENS * one)))
     tokens = (seconds / count - reading) / one if count else 0
     return count, min(_TOKENS, max(_FEWEST_TOKENS, int(tokens)))

@@ -4,7 +4,6 @@
     bench.py                every way to draft with loaded models; measurements.py keeps what was
                             measured, comparison.py says what is compared, and compares it
     calibrate.py            how long passes take on this machine
-    exact_rows.py           up to how many rows a pass gives the logits of single rows
 
 Imports every layer below it (`runtime`, `cost`, `tables`, ...); only `assemble` and `cli`
 import it.

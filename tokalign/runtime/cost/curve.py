@@ -96,7 +96,7 @@ class CostCurve:
     searches: a whole beam search of the recurrent drafter, by its width and the number of its
     steps. It does not depend on the context.
     exact_rows: up to how many rows a pass gives the logits of single rows, bit for bit, see
-    `evaluate/exact_rows.py`; None where that was not tried.
+    `runtime/mlx/exact_rows.py`; None where that was not tried.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 

@@ -9,11 +9,11 @@ import pytest
 from mlx_lm.models.llama import Model
 from random_models import random_model
 
-from tokalign.evaluate.exact_rows import COUNTS, exact_rows
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.mlx.exact_rows import COUNTS, exact_rows
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Round
