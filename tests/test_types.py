@@ -27,7 +27,7 @@ from tokalign.runtime.translation.by_token import (
 from tokalign.runtime.translation.committed_text import DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.translation.by_token import ContextWindow
-from tokalign.runtime.verify import TargetVerifier
+from tokalign.runtime.loop import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.tables.token_tree import TokenTree

@@ -7,12 +7,12 @@ from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_IDS
+from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.verify import TargetVerifier
 
 
 class BaselineDecoder(Decoder):

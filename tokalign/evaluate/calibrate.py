@@ -38,7 +38,7 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.draft_length.learned_costs import Costs
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
@@ -47,7 +47,6 @@ from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version, vocabulary_size
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

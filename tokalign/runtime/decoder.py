@@ -25,7 +25,7 @@ from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -41,7 +41,6 @@ from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
 from tokalign.runtime.translation.committed_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -16,12 +16,11 @@ from random_models import VOCABULARY, RandomDrafter, generate
 
 from tokalign.runtime.draft.mixing import given_noise
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.noise import TARGET, gumbel
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import top_k
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
 
