@@ -17,7 +17,7 @@ from typing import Any
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, Verdict
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import (

@@ -10,7 +10,7 @@ from tokalign.runtime.draft_length.knowledge import MAX_IDS
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 

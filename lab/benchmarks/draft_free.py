@@ -54,7 +54,7 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Drafter, Finished, RowStore, Started, Verifier
 from tokalign.runtime.statistics import Statistics

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
+import mlx.core as mx
 import numpy as np
 
 from lab.benchmarks.remembered_target import (
@@ -38,14 +40,33 @@ from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
+from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import StatesOfText
 from tokalign.runtime.mlx.weights import vocabulary_size, weight_bytes
-from tokalign.runtime.rounds import Context, Round
+from tokalign.runtime.rounds import Array, Context, Round
 from tokalign.tokenizer.vocabulary import TargetId
 
 CURVES = ("m1-max", "m2-ultra", "m4-pro")
+
+
+class StatesOfText:
+    """Gives a drafter its states (`drafter_session.KeepsStates`) as if passes had just run.
+
+    model: the target. ids: the text. prompt: how many of the ids were given; after these alone
+    there is no state, as before the first pass of a generation.
+    Raises: IncompatibleError for a model whose states cannot be had.
+    """
+
+    def __init__(self, model: Any, ids: Sequence[TargetId], *, prompt: int) -> None:
+        states = HiddenStates(model)
+        states.model(mx.array([list(ids)]))
+        self._hidden, self._prompt = states.take(), prompt
+        mx.eval(self._hidden)
+
+    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
+        """The state f[1, hidden] before the last of `ids`, with which the text begins."""
+        return None if len(ids) <= self._prompt else self._hidden[len(ids) - 2 : len(ids) - 1]
 
 
 @dataclass(frozen=True)

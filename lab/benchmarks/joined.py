@@ -42,7 +42,7 @@ from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.runtime.translation.base import Pair, Translated

@@ -32,7 +32,7 @@ from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.cache import CacheOptions, kinds_without_rewinding
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context
 from tokalign.tokenizer.vocabulary import TargetId
 

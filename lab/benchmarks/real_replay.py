@@ -55,7 +55,7 @@ from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Proposal, Round, Verifier
 from tokalign.runtime.translation.base import Translated

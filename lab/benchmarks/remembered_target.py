@@ -24,7 +24,7 @@ from tokalign.runtime.draft.hybrid import ComingNoise
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, RowStore, Verdict
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

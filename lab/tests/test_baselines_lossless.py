@@ -13,7 +13,7 @@ from lab.baselines.recycling import SamDrafter, TokenRecyclingDrafter
 from lab.baselines.unispec import Expansion, UniSpecDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Drafter
 
 Maker = Callable[[Adjacency, bool], Drafter]

@@ -24,8 +24,7 @@ from random_models import write_model
 
 from tokalign.cli.chat import Chat, closing_line, command
 from tokalign.cli.decode import command as decode_command
-from tokalign.runtime.mlx.session import ModelSession
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.storage import cache_folder
 
 TEMPLATE = (

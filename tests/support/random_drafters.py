@@ -10,8 +10,8 @@ import mlx.nn as nn
 import mlx.optimizers as optim
 from mlx.utils import tree_map
 
+from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.runtime.mlx.target_session import HiddenStates
 
 
 def random_drafter(model: Any, seed: int = 1, **shape: Any) -> RecurrentDrafter:

@@ -17,7 +17,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

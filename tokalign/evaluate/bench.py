@@ -14,7 +14,7 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 
 WARM_UP_TOKENS = 12
 

@@ -43,7 +43,7 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version, vocabulary_size
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH

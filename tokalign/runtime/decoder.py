@@ -32,7 +32,7 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights, vocabulary_size
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier

@@ -11,7 +11,7 @@ from tokalign.errors import require_integer, require_texts
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.rounds import Array, FinishReason, Outcome, Round
 from tokalign.runtime.statistics import Statistics

@@ -36,7 +36,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampler
-    from tokalign.runtime.mlx.target_session import TargetModelSession
+    from tokalign.runtime.mlx.session import TargetModelSession
 
 MOST_READ_AGAIN = 8
 """A round that reads more ids again proposes nothing. It emits one id, so that no more passes are

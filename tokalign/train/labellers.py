@@ -20,8 +20,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError, UsageError
+from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.layers import Layers, leaves_of
-from tokalign.runtime.mlx.target_session import HiddenStates
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array

@@ -17,7 +17,7 @@ from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import SLOTS, tail_of
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
 from tokalign.tables.token_tree import TokenTree

@@ -23,7 +23,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.target_session import find_head
+from tokalign.runtime.mlx.hidden_states import find_head
 from tokalign.runtime.mlx.weights import content_fingerprint, twin_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair

@@ -18,7 +18,7 @@ from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.mlx.drafter_session import DrafterSession, beam_search, compiled_step
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
 
 HIDDEN = 32

@@ -22,7 +22,7 @@ from random_models import random_model
 from zoo import WINDOW, zoo_model
 
 from tokalign.runtime.mlx.layers import Layers, least_positions, remember, remembered
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
 
 

@@ -21,8 +21,7 @@ from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx import noise
 from tokalign.runtime.mlx.draft_session import DraftModelSession, ToTargetIds
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
-from tokalign.runtime.mlx.session import ModelSession
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree

@@ -15,7 +15,7 @@ from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.exact_rows import COUNTS, exact_rows
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Round
 from tokalign.tokenizer.vocabulary import TargetId
 

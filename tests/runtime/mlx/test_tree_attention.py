@@ -16,7 +16,7 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree

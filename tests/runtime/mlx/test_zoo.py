@@ -33,7 +33,7 @@ from tokalign.runtime.loop import MOST_READ_AGAIN, Limits
 from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import embedding_of
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

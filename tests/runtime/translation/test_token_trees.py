@@ -16,7 +16,7 @@ from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.by_token import same_tokenizer

@@ -1,7 +1,7 @@
 """Everything in the runtime that imports mlx: sessions of models, trees, and how ids are chosen.
 
 session.py              passes of a model over whole contexts, counted and timed
-    target_session.py       the target's, with the hidden states that a drafter starts from
+    hidden_states.py        the last hidden states of passes, for a drafter
     draft_session.py        the draft model's: top-k ids, and chains drawn over target ids
 cache.py                a model's cache, kept in step with the contexts that it is given
     layers.py               taking positions back, whatever a layer's kind; which ids it holds

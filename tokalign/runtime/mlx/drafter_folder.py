@@ -23,8 +23,8 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
+from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.runtime.mlx.target_session import HiddenStates
 from tokalign.runtime.mlx.weights import sampled_values
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.tables.drafter_files import (

@@ -18,7 +18,7 @@ from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
-from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree

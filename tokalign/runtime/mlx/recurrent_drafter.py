@@ -18,7 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.target_session import find_head
+from tokalign.runtime.mlx.hidden_states import find_head
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
 

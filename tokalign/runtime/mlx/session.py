@@ -1,9 +1,8 @@
 """Sessions: passes of a language model over whole contexts, counted and timed.
 
 `ModelSession` runs the passes, over contexts and over trees, on the cache that it is
-(`cache.py`). What only the target's session does and only the draft model's (drafting ahead) is in
-`target_session.py` and `draft_session.py`. Results are read when they are done; `BusyTime` counts
-how long passes are under way.
+(`cache.py`). The draft model's session is in `draft_session.py`. Results are read when they are
+done; `BusyTime` counts how long passes are under way.
 """
 
 from __future__ import annotations
@@ -14,13 +13,16 @@ from time import perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
+from tokalign.runtime.mlx.hidden_states import KeptStates
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import Id
+from tokalign.tokenizer.vocabulary import Id, TargetId
 
 T = TypeVar("T")
 
@@ -115,6 +117,7 @@ class ModelSession(ModelCache[Id]):
     ) -> None:
         super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
         self._twin = model  # passes run on it, except those that fill in a long prompt
+        self._states: KeptStates | None = None
         self.passes = self.rows = 0
         self.busy = BusyTime()
 
@@ -136,6 +139,9 @@ class ModelSession(ModelCache[Id]):
         self.holds(ids)
         self.passes += 1
         self.rows += len(ids) - kept
+        if self._states is not None:
+            first = len(ids) - last + 1
+            self._states.keep(ids[:first], TokenTree.chain(ids[first:], ""))
         return logits[-last:]
 
     @timed
@@ -145,10 +151,13 @@ class ModelSession(ModelCache[Id]):
         self.holds_computed(token)
         self.passes += 1
         self.rows += 1
+        if self._states is not None:
+            self._states.keep_fed(token)
         return logits
 
-    @property
+    @cached_property
     def can_branch(self) -> bool:
+        """Whether passes over trees are possible."""
         return can_branch(self.model, self.layers)
 
     @timed
@@ -174,6 +183,8 @@ class ModelSession(ModelCache[Id]):
         self.holds_tree(context, tree)
         self.passes += 1
         self.rows += len(tokens)
+        if self._states is not None and computed is None:
+            self._states.keep(context, tree)
         return logits
 
     @cached_property
@@ -207,6 +218,45 @@ class ModelSession(ModelCache[Id]):
             raise UsageError(
                 f"{name}[{place}] is {ids[place]}, but the model's ids are from 0 to {size - 1}"
             )
+
+
+class TargetModelSession(ModelSession[TargetId]):
+    """A session of the target model.
+
+    keeps_states: whether the last hidden states of the latest passes are kept, for a drafter that
+    starts from them. Other parameters and errors are those of `ModelSession`.
+    Raises: IncompatibleError for a model whose states cannot be had.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        options: CacheOptions | None = None,
+        *,
+        cache: list[Any] | None = None,
+        rewinds: bool = True,
+        keeps_states: bool = False,
+    ) -> None:
+        super().__init__(model, options, cache=cache, rewinds=rewinds)
+        if keeps_states:
+            self._states = KeptStates(model)
+            self._twin = self._states.model
+
+    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
+        """See `KeptStates.before_last`; None where none are kept."""
+        return None if self._states is None else self._states.before_last(ids)
+
+    def mask(self, allowed: NDArray[np.bool_]) -> Array:
+        """A mask bool[rows, vocabulary] as an array of the device."""
+        return mx.array(allowed)
+
+    def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
+        """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
+
+        normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
+        """
+        ids, values = top_k(logprobs, count)
+        return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 
 
 _BLOCK = 128

@@ -1,4 +1,4 @@
-"""The target model's session, and the last hidden states of its passes for a drafter.
+"""The last hidden states of a model's passes, from which a recurrent drafter goes on.
 
 Architectures differ in where their layers are and what they do after the head, so the state is not
 computed by calling parts of a model. A pass runs on a twin of the model (`weights.twin_of`) whose
@@ -18,16 +18,11 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
-from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.session import ModelSession, top_k
 from tokalign.runtime.mlx.weights import once_per_model, twin_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
 
 
 class _Calls:
@@ -128,25 +123,6 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
     return twin_of(model, replace)
 
 
-class StatesOfText:
-    """Gives a drafter its states (`drafter_session.KeepsStates`) as if passes had just run.
-
-    model: the target. ids: the text. prompt: how many of the ids were given; after these alone
-    there is no state, as before the first pass of a generation.
-    Raises: IncompatibleError for a model whose states cannot be had.
-    """
-
-    def __init__(self, model: Any, ids: Sequence[TargetId], *, prompt: int) -> None:
-        states = HiddenStates(model)
-        states.model(mx.array([list(ids)]))
-        self._hidden, self._prompt = states.take(), prompt
-        mx.eval(self._hidden)
-
-    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
-        """The state f[1, hidden] before the last of `ids`, with which the text begins."""
-        return None if len(ids) <= self._prompt else self._hidden[len(ids) - 2 : len(ids) - 1]
-
-
 class _States(NamedTuple):
     """Hidden states f[1 + tree, hidden] of one pass.
 
@@ -155,13 +131,13 @@ class _States(NamedTuple):
     then; it is not in the list. tree: the ids of the other rows.
     """
 
-    ids: list[TargetId]
+    ids: list[int]
     read: int
     fed: Array | None
-    tree: TokenTree[TargetId]
+    tree: TokenTree[Any]
     hidden: Array
 
-    def before_last(self, ids: Sequence[TargetId]) -> Array | None:
+    def before_last(self, ids: Sequence[int]) -> Array | None:
         """The state f[1, hidden] before the last of `ids`; None if it is not that of any row."""
         if len(ids) <= self.read:
             return None
@@ -172,7 +148,7 @@ class _States(NamedTuple):
         row = path[-1] + 1 if path else 0
         return self.hidden[row : row + 1]
 
-    def _has_read(self, ids: Sequence[TargetId]) -> bool:
+    def _has_read(self, ids: Sequence[int]) -> bool:
         """Whether `ids` begin with what the first row has read. Cost: about 1 µs per 1,000 ids."""
         known = self.read if self.fed is None else self.read - 1
         if list(ids[:known]) != self.ids[:known]:
@@ -180,88 +156,42 @@ class _States(NamedTuple):
         return self.fed is None or ids[known] == self.fed.item()
 
 
-class TargetModelSession(ModelSession[TargetId]):
-    """A session of the target model.
+class KeptStates:
+    """The hidden states of a session's latest passes. They are not waited for.
 
-    keeps_states: whether the last hidden states of the latest passes are kept, for a drafter that
-    starts from them. They are intermediate results of the passes and are not waited for.
-    Other parameters and errors are those of `ModelSession`. Raises: IncompatibleError for a model
-    whose states cannot be had.
+    model: to be called in the place of the one given. Raises: as `HiddenStates`.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        options: CacheOptions | None = None,
-        *,
-        cache: list[Any] | None = None,
-        rewinds: bool = True,
-        keeps_states: bool = False,
-    ) -> None:
-        super().__init__(model, options, cache=cache, rewinds=rewinds)
-        self._watched: HiddenStates | None = None
+    def __init__(self, model: Any) -> None:
+        self._watched = HiddenStates(model)
+        self.model = self._watched.model
         self._states: tuple[_States, ...] = ()
-        if keeps_states:
-            self._watched = HiddenStates(model)
-            self._twin = self._watched.model
 
-    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
-        """The hidden state f[1, hidden], lazy, of the row that chose the last of `ids`.
+    def before_last(self, ids: Sequence[int]) -> Array | None:
+        """The state f[1, hidden], lazy, of the row that chose the last of `ids`.
 
         None if no pass has computed that row lately, as before the first pass.
         """
         found = (states.before_last(ids) for states in self._states)
         return next((state for state in found if state is not None), None)
 
-    def logits(self, ids: Sequence[TargetId], last: int = 1) -> Array:
-        logits = super().logits(ids, last)
-        if self._watched is not None:
-            first = len(ids) - last + 1
-            self._keep(self._watched, list(ids[:first]), TokenTree.chain(ids[first:], ""))
-        return logits
-
-    def feed(self, token: Array) -> Array:
-        logits = super().feed(token)
-        if self._watched is not None and self._states:
-            latest = self._states[0]
-            if latest.fed is not None:  # its round is over, so the host has seen it
-                latest.ids.append(TargetId(latest.fed.item()))
-            latest.ids.extend(latest.tree.ids)
-            self._keep(self._watched, latest.ids, EMPTY_TREE, fed=token)
-        return logits
-
-    def tree(
-        self, ids: Sequence[TargetId], tree: TokenTree[TargetId], computed: int | None = None
-    ) -> Array:
-        logits = super().tree(ids, tree, computed)
-        if self._watched is not None and computed is None:
-            self._keep(self._watched, list(ids), tree)
-        return logits
-
-    def mask(self, allowed: NDArray[np.bool_]) -> Array:
-        """A mask bool[rows, vocabulary] as an array of the device."""
-        return mx.array(allowed)
-
-    def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
-        """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
-
-        normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
-        """
-        ids, values = top_k(logprobs, count)
-        return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
-
-    def _keep(
-        self,
-        watched: HiddenStates,
-        ids: list[TargetId],
-        tree: TokenTree[TargetId],
-        fed: Array | None = None,
-    ) -> None:
+    def keep(self, ids: Sequence[int], tree: TokenTree[Any], fed: Array | None = None) -> None:
         """Keep the states of the pass's last rows, and those of the pass before it.
 
         ids, fed, tree: as in `_States`. A pass that ran ahead has read the last id already; the row
         before it is of the other one.
         """
-        hidden = watched.take()[-1 - len(tree) :]
+        hidden = self._watched.take()[-1 - len(tree) :]
+        ids = ids if isinstance(ids, list) else list(ids)
         read = len(ids) if fed is None else len(ids) + 1
         self._states = (_States(ids, read, fed, tree, hidden), *self._states[:1])
+
+    def keep_fed(self, token: Array) -> None:
+        """The same of a pass over one id i[1] that the host has not seen yet."""
+        if not self._states:
+            return
+        latest = self._states[0]
+        if latest.fed is not None:  # its round is over, so the host has seen it
+            latest.ids.append(int(latest.fed.item()))
+        latest.ids.extend(latest.tree.ids)
+        self.keep(latest.ids, EMPTY_TREE, fed=token)
