@@ -34,12 +34,10 @@ from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.recurrent import BeamDrafter
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.mlx.beam_search import BeamDrafter, BeamShape, DrafterSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
-from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
@@ -51,7 +49,7 @@ CURVES = ("m1-max", "m2-ultra", "m4-pro")
 
 
 class StatesOfText:
-    """Gives a drafter its states (`drafter_session.KeepsStates`) as if passes had just run.
+    """Gives a drafter its states (`beam_search.KeepsStates`) as if passes had just run.
 
     model: the target. ids: the text. prompt: how many of the ids were given; after these alone
     there is no state, as before the first pass of a generation.

@@ -23,8 +23,8 @@ from tokalign.evaluate.calibrate import (
     speedup_at,
 )
 from tokalign.runtime.cost.curve import CostCurve
-from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft_length.learned_costs import Costs
+from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.growth import WIDTH

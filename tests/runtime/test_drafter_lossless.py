@@ -19,17 +19,15 @@ from random_drafters import taught_drafter
 from random_models import VOCABULARY, RandomDrafter, generate, random_model, rounds_of
 from scripted_models import ScriptedModel, ScriptedSource
 
-from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
-from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.drafter_session import DrafterSession
+from tokalign.runtime.mlx.beam_search import SOURCE, BeamDrafter, BeamShape, DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession

@@ -35,12 +35,10 @@ from typing import Any
 
 from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, BeamShape, DrafterSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession

@@ -22,14 +22,13 @@ from tokalign.runtime.chat import (
     with_bos,
 )
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, DrafterSession
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession

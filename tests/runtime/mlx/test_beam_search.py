@@ -14,8 +14,13 @@ from random_drafters import random_drafter
 from random_models import VOCABULARY, random_model
 from trees import paths
 
-from tokalign.runtime.draft.beams import Beams, BeamShape
-from tokalign.runtime.mlx.drafter_session import DrafterSession, beam_search, compiled_step
+from tokalign.runtime.mlx.beam_search import (
+    Beams,
+    BeamShape,
+    DrafterSession,
+    beam_search,
+    compiled_step,
+)
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession

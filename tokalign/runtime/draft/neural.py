@@ -1,4 +1,4 @@
-"""Drafting with a model: of any tokenizer (`NeuralDrafter`), or recurrent (`recurrent.py`)."""
+"""Drafting with a model: of any tokenizer, or recurrent (`mlx/beam_search.py`)."""
 
 from __future__ import annotations
 

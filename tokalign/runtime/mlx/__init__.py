@@ -11,7 +11,7 @@ exact_rows.py           up to how many rows a pass gives the logits of single ro
 sampling.py             choosing ids, on the device, or among a few on the host
     noise.py                randomness keyed by seed and position
 recurrent_drafter.py    a recurrent drafter's network
-    drafter_session.py      a drafter at work for one request, and its beam search
+    beam_search.py          a drafter at work for one request: a beam search as a tree
     drafter_folder.py       its files, and finding the drafter that belongs to a target
 weights.py              a model's weights, twins that share them, its sizes, and the machine
 """

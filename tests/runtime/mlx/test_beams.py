@@ -6,7 +6,7 @@ from math import exp
 
 from trees import paths
 
-from tokalign.runtime.draft.beams import Beams
+from tokalign.runtime.mlx.beam_search import Beams
 
 
 def test_the_example_of_the_docstring() -> None:
