@@ -34,8 +34,7 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair, Translation
-from tokalign.runtime.translation.cover_search import CoverSearch
-from tokalign.runtime.translation.exact import ExactTranslation
+from tokalign.runtime.translation.exact import CoverSearch, ExactTranslation
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

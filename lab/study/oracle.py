@@ -15,8 +15,7 @@ from math import exp, log
 from tokalign.runtime.decoder import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.committed_text import Boundary
-from tokalign.runtime.translation.cover_search import CoverTranslator
+from tokalign.runtime.translation.committed_text import Boundary, CoverTranslator
 from tokalign.runtime.translation.growth import Growth, Node, join
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

@@ -3,47 +3,194 @@
 It needs three things together (`docs/alignment.md`):
 
 * The draft model reads the canonical encoding of the committed text (`committed_text.py`).
-* *Healing by cover search* (`cover_search.py`): the pass that brings the draft's cache up to date
-  also gives the logits after its last J+1 tokens. With j of them taken back, every token that
-  begins with their bytes is a way to continue; those of all j compete by probability, without a
-  further pass.
+* *Healing by cover search*: the pass that brings the draft's cache up to date also gives the logits
+  after its last J+1 tokens. With j of them taken back, every token that begins with their bytes is
+  a way to continue; those of all j compete by probability, without a further pass.
 * *Merge sites masked*: a continuation that the last committed id would absorb contradicts the
   target's own boundary and is passed over.
+
+A *cover* takes back j of the draft's last tokens and continues with one token that begins with
+their bytes. The probability of a cover is that of the tokens it keeps and of the one it adds; the
+probability of a next target token is the sum over all covers whose text begins with it.
 
 The draft model then goes on after several of the most probable covers at once and grows a tree
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
-Where the target or the draft model's cache takes no tree, the draft is a chain after the most
-probable next target token, and the host waits twice: for the covers, and for the whole chain.
+Where the target or the draft model's cache takes no tree, the draft is a chain (`exact_chain.py`).
+Source: DESIGN of this project; the sum over covers is that of "Exact Byte-Level Probabilities from
+Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from math import exp, log
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tokalign.runtime.rounds import Array, Context
-from tokalign.runtime.translation.base import Learned, Pair, Translated, chain_with_leaves
-from tokalign.runtime.translation.committed_text import Boundary, DraftText
-from tokalign.runtime.translation.cover_search import (
-    FOR_SAMPLING,
-    CandidateCovers,
-    CoverSearch,
-    CoverTranslator,
-    TranslatedCover,
+from tokalign.runtime.translation.base import Learned, Pair, Translated
+from tokalign.runtime.translation.committed_text import Boundary, CoverTranslator, DraftText
+from tokalign.runtime.translation.exact_chain import ChainDraft
+from tokalign.runtime.translation.growth import (
+    LEAST_NODE,
+    WIDTH,
+    Growth,
+    Node,
+    can_grow,
+    join,
 )
-from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, can_grow, join
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
-    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.mlx.draft_session import DraftModelSession, Shortlist
     from tokalign.runtime.mlx.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoverSearch:
+    """How far to search.
+
+    max_back: J, the most draft tokens taken back. 0 means no healing; a third one changed nothing.
+    width: how many draft tokens are listed at each position.
+    least_cover: covers of a lower probability are not translated, unless none above it begins with
+        a target token. At 0.015 half of them are left out, and 1 in 200 accepted tokens is lost.
+    mask: whether covers that would be absorbed are passed over. Without it nothing is proposed
+        where one of them is the most probable, as with a drafter that does not know of merge sites.
+    """
+
+    max_back: int = 2
+    width: int = 32
+    least_cover: float = 0.015
+    mask: bool = True
+
+
+FOR_SAMPLING = CoverSearch(least_cover=0.003)
+"""Where ids are drawn, unlikely ones come up as well, and there are many of them."""
+
+Cover: TypeAlias = tuple[float, int, DraftId]
+"""Log-probability (given the text without its last J tokens), how many tokens it takes back, the
+token it adds."""
+
+
+class CandidateCovers:
+    """The covers of one round, and what is known of the next target token from those looked at.
+
+    lists: element j says what may follow with j tokens taken back. At j = 0 the whole vocabulary
+        may, listed or not.
+    least: `CoverSearch.least_cover`. absorbs: whether the target has ruled out that these bytes
+        follow; such covers are masked.
+
+    mass: for each next target token found so far, the summed probability of its covers.
+    possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
+        What is masked is subtracted as it is found.
+    masked: how many covers were.
+    translated: the covers that gave `mass`, the most probable first, as (cover, bytes, ids).
+    doubtful: other covers whose bytes alone would change committed ids, as nodes of a tree. Longer
+        texts with these beginnings may leave the ids as they are.
+
+    Example: Llama 3 drafts for Bielik, and the committed text is "Dziękuję b", whose ` b` is a
+    token of both.
+        back  token      adds     in Bielik's tokens
+        0     `ard`      `ard`    `ard`
+        1     ` bardzo`  `ardzo`  `ard|zo`
+        1     ` bar`     `ar`     none: with ` b` it would be the token ` bar`
+        1     ` by`      `y`      none: with ` b` it would be the token ` by`
+    The mass of `ard` is the probability of the first two covers together. ` by` is masked: after
+    ` b` Bielik never goes on with `y`. ` bar` is doubtful: the text `ar` may still become `ard`.
+    """
+
+    # Loops and tuples are plain on purpose: after a model's pass the processor's caches are cold,
+    # and a generator or a named tuple in a loop costs a handful of cache misses.
+
+    def __init__(
+        self,
+        lists: Sequence[Shortlist],
+        least: float,
+        translator: CoverTranslator,
+        absorbs: Callable[[bytes], bool],
+    ) -> None:
+        self._translator, self._absorbs, self._least = translator, absorbs, least
+        self.mass: dict[TargetId, float] = {}
+        self.translated: list[tuple[Cover, bytes, tuple[TargetId, ...]]] = []
+        self.doubtful: list[Node] = []
+        kept = 0.0  # log-probability of the tail tokens that are kept
+        for at in lists:
+            kept += at.kept
+        possible = exp(kept) if lists else 0.0
+        covers: list[Cover] = []
+        for back, at in enumerate(lists):
+            kept -= at.kept
+            logprobs = at.logprobs
+            for i, token in enumerate(at.ids):
+                logprob = kept + logprobs[i]
+                covers.append((logprob, back, token))
+                if back:  # only what begins with the bytes taken back may follow
+                    possible += exp(logprob)
+        covers.sort()
+        self.possible, self.masked = possible, 0
+        self._covers = covers  # not looked at yet, the most probable last
+
+    def look(self, enough: int | None = None) -> None:
+        """Translate all likely covers, or `enough` of them.
+
+        If none of them gives a target token, go on with less likely ones until one does.
+        Cost: 5 µs per cover.
+        """
+        covers, mass, translate = self._covers, self.mass, self._translator.translate
+        while covers:
+            if enough is not None and len(self.translated) >= enough:
+                return
+            cover = covers[-1]
+            logprob, back, token = cover
+            probability = exp(logprob)
+            if mass and probability < self.possible * self._least:
+                return
+            covers.pop()
+            data, ids = translate(back, token)
+            if ids:
+                self.translated.append((cover, data, ids))
+                mass[ids[0]] = mass.get(ids[0], 0.0) + probability
+            elif ids is None:
+                if self._absorbs(data):
+                    self.possible -= probability
+                    self.masked += 1
+                else:
+                    self.doubtful.append(Node(logprob, -1, back, token, data, None, goes_on=True))
+
+    def nodes(self) -> list[Node]:
+        """The covers looked at, as the first nodes of a tree."""
+        return [
+            Node(logprob, -1, back, token, data, ids, goes_on=bool(data))
+            for (logprob, back, token), data, ids in self.translated
+        ]
+
+    def expected_nodes(self, sampler: Sampling, noise: Array | None) -> list[Node]:
+        """The same by how probable it is that the target, drawing as `sampler` does, chooses them.
+
+        The most probable come first; those that a filter rules out are left out.
+        noise: as for `Sampling.expect_among`.
+        """
+        logprobs = self.logprobs()
+        expected = sampler.expect_among(logprobs, noise=noise)
+        nodes = []
+        for node in self.nodes():
+            assert node.ids, "a cover looked at has target ids"
+            first = node.ids[0]
+            if first in expected:
+                logprob = node.logprob - logprobs[first] + expected[first]
+                nodes.append(node._replace(logprob=logprob))
+        return sorted(nodes, key=attrgetter("logprob"), reverse=True)
+
+    def logprobs(self) -> dict[TargetId, float]:
+        """The logarithms of `mass`."""
+        return {token: log(probability) for token, probability in self.mass.items()}
+
 
 _LEAST_COVER = 0.002
 """For a tree less likely covers are translated than for a chain, while its first pass runs.
@@ -72,6 +219,7 @@ class ExactTranslation:
         self._sampler = sampler
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
+        self._chains = ChainDraft(pair, self._boundary, sampler, lambda: self._shared)
 
     def draft(
         self,
@@ -98,23 +246,29 @@ class ExactTranslation:
             least = min(least, _LEAST_COVER)
         covers = CandidateCovers(lists.read(), least, self._translator, self._rules_out)
         greedy = self._sampler is None
-        covers.look(enough=WIDTH if grows and greedy else None, until_clear=greedy)
+        covers.look(enough=WIDTH if grows and greedy else None)
         counts = Counter[str]()
         if not covers.translated or self._is_ruled_out(covers):
             tree, back = EMPTY_TREE, 0
         elif grows:
             tree, back = self._grow(covers, context, session, steps - 1, noise)
         else:
-            tree, back = self._chain(
-                covers, context, session, steps - 1, noise, alternatives, learned, counts
+            tree, back = self._chains.draft(
+                covers,
+                ids,
+                context,
+                session,
+                steps - 1,
+                noise=noise,
+                alternatives=alternatives,
+                learned=learned,
+                counts=counts,
             )
         counts["masked"] += covers.masked
         if back:
             counts["healed"] += 1
             counts["taken_back"] += back
         return Translated(tree, counts)
-
-    # -- trees -------------------------------------------------------------------------------------
 
     def _grow(
         self,
@@ -151,90 +305,6 @@ class ExactTranslation:
         growth.nodes += covers.nodes()[known:]
         possible = covers.possible if sampler is None else 1.0
         return join(growth.finish(), possible), roots[0].back
-
-    # -- chains ------------------------------------------------------------------------------------
-
-    def _chain(
-        self,
-        covers: CandidateCovers,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        noise: Array | None,
-        alternatives: int,
-        learned: Learned,
-        counts: Counter[str],
-    ) -> tuple[TokenTree[TargetId], int]:
-        """A chain after the chosen cover, and how many tokens that takes back."""
-        ranked = self._rank(covers, context, noise)
-        cover = covers.best_with(ranked[0])
-        ids: Sequence[TargetId] = cover.ids
-        if steps and cover.data:
-            own = [*self._text.ids[: len(self._text.ids) - cover.back], cover.token]
-            if self._sampler is None:
-                drafted = session.draft(own, steps)
-                covers.look()  # while these passes run, rank the other first tokens
-                ids = self._join_drafted(cover, drafted.read().ids, counts)
-            else:
-                after = [*context.ids, *cover.ids]
-                drawn = session.draw(
-                    own, steps, sampler=self._sampler, after=after, shared=self._shared
-                )
-                covers.look()
-                ids = self._join_drawn(cover, drawn.read())
-        covers.look()
-        probability = covers.probabilities()
-        if self._sampler is None:
-            least = self._search.least_alternative
-            others = [token for token, known in probability.items() if known >= least]
-            stated = [probability[token] for token in ids[:1] if token in probability]
-        else:  # how often a drawn id is right is another question
-            others, stated = ranked, []
-        leaves = [(token, probability[token]) for token in others if token not in ids[:1]]
-        leaves = leaves[:alternatives]
-        return chain_with_leaves(ids, learned, stated=stated, leaves=leaves), cover.back
-
-    def _join_drafted(
-        self, cover: TranslatedCover, drafted: Sequence[DraftId], counts: Counter[str]
-    ) -> tuple[TargetId, ...]:
-        """Target ids of the cover and what was drafted; of less if its end would be absorbed."""
-        tokens = self._pair.draft.vocabulary.tokens
-        ordinary, end = self._pair.split_end(drafted)
-        spelled = [tokens[token] for token in ordinary]
-        while (ids := self._boundary.encode(cover.data + b"".join(spelled))) is None:
-            counts["absorbed"] += 1
-            end = ()
-            if not spelled:
-                return ()
-            spelled.pop()
-        return (*ids, *end)
-
-    def _join_drawn(
-        self, cover: TranslatedCover, drawn: Sequence[TargetId]
-    ) -> tuple[TargetId, ...]:
-        """Target ids of the cover and those drawn after it, their text encoded as a whole."""
-        tokens = self._pair.target.vocabulary.tokens
-        ordinary = list(takewhile(bool, [tokens[i] for i in drawn]))
-        whole = self._boundary.encode(cover.data + b"".join(ordinary))
-        return (*(whole or cover.ids), *drawn[len(ordinary) if whole else 0 :])
-
-    def _rank(
-        self, covers: CandidateCovers, context: Context, noise: Array | None
-    ) -> list[TargetId]:
-        """The next target token, then alternatives to it if it is drawn.
-
-        Covers that were not looked at are not drawn from.
-        """
-        if self._sampler is None:
-            return [covers.leader()]
-        return self._sampler.draw_among(
-            covers.logprobs(),
-            position=len(context.ids),
-            ids=context.ids,
-            noise=noise,
-        )
-
-    # -- both --------------------------------------------------------------------------------------
 
     def _pending_bytes(self) -> list[bytes]:
         """The bytes of none, the last one, two, ... J tokens that may still change.
