@@ -198,8 +198,7 @@ def assemble(
         note=note,
     )
     model = drafter if draft is None else draft.model
-    chooses = not options.fixes_lengths and options.method != "plain"
-    if chooses:
+    if options.chooses_lengths:
         before_costs(target.model, model)
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
@@ -264,12 +263,10 @@ def choose_drafting(
         alignment = pair_tables(
             target, draft, file=options.alignment, model_folder=model_folder, note=note
         )
-    drafting = Drafting(
+    drafting = Drafting.of(
+        options,
         method=method,
         translation=translation,
-        num_draft_tokens=options.num_draft_tokens,
-        alternatives=options.alternatives,
-        draft_rows=options.draft_rows,
         dictionary=dictionary,
         packs=packs if grows else None,
         alignment=alignment,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from mlx_lm.generate import GenerationResponse as MlxLmResponse
@@ -26,13 +27,12 @@ from tokalign.api.objects import (
 from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
-from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, DraftingOptions
+from tokalign.runtime.methods import DraftingOptions, take
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
-from tokalign.storage import FilePath
 from tokalign.tables.finding import Note
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -69,31 +69,17 @@ def stream_generate(
     *,
     draft_tokenizer: AnyTokenizer = None,
     draft_prompt: str | Sequence[int] | None = None,
-    drafter: FilePath | None = None,
-    method: str = AUTO,
-    translation: str | None = None,
-    num_draft_tokens: int | None = None,
-    alternatives: int = DEFAULT_ALTERNATIVES,
-    dictionary: FilePath | Sequence[FilePath] | None = None,
-    language: str | Sequence[str] | None = None,
-    alignment: FilePath | None = None,
-    exact: bool = False,
-    remember: bool = False,
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     grammar: Grammar | None = None,
     stop: str | Sequence[str] = (),
-    max_kv_size: int | None = None,
     prompt_cache: list[Any] | None = None,
-    prefill_step_size: int = 2048,
-    kv_bits: int | None = None,
-    kv_group_size: int = 64,
-    quantized_kv_start: int = 5000,
     prompt_progress_callback: Callable[[int, int], None] | None = None,
     input_embeddings: Array | None = None,
     session: str | None = None,
     note: Note = no_note,
+    **options: Any,
 ) -> Iterator[GenerationResponse]:
     """Generate text, one response per token. Drafting changes the speed, never the output.
 
@@ -104,35 +90,21 @@ def stream_generate(
     prompt: text after the chat template was applied (special tokens spelled out), or ids.
     max_tokens: tokens to generate at most, one or more, even beyond the context length that the
         model's configuration names; -1 for as many as that context holds.
-    drafter: the folder of a recurrent drafter that was trained on the model; without a draft model,
-        one in the model's folder or beside its tables is found.
     draft_model: a smaller mlx-lm model to draft with. Without one, text is drafted from a
         dictionary, if one fits the tokenizer, and from the context.
     draft_tokenizer: the draft model's; `tokenizer` again if they share one. It may be left out for
         a model that `tokalign.load` has loaded.
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
-    method: "auto" for every source there is, or "plain", "dictionary", "copy", "draft", "drafter",
-        "hybrid".
-    translation: how draft ids become target ids: "none", "context:P", "intersection" or "exact".
-        By default "none" if the tokenizers are equal, else "exact".
-    num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero
-        included, by expected gain; what is learned about these models serves later calls.
-    alternatives: tokens that the draft model proposes besides one for each of its passes, in a
-        tree; 0 proposes chains.
-    dictionary, alignment: table files to use, of dictionaries one or several; otherwise they are
-        found by the tokenizers, and an alignment that is not found is computed.
-    language: of the dictionaries to use, such as "pl" or ("pl", "en"); all that fit by default.
-    exact: end drafts where the last bits of a pass would depend on the number of its rows, which
-        is tried once on this machine, for some seconds.
-    remember: keep what the target found likely for later processes, in a private folder of the
-        user's cache. All calls that remember share it, whatever their session.
+    options: how to draft, each as described in `DraftingOptions`: method, translation,
+        num_draft_tokens, drafter, dictionary, language, alignment, exact, remember and others. All
+        calls that remember share it, whatever their session. And how the KV caches are filled and
+        stored, as in mlx-lm: max_kv_size, prefill_step_size, kv_bits, kv_group_size,
+        quantized_kv_start.
     sampling: temperature, filters and seed; greedy decoding by default.
     sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
     logits_processors: as in mlx-lm.
     grammar: what the output has to match, such as `Grammar.json_schema({...})`.
     stop: texts before which the output ends.
-    max_kv_size, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start: how the KV
-        caches are filled and stored, as in mlx-lm.
     prompt_cache: the target's cache to go on with, then the draft's if there is a draft model;
         `prompt` is what follows. At the end they hold the prompt and every token of the responses.
         Where others wrote into a cache, its ids are not known; `note` is told, and processors and
@@ -147,6 +119,9 @@ def stream_generate(
     Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do
     not fit together, BundleError for a damaged table, MissingAssetError for what is not there.
     """
+    drafting, cache = take(DraftingOptions, options), take(CacheOptions, options)
+    for name in options:
+        raise TypeError(f"stream_generate() got an unexpected keyword argument {name!r}")
     check_model("model", model)
     require_integer("max_tokens", max_tokens, least=-1)
     if max_tokens == 0:
@@ -171,26 +146,9 @@ def stream_generate(
     decoder = assemble(
         target,
         draft,
-        DraftingOptions(
-            method=method,
-            translation=translation,
-            num_draft_tokens=num_draft_tokens,
-            alternatives=alternatives,
-            drafter=drafter,
-            dictionary=dictionary,
-            language=language,
-            alignment=alignment,
-            exact=exact,
-            remember=remember,
-        ),
+        drafting,
         sampler=chooser,
-        cache=CacheOptions(
-            prefill_step_size=prefill_step_size,
-            max_kv_size=max_kv_size,
-            kv_bits=kv_bits,
-            kv_group_size=kv_group_size,
-            quantized_kv_start=quantized_kv_start,
-        ),
+        cache=cache,
         outputs=() if store is None else (store.text,),
         logits=None if store is None else store.logits,
         note=note,
@@ -212,6 +170,22 @@ def stream_generate(
     )
     detokenizer = None if stop else detokenizer_of(tokenizer)
     return _responses(call, prompt_progress_callback, detokenizer, target.stop_ids)
+
+
+def _with_options(function: Callable[..., Any], *kinds: Any) -> Signature:
+    """A function's signature with the fields of dataclasses in the place of its `**options`."""
+    own = signature(function)
+    more = [
+        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+        for kind in kinds
+        for one in fields(kind)
+    ]
+    return own.replace(parameters=[*[*own.parameters.values()][:-1], *more])
+
+
+stream_generate.__signature__ = _with_options(  # type: ignore[attr-defined]
+    stream_generate, DraftingOptions, CacheOptions
+)
 
 
 def generate(

@@ -20,7 +20,13 @@ from tokalign.evaluate.measurements import (
     Condition,
     Measurement,
 )
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
+from tokalign.runtime.methods import (
+    DEFAULT_DRAFT_TOKENS,
+    METHODS,
+    DraftingOptions,
+    choose_method,
+    take,
+)
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -36,7 +42,8 @@ def command(**given: Any) -> None:
     measured twice: a condition is called faster only where it clears the second one, the control.
     With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
     """
-    options = Options(**given)
+    # The hybrid uses every source; each condition has a method of its own.
+    options = Options(drafting=replace(take(DraftingOptions, given), method="hybrid"), **given)
     check_conditions(options)
     if options.text:
         from tokalign.cli.bench_texts import show_texts
@@ -63,7 +70,6 @@ def command(**given: Any) -> None:
 def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement]]:
     """What was measured, and the measurements."""
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
-    from tokalign.runtime.methods import DraftingOptions
 
     lengths, plain = options.lengths, options.ignore_chat_template
     texts_in = partial(
@@ -73,7 +79,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         field=options.field,
         limit=options.limit,
     )
-    language = options.language[0].partition(",")[0] if options.language else None
+    language = next(iter(options.drafting.languages), None)
     # What cannot be read is said before models are loaded; their language is known afterwards.
     texts = texts_in(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.sampling import Sampling
@@ -82,14 +88,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     decoder = load_decoder(
         options.target,
         options.draft,
-        DraftingOptions(
-            method="hybrid",  # which uses every source; each condition has a method of its own
-            num_draft_tokens=DEFAULT_DRAFT_TOKENS,
-            drafter=options.drafter,
-            dictionary=options.dictionary,
-            language=options.language,
-            alignment=options.alignment,
-        ),
+        replace(options.drafting, num_draft_tokens=DEFAULT_DRAFT_TOKENS),
         dtype=options.dtype,
         sampler=Sampling(temperature=options.temp, seed=options.seed),
         note=options.note,
@@ -106,7 +105,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     about = {
         "target": options.target,
         "draft": options.draft,
-        "drafter": options.drafter and str(options.drafter),
+        "drafter": options.drafting.drafter and str(options.drafting.drafter),
         "max_tokens": options.max_tokens,
         "temperature": options.temp,
         "seed": options.seed,

@@ -28,7 +28,14 @@ from tokalign.cli.options import (
 from tokalign.cli.output import note
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
-from tokalign.runtime.methods import METHODS, TRANSLATIONS, check_translation, read_draft_tokens
+from tokalign.runtime.methods import (
+    AUTO,
+    METHODS,
+    TRANSLATIONS,
+    DraftingOptions,
+    check_translation,
+    read_draft_tokens,
+)
 from tokalign.storage import ENGLISH, prompts
 
 
@@ -45,15 +52,12 @@ class Options:
     field: str
     limit: int | None
     methods: tuple[str, ...]
-    num_draft_tokens: str
+    lengths: Sequence[int | str]
     max_tokens: int
     temp: float
     seed: int
     dtype: str | None
-    drafter: Path | None
-    dictionary: tuple[Path, ...]
-    language: tuple[str, ...]
-    alignment: Path | None
+    drafting: DraftingOptions
     curves: tuple[str, ...]
     as_json: bool
     quiet: bool
@@ -61,11 +65,11 @@ class Options:
     def note(self, message: str) -> None:
         note(message, quiet=self.quiet)
 
-    @property
-    def lengths(self) -> list[int | str]:
-        """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
-        lengths = [read_draft_tokens(part.strip()) for part in self.num_draft_tokens.split(",")]
-        return list(dict.fromkeys("auto" if k is None else k for k in lengths))
+
+def _read_lengths(_context: click.Context, _option: click.Parameter, value: str) -> list[int | str]:
+    """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
+    lengths = [read_draft_tokens(part.strip()) for part in value.split(",")]
+    return list(dict.fromkeys(AUTO if k is None else k for k in lengths))
 
 
 OPTIONS = (
@@ -94,9 +98,10 @@ OPTIONS = (
         metavar="NAME",
     ),
     Option(
-        "-k --num-draft-tokens",
+        "-k --num-draft-tokens lengths",
         "Tokens drafted in a round: numbers, auto, or both.",
         default="2,4",
+        callback=_read_lengths,
         metavar="N,N,...",
     ),
     Option(

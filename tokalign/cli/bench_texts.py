@@ -18,7 +18,6 @@ from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
 from tokalign.runtime.draft_length.learned_costs import costs_at
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.rounds import Drafter, Event, Round
 from tokalign.runtime.statistics import Statistics, ratio
 from tokalign.runtime.translation.base import Pair
@@ -133,13 +132,6 @@ def _load(
     options: Options,
 ) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
     """The target's tokenizer, the draft model, and how to draft with every source there is."""
-    assert options.target is not None
-    asked = DraftingOptions(
-        method="hybrid",
-        dictionary=options.dictionary,
-        language=options.language,
-        alignment=options.alignment,
-    )
     found: Resolved[TargetId] = resolve_tokenizer(options.target)
     options.note(found.description)
     model = None
@@ -149,7 +141,7 @@ def _load(
     draft = None if model is None else model.tokenizer
     say_once = cache(options.note)
     drafting = choose_drafting(
-        found.tokenizer, draft, asked, model_folder=found.folder, note=say_once
+        found.tokenizer, draft, options.drafting, model_folder=found.folder, note=say_once
     )
     return found.tokenizer, model, drafting
 

@@ -39,7 +39,7 @@ from tokalign.cli.generation import (
     styled,
 )
 from tokalign.cli.markdown import Markdown
-from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
+from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
 from tokalign.cli.output import (
     for_stdout,
     note,
@@ -53,6 +53,7 @@ from tokalign.cli.output import (
 from tokalign.cli.settings import Settings
 from tokalign.cli.wrapping import Wrapper
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
+from tokalign.runtime.methods import take
 from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:

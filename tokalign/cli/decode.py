@@ -12,7 +12,7 @@ import click
 
 from tokalign.cli.command import FILE, Command, FilePath, Option
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
-from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text, take
+from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text
 from tokalign.cli.output import (
     for_stdout,
     note,
@@ -23,6 +23,7 @@ from tokalign.cli.output import (
     write,
 )
 from tokalign.errors import UsageError
+from tokalign.runtime.methods import take
 from tokalign.storage import as_path, require_writable, write_file
 
 if TYPE_CHECKING:

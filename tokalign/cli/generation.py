@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
-from tokalign.cli.options import take
 from tokalign.cli.output import RESET, table
 from tokalign.cli.run_page import OUTCOMES
+from tokalign.runtime.methods import DraftingOptions, take
 from tokalign.runtime.rounds import Outcome
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def load(
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.runtime.decoder import tokens_that_stop
-    from tokalign.runtime.methods import DraftingOptions
     from tokalign.runtime.mlx.cache import CacheOptions
 
     cache, drafting = take(CacheOptions, given), take(DraftingOptions, given)

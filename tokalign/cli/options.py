@@ -6,28 +6,42 @@ The lists `MODEL`, `DRAFTING`, `SAMPLING`, `TEMPLATE` and `CACHE` are what `deco
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from copy import copy
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import Field, fields
+from typing import Any
 
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, FROM_0, NAME, SHARE, FiniteRange, Option
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import AUTO, METHODS, MODEL_METHODS, TABLE_METHODS, read_draft_tokens
+from tokalign.runtime.methods import METHODS, DraftingOptions
 from tokalign.storage import parse_json
 
-T = TypeVar("T")
+_TYPES = {"FILE": FILE, "FOLDER": FOLDER, "NAME": NAME}
 
 
-def take(kind: type[T], given: dict[str, Any]) -> T:
-    """Make a dataclass of what click has parsed for its fields, and take that out of `given`.
+def declared_options(kind: Any) -> dict[str, Option]:
+    """An option for every field that a dataclass offers, by name; see `methods.declared`."""
+    return {one.name: _option(one) for one in fields(kind) if one.metadata.get("about")}
 
-    Raises: as the dataclass does.
-    """
-    known = [field.name for field in fields(kind) if field.name in given]  # type: ignore
-    return kind(**{name: given.pop(name) for name in known})
+
+def _option(one: Field[Any]) -> Option:
+    said = one.metadata
+    others = [f"--method {name}" for name in METHODS if name not in said.get("by", METHODS)]
+    excludes, reads = said.get("excludes", ()), said.get("reads")
+    return Option(
+        "--" + one.name.replace("_", "-"),
+        said["about"],
+        type=click.Choice(said["among"]) if "among" in said else _TYPES.get(said.get("takes")),
+        metavar=said.get("takes"),
+        is_flag=one.default is False,
+        multiple=said.get("several", False),
+        default=said.get("shown", one.default),
+        callback=None if reads is None else lambda _context, _option, value: reads(value),
+        needs=said.get("needs", ()),
+        excludes=(*((excludes,) if isinstance(excludes, str) else excludes), *others),
+        rare=said.get("rare", False),
+    )
 
 
 def with_conditions(option: Option, *, needs: str = "", excludes: str = "") -> Option:
@@ -81,12 +95,6 @@ def read_variables(_context: click.Context, option: click.Parameter, value: str)
     return variables
 
 
-def _other_methods(*families: Collection[str]) -> tuple[str, ...]:
-    """The conditions under which no method of these families was asked for."""
-    used = {AUTO}.union(*families)
-    return tuple(f"--method {name}" for name in METHODS if name not in used)
-
-
 # -- models and tokenizers -------------------------------------------------------------------------
 
 TARGET = Option(
@@ -125,84 +133,11 @@ DRAFT = Option(
     type=NAME,
     needs="--target",
 )
-DRAFTER = Option(
-    "--drafter",
-    "A trained drafter. Default: the one found.",
-    type=FOLDER,
-    needs="--target",
-    excludes="--draft",
+_DRAFTING = declared_options(DraftingOptions)
+DRAFTER, DICTIONARY, LANGUAGE, ALIGNMENT = (
+    _DRAFTING[name] for name in ("drafter", "dictionary", "language", "alignment")
 )
-METHOD = Option(
-    "--method",
-    f"How to draft: {AUTO} (every source there is), {', '.join(METHODS)}.",
-    type=click.Choice((AUTO, *METHODS)),
-    metavar="NAME",
-    default=AUTO,
-)
-NUM_DRAFT_TOKENS = Option(
-    "--num-draft-tokens",
-    "Tokens drafted in a round; auto: as many as pay, or none.",
-    metavar="N",
-    default=AUTO,
-    callback=lambda _context, _option, value: read_draft_tokens(value),
-    excludes="--method plain",
-)
-DICTIONARY = Option(
-    "--dictionary",
-    "A .dictionary.tok file; repeatable. Default: those found.",
-    type=FILE,
-    multiple=True,
-    excludes=_other_methods(TABLE_METHODS),
-)
-LANGUAGE = Option(
-    "--language",
-    "Dictionaries to look for, such as pl,en. Default: all.",
-    multiple=True,
-    metavar="CODES",
-    excludes=_other_methods(TABLE_METHODS),
-)
-TRANSLATION = Option(
-    "--translation",
-    "How draft ids become target ids: none, context:P, intersection or exact. "
-    "Default: none for one tokenizer, exact for two.",
-    metavar="NAME",
-    needs=("--draft", "--allow-model-switching"),
-    excludes=_other_methods(MODEL_METHODS),
-    rare=True,
-)
-ALIGNMENT = Option(
-    "--alignment",
-    "An .alignment.tok file. Default: the one that is found.",
-    type=FILE,
-    needs=("--draft", "--allow-model-switching"),
-    excludes=("--translation none", "--translation context:*", *_other_methods(MODEL_METHODS)),
-    rare=True,
-)
-EXACT = Option(
-    "--exact",
-    "End drafts where the last bits would depend on the number of rows (measured once).",
-    is_flag=True,
-    excludes=("--method plain", "--kv-bits"),
-    rare=True,
-)
-REMEMBER = Option(
-    "--remember",
-    "Keep what the target found likely for later runs; tables forget --remembered deletes it.",
-    is_flag=True,
-    excludes=_other_methods(("hybrid",)),
-)
-DRAFTING = (
-    DRAFT,
-    DRAFTER,
-    METHOD,
-    NUM_DRAFT_TOKENS,
-    DICTIONARY,
-    LANGUAGE,
-    TRANSLATION,
-    ALIGNMENT,
-    EXACT,
-    REMEMBER,
-)
+DRAFTING = (DRAFT, *_DRAFTING.values())
 
 # -- sampling --------------------------------------------------------------------------------------
 

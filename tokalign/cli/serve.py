@@ -19,9 +19,10 @@ from tokalign.cli.command import (
     Option,
     Size,
 )
-from tokalign.cli.options import CACHE, DRAFTING, EXTRA_EOS_TOKEN, MODEL, read_variables, take
+from tokalign.cli.options import CACHE, DRAFTING, EXTRA_EOS_TOKEN, MODEL, read_variables
 from tokalign.cli.output import note, print_json
 from tokalign.errors import UsageError
+from tokalign.runtime.methods import DraftingOptions, take
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
 """An environment variable with one API key; a command line is visible to other users."""
@@ -202,7 +203,6 @@ def command(**given: Any) -> None:
 
 def _settings(given: dict[str, Any]) -> Any:
     """The server's settings from the command line. Raises: UsageError."""
-    from tokalign.runtime.methods import DraftingOptions
     from tokalign.serve import Settings
 
     if given["model"] is None and not given["allow_model_switching"]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Command, Option
-from tokalign.cli.options import DRAFT, FIELD, MODEL, take
+from tokalign.cli.options import DRAFT, FIELD, MODEL
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
+from tokalign.runtime.methods import take
 from tokalign.storage import make_folder
 from tokalign.train.options import MOST_SEED, Kind, Loss
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
@@ -22,12 +22,7 @@ from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWor
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.methods import (
-    DEFAULT_ALTERNATIVES,
-    DRAFTER_METHODS,
-    MODEL_METHODS,
-    NO_DICTIONARY,
-)
+from tokalign.runtime.methods import NO_DICTIONARY, HowToDraft
 from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
@@ -55,19 +50,14 @@ class Packs(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
-    """How to draft.
+class Drafting(HowToDraft):
+    """How to draft: what was asked for, with all that was left open chosen, and what was opened.
 
-    num_draft_tokens: ids proposed in a round; None for the default of each drafter.
-    alternatives: ids that a draft model proposes in a tree besides one for each of its passes. A
-        draft that has to stay a chain has them as leaves in the place of its first id.
     packs: give a dictionary for the language of a prompt besides; None if `dictionary` is for all.
     alignment: gives the pair's tables, if a translation needs them.
     costs: by which a hybrid decides where there is no knowledge.
     logits: what the target found likely so far, kept for a conversation or a session; None keeps it
         for a request alone. known_rows: what every store of this kind begins with.
-    draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
-        costs decide.
     exact_rows: rows of a pass at most, up to which its logits are those of single rows, bit for
     bit; None for any number.
     outputs: other texts to copy from, such as earlier outputs of the same session.
@@ -80,15 +70,12 @@ class Drafting:
 
     method: str = "plain"
     translation: str = "none"
-    num_draft_tokens: int | None = None
-    alternatives: int = DEFAULT_ALTERNATIVES
     dictionary: Dictionary | None = None
     packs: Packs | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Costs = ASSUMED_COSTS
     logits: LogitStore | None = None
     known_rows: LogitRows | None = None
-    draft_rows: int | None = None
     exact_rows: int | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     noise: ComingNoise | None = None
@@ -97,20 +84,16 @@ class Drafting:
     model_worth: ModelWorth = field(default_factory=ModelWorth)
     mixing: Mixing = field(default_factory=Mixing)
 
+    @classmethod
+    def of(cls, options: HowToDraft, **chosen: Any) -> Drafting:
+        """What was asked for, except for what was chosen or opened."""
+        asked = {one.name: getattr(options, one.name) for one in fields(HowToDraft)}
+        return cls(**asked | chosen)
+
     @property
     def uses_logits(self) -> bool:
         """Whether the method drafts with what the target found likely."""
         return self.method == "hybrid"
-
-    @property
-    def uses_model(self) -> bool:
-        """Whether the method drafts with a model if there is one."""
-        return self.method in MODEL_METHODS
-
-    @property
-    def uses_drafter(self) -> bool:
-        """Whether the method drafts with a recurrent drafter if there is one."""
-        return self.method in DRAFTER_METHODS
 
     @property
     def row_store(self) -> RowStore | None:

@@ -1,16 +1,18 @@
 """How to draft, as a caller asks for it: names of methods and translations, and what they need.
 
-The command line, the Python API and the server all hand over `DraftingOptions`, of which
-`api/assemble.py` makes a decoder, so that equal options mean the same everywhere.
+Every option of drafting is declared once, as a field of `HowToDraft` or `DraftingOptions`. Of a
+field the command line makes an option, the Python API a keyword, and `DraftingOptions` a check; the
+server takes the whole value. `api/assemble.py` makes a decoder of it, whose `Drafting` has the
+fields of `HowToDraft` again, so what reads a new one there is all that is left to write.
 It imports neither models nor mlx, so that the command line can parse its options without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.errors import (
     MissingAssetError,
@@ -26,6 +28,8 @@ from tokalign.tables.dictionary import HOW_TO_BUILD
 if TYPE_CHECKING:
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+T = TypeVar("T")
 
 AUTO = "auto"
 """Asks for the method that fits what there is; see `choose_method`."""
@@ -116,78 +120,73 @@ def check_translation(name: str | None) -> None:
     raise UsageError(f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}")
 
 
-_MOST_ALTERNATIVES = 1024
-_MOST_ROWS = 256
+_DRAFTS = tuple(name for name in METHODS if name != "plain")
+_NEEDS_DRAFT = ("--draft", "--allow-model-switching")
+
+
+def declared(default: Any, about: str = "", **said: Any) -> Any:
+    """A field of options, with what is said of it where it is offered and checked.
+
+    about: its help on the command line, which offers no field without one.
+    said: "by", the methods that use it; "takes", "FILE" or "FOLDER" for a path, else what its value
+    is called; "among", the values that there are; "least" and "most"; "several"; "shown" and
+    "reads", the default as typed and what makes a value of what is typed; "needs", "excludes" and
+    "rare", as in `cli/command.py`.
+    """
+    return field(default=default, metadata={"about": about, **said})
+
+
+def take(kind: type[T], given: dict[str, Any]) -> T:
+    """Make a dataclass of the values for its fields, and take them out of `given`.
+
+    Raises: as the dataclass does.
+    """
+    known = [one.name for one in fields(kind) if one.name in given]  # type: ignore[arg-type]
+    return kind(**{name: given.pop(name) for name in known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftingOptions:
-    """How to draft, as asked for; what is left open is chosen when a decoder is assembled.
+class HowToDraft:
+    """The options that drafters read.
 
     method: "auto" or one of METHODS.
-    translation: one of TRANSLATIONS; None to choose it by the tokenizers.
-    num_draft_tokens: None to have every round choose its own by expected gain, zero included.
-    alternatives, draft_rows: as in `Drafting`.
-    drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
-    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
-        dictionaries of these languages are looked for besides. With neither, one of every language,
-        and of that of each prompt if there is a pack of it.
-    alignment: a file; None to look for it.
-    exact: whether drafts end where a pass would give other last bits than a pass of a single row.
-    remember: whether what the target found likely is kept for later processes.
-    Raises: UsageError for a name or number that cannot be honoured.
+    translation: how draft ids become target ids, one of TRANSLATIONS; None to choose it by the
+        tokenizers.
+    num_draft_tokens: ids proposed in a round; None to have every round choose its own number by
+        expected gain, zero included.
+    alternatives: ids that a draft model proposes in a tree besides one for each of its passes; 0
+        for chains. A draft that has to stay a chain has them as leaves in the place of its first
+        id.
+    draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
+        costs decide.
     """
 
-    method: str = AUTO
-    translation: str | None = None
-    num_draft_tokens: int | None = None
-    alternatives: int = DEFAULT_ALTERNATIVES
-    draft_rows: int | None = None
-    drafter: FilePath | None = None
-    dictionary: FilePath | Sequence[FilePath] | None = None
-    language: str | Sequence[str] | None = None
-    alignment: FilePath | None = None
-    exact: bool = False
-    remember: bool = False
-
-    def __post_init__(self) -> None:
-        require_text("method", self.method)
-        if self.num_draft_tokens is not None:
-            require_integer("num_draft_tokens", self.num_draft_tokens, least=0)
-        require_integer("alternatives", self.alternatives, least=0, most=_MOST_ALTERNATIVES)
-        if self.draft_rows is not None:
-            require_integer("draft_rows", self.draft_rows, least=1, most=_MOST_ROWS)
-        if self.translation is not None:
-            require_text("translation", self.translation)
-        require_texts("language", _several(self.language))
-        if not all(self.languages):
-            given = ",".join(_several(self.language))
-            raise UsageError(
-                f"language {shown(given)} has an empty name; give names such as pl or "
-                "pl,en, or leave it out for every language"
-            )
-        for name, files in (
-            ("dictionary", self.dictionaries),
-            ("alignment", (self.alignment,)),
-            ("drafter", (self.drafter,)),
-        ):
-            for file in files:
-                if not isinstance(file, str | PathLike | None):
-                    raise UsageError(f"{name} has to be a path, not {shown(file)}")
-                if file == "":
-                    raise UsageError(f"{name} is empty; give a path, or leave it out")
-        choose_method(self.method, draft=True, dictionary=True, drafter=True)
-        check_translation(self.translation)
-        check_draft_tokens(self.num_draft_tokens)
-
-    @property
-    def dictionaries(self) -> tuple[FilePath, ...]:
-        return _several(self.dictionary)
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        given = _several(self.language)
-        return tuple(name.strip() for names in given for name in names.split(","))
+    method: str = declared(
+        AUTO,
+        f"How to draft: {AUTO} (every source there is), {', '.join(METHODS)}.",
+        takes="NAME",
+        among=(AUTO, *METHODS),
+    )
+    translation: str | None = declared(
+        None,
+        "How draft ids become target ids: none, context:P, intersection or exact. "
+        "Default: none for one tokenizer, exact for two.",
+        takes="NAME",
+        by=MODEL_METHODS,
+        needs=_NEEDS_DRAFT,
+        rare=True,
+    )
+    num_draft_tokens: int | None = declared(
+        None,
+        "Tokens drafted in a round; auto: as many as pay, or none.",
+        takes="N",
+        by=_DRAFTS,
+        least=0,
+        shown=AUTO,
+        reads=read_draft_tokens,
+    )
+    alternatives: int = declared(DEFAULT_ALTERNATIVES, least=0, most=1024)
+    draft_rows: int | None = declared(None, least=1, most=256)
 
     @property
     def uses_model(self) -> bool:
@@ -200,16 +199,120 @@ class DraftingOptions:
         return self.method in (AUTO, *DRAFTER_METHODS)
 
     @property
-    def fixes_lengths(self) -> bool:
-        """Whether what a round drafts is given, so that nothing is left to choose by gain."""
-        return self.num_draft_tokens is not None or self.draft_rows is not None
-
-    @property
     def uses_dictionary(self) -> bool:
+        """Whether a dictionary is used if there is one."""
         return self.method in (AUTO, *TABLE_METHODS)
 
+    @property
+    def chooses_lengths(self) -> bool:
+        """Whether what a round drafts is chosen by gain, as nothing gives it."""
+        given = self.num_draft_tokens is not None or self.draft_rows is not None
+        return self.method != "plain" and not given
 
-def _several(given: Any) -> tuple[Any, ...]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftingOptions(HowToDraft):
+    """How to draft, as asked for; what is left open is chosen when a decoder is assembled.
+
+    drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
+    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
+        dictionaries of these languages are looked for besides. With neither, one of every language,
+        and of that of each prompt if there is a pack of it.
+    alignment: a file; None to look for it, and to compute one that is not found.
+    exact: whether drafts end where a pass would give other last bits than a pass of a single row,
+        which is tried once on a machine, for some seconds.
+    remember: whether what the target found likely is kept for later processes, in a private folder
+        of the user's cache.
+    Raises: UsageError for a name or number that cannot be honoured.
+    """
+
+    drafter: FilePath | None = declared(
+        None,
+        "A trained drafter. Default: the one found.",
+        takes="FOLDER",
+        needs="--target",
+        excludes="--draft",
+    )
+    dictionary: FilePath | Sequence[FilePath] | None = declared(
+        None,
+        "A .dictionary.tok file; repeatable. Default: those found.",
+        takes="FILE",
+        several=True,
+        by=TABLE_METHODS,
+    )
+    language: str | Sequence[str] | None = declared(
+        None,
+        "Dictionaries to look for, such as pl,en. Default: all.",
+        takes="CODES",
+        several=True,
+        by=TABLE_METHODS,
+    )
+    alignment: FilePath | None = declared(
+        None,
+        "An .alignment.tok file. Default: the one that is found.",
+        takes="FILE",
+        by=MODEL_METHODS,
+        needs=_NEEDS_DRAFT,
+        excludes=("--translation none", "--translation context:*"),
+        rare=True,
+    )
+    exact: bool = declared(
+        False,
+        "End drafts where the last bits would depend on the number of rows (measured once).",
+        by=_DRAFTS,
+        excludes="--kv-bits",
+        rare=True,
+    )
+    remember: bool = declared(
+        False,
+        "Keep what the target found likely for later runs; tables forget --remembered deletes it.",
+        by=("hybrid",),
+    )
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            _check(one.name, getattr(self, one.name), one.metadata)
+        if not all(self.languages):
+            given = ",".join(several(self.language))
+            raise UsageError(
+                f"language {shown(given)} has an empty name; give names such as pl or "
+                "pl,en, or leave it out for every language"
+            )
+        choose_method(self.method, draft=True, dictionary=True, drafter=True)
+        check_translation(self.translation)
+        check_draft_tokens(self.num_draft_tokens)
+
+    @property
+    def dictionaries(self) -> tuple[FilePath, ...]:
+        """The files that are named."""
+        return several(self.dictionary)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages that are named."""
+        given = several(self.language)
+        return tuple(name.strip() for names in given for name in names.split(","))
+
+
+def _check(name: str, given: Any, said: Mapping[str, Any]) -> None:
+    """Raises: UsageError for a value that a field cannot have, whatever the others are."""
+    if said.get("takes") in ("FILE", "FOLDER"):
+        for file in several(given):
+            if not isinstance(file, str | PathLike):
+                raise UsageError(f"{name} has to be a path, not {shown(file)}")
+            if file == "":
+                raise UsageError(f"{name} is empty; give a path, or leave it out")
+    elif given is None:
+        return
+    elif "least" in said:
+        require_integer(name, given, least=said["least"], most=said.get("most"))
+    elif said.get("several"):
+        require_texts(name, several(given))
+    elif said.get("takes"):
+        require_text(name, given)
+
+
+def several(given: Any) -> tuple[Any, ...]:
     """One value or several as a tuple; None stands for none."""
     single = given is None or isinstance(given, str | PathLike) or not isinstance(given, Iterable)
     return (() if given is None else (given,)) if single else tuple(given)
