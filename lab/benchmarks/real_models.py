@@ -254,7 +254,7 @@ def main(
             store_curve(measure_briefly(ours.model, theirs.model))
         keep_loaded()
         runner = Runner(ours, theirs, temp, tokens, results)
-        with progress(len(left), "decoding", quiet=False) as advance, results.open("a") as file:
+        with progress(len(left), "decoding") as advance, results.open("a") as file:
             for one, condition in left:
                 lines.append(runner.run(one, condition))
                 print(json.dumps(lines[-1]), file=file, flush=True)

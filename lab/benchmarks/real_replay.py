@@ -275,7 +275,7 @@ def main(
         ours, theirs = load_models([str(target), str(draft)], dtype="float32")
         keep_loaded()
         player = Player(Runner(ours, theirs, temp, tokens, results), costs)
-        with progress(len(left), "playing", quiet=False) as advance, results.open("a") as file:
+        with progress(len(left), "playing") as advance, results.open("a") as file:
             for asked, condition in left:
                 lines.append(player.play(asked, condition, plain[asked[:2]]))
                 print(json.dumps(lines[-1]), file=file, flush=True)

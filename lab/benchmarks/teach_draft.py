@@ -68,7 +68,7 @@ def main(
         options = LabelOptions(
             positions=positions, held_out=held_out, labelling=Labelling(kind=kind)
         )
-        place, stage = workspace / f"labels-{kind}", partial(progress, quiet=False)
+        place, stage = workspace / f"labels-{kind}", progress
         labels = label_corpus(
             teacher, Corpus(corpus), place, options, labeller=NextIds, stage=stage
         )
@@ -90,7 +90,7 @@ def main(
 def tell(name: str, one: Evaluation) -> None:
     """Tell of an evaluation."""
     share = one.accepted_per_round
-    note(f"{name}, step {one.step}: loss {one.loss:.3f}, {share:.3f} right", quiet=False)
+    note(f"{name}, step {one.step}: loss {one.loss:.3f}, {share:.3f} right")
 
 
 if __name__ == "__main__":

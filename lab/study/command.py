@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from lab.study.setup import (
 )
 from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, NAME, Command, Option
 from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
-from tokalign.cli.output import echo, note, print_json, progress
+from tokalign.cli.output import asked, echo, note, print_json, progress, show
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import LANGUAGES, POLISH, locked, make_folder, parse_json, prompts, write_file
 
@@ -105,8 +104,6 @@ def command(
     target: str | None,
     output: Path | None,
     check: tuple[Path, ...],
-    as_json: bool,
-    quiet: bool,
     **given: Any,
 ) -> None:
     """Run the Polish study's experiments and tokalign's own on this machine.
@@ -116,24 +113,24 @@ def command(
     study.json (a result that --check accepts and others can compare), study.html and study.md.
     """
     if check:
-        _check(check, as_json=as_json)
+        _check(check)
         return
     if target is None:
         raise UsageError("nothing to study; give --target NAME, or results with --check FILE")
     if output is None:
         raise UsageError("a study expects a folder for what it measures; give --output FOLDER")
-    _study(target, output, as_json=as_json, quiet=quiet, **given)
+    _study(target, output, **given)
 
 
 # -- results of others -----------------------------------------------------------------------------
 
 
-def _check(paths: Sequence[Path], *, as_json: bool) -> None:
+def _check(paths: Sequence[Path]) -> None:
     """Print what is wrong with results. Raises: TokalignError if anything is."""
     from lab.study.check import check_file
 
     problems = {str(path): check_file(path) for path in paths}
-    if as_json:
+    if asked.as_json:
         results = [{"file": p, "accepted": not f, "problems": f} for p, f in problems.items()]
         print_json({"results": results})
     else:
@@ -164,8 +161,6 @@ def _study(
     dtype: str | None,
     dictionary: tuple[Path, ...],
     language: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
     **files: Any,
 ) -> None:
     protocol, own = PRESETS[preset], PromptFiles(**files)
@@ -184,11 +179,11 @@ def _study(
         dtype=dtype,
         dictionary=dictionary,
         language=language,
-        note=partial(note, quiet=quiet),
+        note=note,
     )
     loaded = load(options)
     if prompt_language is None and not all((own.articles, own.instructions, own.questions)):
-        note(f"prompts -> those in {chosen_language}", quiet=quiet)
+        note(f"prompts -> those in {chosen_language}")
     chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
     given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
     from lab.study.measurements import MeasurementFile
@@ -203,12 +198,12 @@ def _study(
         setting = setting_of(options, loaded, given)
         file = MeasurementFile(output / _MEASUREMENTS, _about(setting, chosen), remedy)
         if estimate:
-            _estimate(study, file, as_json=as_json)
+            _estimate(study, file)
             return
-        _measure(study, file, options.note, quiet=quiet)
-        causes = _explained(output, loaded, study, chosen, quiet=quiet)
+        _measure(study, file)
+        causes = _explained(output, loaded, study, chosen)
         result = _result(setting, file, curves, causes)
-        _write(output, result, options.note, as_json=as_json)
+        _write(output, result)
 
 
 def _language_of_prompts(given: str | None, dictionaries: Sequence[str], preset: str) -> str:
@@ -220,30 +215,28 @@ def _language_of_prompts(given: str | None, dictionaries: Sequence[str], preset:
     return first if first in LANGUAGES and preset != "tasks" else POLISH
 
 
-def _estimate(study: Study, file: MeasurementFile, *, as_json: bool) -> None:
+def _estimate(study: Study, file: MeasurementFile) -> None:
     done = file.open()
     generations, seconds = len(study.pending(done)), study.estimate(done)
-    if as_json:
-        print_json({"generations": generations, "seconds": round(seconds, 1)})
-    else:
-        echo(f"{generations:,} generations, about {_duration(seconds)}")
+    show(
+        {"generations": generations, "seconds": round(seconds, 1)},
+        lambda: f"{generations:,} generations, about {_duration(seconds)}",
+    )
 
 
-def _measure(
-    study: Study, file: MeasurementFile, tell: Callable[[str], None], *, quiet: bool
-) -> None:
+def _measure(study: Study, file: MeasurementFile) -> None:
     """Measure what the file does not hold yet."""
     done = file.open()
     if done:
-        tell(f"{file.path}: holds {len(done):,} measurements already")
+        note(f"{file.path}: holds {len(done):,} measurements already")
 
     def told(generations: int, seconds: float) -> None:
-        tell(
+        note(
             f"{generations:,} generations to measure, about {_duration(seconds)}; stop at any time "
             "and give the same command to go on"
         )
 
-    with progress(len(study.pending(done)), "measuring", quiet=quiet) as advance:
+    with progress(len(study.pending(done)), "measuring") as advance:
         for measurement in study.run(done, told=told):
             file.append(measurement)
             advance(1)
@@ -281,7 +274,7 @@ def _about(setting: Setting, chosen: Sequence[Arm]) -> dict[str, Any]:
 
 
 def _explained(
-    folder: Path, loaded: Loaded, study: Study, chosen: Sequence[Arm], *, quiet: bool
+    folder: Path, loaded: Loaded, study: Study, chosen: Sequence[Arm]
 ) -> list[Attribution]:
     """Why rounds ended, for some prompts: from the output folder, or else found now."""
     from lab.study.attribution import Explainer, explained
@@ -298,7 +291,7 @@ def _explained(
     known = {(one.block, one.condition) for one in found}
     wanted = [(b, c) for c in conditions for b in blocks]
     explainers = {name: Explainer(study.bench, name) for name in {c.draft for c in conditions}}
-    with progress(len(wanted), "explaining", quiet=quiet) as advance:
+    with progress(len(wanted), "explaining") as advance:
         for block, condition in wanted:
             if (block, condition) not in known:
                 found.append(explainers[condition.draft].explain(block, condition))
@@ -319,7 +312,7 @@ def _read_causes(path: Path) -> list[Attribution]:
         ) from error
 
 
-def _write(folder: Path, result: Result, tell: Callable[[str], None], *, as_json: bool) -> None:
+def _write(folder: Path, result: Result) -> None:
     """Write result, page and summary, and print the summary, or the figures as JSON."""
     from lab.study.check import problems_of
     from lab.study.page import study_page, study_summary
@@ -328,10 +321,10 @@ def _write(folder: Path, result: Result, tell: Callable[[str], None], *, as_json
     write_file(folder / _RESULT, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
     write_file(folder / _PAGE, study_page(result))
     write_file(folder / _SUMMARY, summary)
-    if as_json:
-        print_json({name: saved[name] for name in ("setting", "measured", "figures", "digest")})
-    else:
-        echo(summary, nl=False)
+    show(
+        {name: saved[name] for name in ("setting", "measured", "figures", "digest")},
+        lambda: summary.removesuffix("\n"),
+    )
     for problem in problems_of(saved, name=_RESULT):
-        tell(f"--check would not accept this result: {problem}")
-    tell(f"result, page and summary -> {folder}")
+        note(f"--check would not accept this result: {problem}")
+    note(f"result, page and summary -> {folder}")

@@ -13,6 +13,7 @@ from command_lines import run as tokalign
 
 from tokalign.cli import group
 from tokalign.cli.command import Command, FilePath, Option, flag_of
+from tokalign.cli.output import asked
 from tokalign.errors import MissingAssetError, UsageError
 
 PARAMETERS = [
@@ -30,7 +31,14 @@ PARAMETERS = [
 @click.command("small", cls=Command, params=[*PARAMETERS])
 def small(**given: Any) -> None:
     """Do a little."""
-    assert set(given) >= {"as_json", "quiet", "size", "files"}
+    assert set(given) >= {"size", "files"}
+    assert not {"as_json", "quiet"} & set(given)  # which are the same for every command
+    click.echo(asked.as_json)
+
+
+def test_what_all_commands_are_asked_is_not_asked_of_the_next_one() -> None:
+    assert run("--json", "--quiet").stdout == "True\n"
+    assert (asked.as_json, asked.quiet) == (False, False)
 
 
 def run(*arguments: str) -> Result:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from polish import SENTENCES
 from random_models import write_model
 
-from tokalign.cli.output import one_line, print_figures, table, to_json, visible
+from tokalign.cli.output import figures, one_line, table, to_json, visible
 from tokalign.tables.bundle import Bundle, write_bundle
 
 HARMLESS = {"\n", "\t"}
@@ -123,8 +123,5 @@ def test_a_models_text_is_escaped_on_a_terminal_and_exact_in_a_pipe(tmp_path: Pa
     assert shown == visible(piped)
 
 
-def test_figures_that_are_missing_or_have_parts_are_shown_as_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    print_figures({"own": None, "host": {"p50": 0.1, "p99": 2}})
-    assert capsys.readouterr().out == "own   -\nhost  p50 0.1, p99 2\n"
+def test_figures_that_are_missing_or_have_parts_are_shown_as_text() -> None:
+    assert figures({"own": None, "host": {"p50": 0.1, "p99": 2}}) == "own   -\nhost  p50 0.1, p99 2"

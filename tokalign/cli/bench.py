@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign import __version__
-from tokalign.cli.bench_options import OPTIONS, Options, PromptText, check_conditions, read_prompts
+from tokalign.cli.bench_options import OPTIONS, Options, PromptText, read_options, read_prompts
 from tokalign.cli.command import Command
 from tokalign.cli.language import language_of_model
-from tokalign.cli.output import echo, print_json, progress
+from tokalign.cli.output import note, progress, show
 from tokalign.evaluate.measurements import (
     BASELINES,
     PLAIN,
@@ -23,9 +23,7 @@ from tokalign.evaluate.measurements import (
 from tokalign.runtime.methods import (
     DEFAULT_DRAFT_TOKENS,
     METHODS,
-    DraftingOptions,
     choose_method,
-    take,
 )
 
 if TYPE_CHECKING:
@@ -42,9 +40,7 @@ def command(**given: Any) -> None:
     measured twice: a condition is called faster only where it clears the second one, the control.
     With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
     """
-    # The hybrid uses every source; each condition has a method of its own.
-    options = Options(drafting=replace(take(DraftingOptions, given), method="hybrid"), **given)
-    check_conditions(options)
+    options = read_options(given)
     if options.text:
         from tokalign.cli.bench_texts import show_texts
 
@@ -55,13 +51,13 @@ def command(**given: Any) -> None:
     from tokalign.evaluate.comparison import compare
 
     comparison = compare(measurements)
-    if options.as_json:
-        print_json(tables.as_object(comparison, about))
-    else:
-        rows = map(tables.cells, comparison.overall)
-        echo("\n".join(tables.markdown_rows(tables.HEAD, rows)))
+    rows = map(tables.cells, comparison.overall)
+    show(
+        tables.as_object(comparison, about),
+        lambda: "\n".join(tables.markdown_rows(tables.HEAD, rows)),
+    )
     if comparison.ids_that_differ:
-        options.note(
+        note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
@@ -91,13 +87,13 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         replace(options.drafting, num_draft_tokens=DEFAULT_DRAFT_TOKENS),
         dtype=options.dtype,
         sampler=Sampling(temperature=options.temp, seed=options.seed),
-        note=options.note,
+        note=note,
     )
     keep_loaded()
     if not texts:
         target = decoder.target
         language = language_of_model(target.tokenizer.fingerprint, target.folder)
-        options.note(f"prompts -> those in {language}; --language CODE chooses others")
+        note(f"prompts -> those in {language}; --language CODE chooses others")
         texts = texts_in(language=language)
     for one in texts:  # packs of their languages are compiled before a clock runs
         prompt = decoder.prompt(one.text, use_template=False)
@@ -118,7 +114,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     }
     bench = _bench(options, decoder, texts, lengths)
     total = len(bench.prompts) * len(bench.conditions)
-    with progress(total, "measuring", quiet=options.quiet) as advance:
+    with progress(total, "measuring") as advance:
         found = []
         for measurement in bench.run():
             found.append(measurement)
@@ -134,7 +130,7 @@ def _bench(
     from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
     target, draft = decoder.target, decoder.draft
-    say_once = cache(options.note)
+    say_once = cache(note)
     pair = None if draft is None else (target.tokenizer, draft.tokenizer)
     conditions = conditions_of(
         decoder.drafting, lengths=lengths, pair=pair, with_drafter=decoder.drafter is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,7 +26,6 @@ from tokalign.cli.options import (
     LIMIT,
     with_conditions,
 )
-from tokalign.cli.output import note
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.runtime.methods import (
@@ -35,6 +35,7 @@ from tokalign.runtime.methods import (
     DraftingOptions,
     check_translation,
     read_draft_tokens,
+    take,
 )
 from tokalign.storage import ENGLISH, prompts
 
@@ -59,11 +60,26 @@ class Options:
     dtype: str | None
     drafting: DraftingOptions
     curves: tuple[str, ...]
-    as_json: bool
-    quiet: bool
 
-    def note(self, message: str) -> None:
-        note(message, quiet=self.quiet)
+
+def read_options(given: dict[str, Any]) -> Options:
+    """The command line from what click has parsed.
+
+    Raises: UsageError for a condition that there is not, or not without a draft model.
+    """
+    # The hybrid uses every source; each condition has a method of its own.
+    options = Options(drafting=replace(take(DraftingOptions, given), method="hybrid"), **given)
+    for name in options.methods:
+        try:
+            check_translation(None if name in METHODS else name)
+        except UsageError as error:
+            raise UsageError(
+                f"there is no condition {name!r}; choose a method ({', '.join(METHODS)}) or a "
+                f"translation ({', '.join(TRANSLATIONS)})"
+            ) from error
+        if options.draft is None and (name == "draft" or name not in METHODS):
+            raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
+    return options
 
 
 def _read_lengths(_context: click.Context, _option: click.Parameter, value: str) -> list[int | str]:
@@ -139,20 +155,6 @@ OPTIONS = (
     ),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
-
-
-def check_conditions(options: Options) -> None:
-    """Raises: UsageError for a condition that there is not, or not without a draft model."""
-    for name in options.methods:
-        try:
-            check_translation(None if name in METHODS else name)
-        except UsageError as error:
-            raise UsageError(
-                f"there is no condition {name!r}; choose a method ({', '.join(METHODS)}) or a "
-                f"translation ({', '.join(TRANSLATIONS)})"
-            ) from error
-        if options.draft is None and (name == "draft" or name not in METHODS):
-            raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
 
 
 _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokalign.api.assemble import choose_drafting, keep_loaded, load_models
 from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.bench_tables import markdown_rows
-from tokalign.cli.output import echo, print_json, progress
+from tokalign.cli.output import note, progress, show
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
@@ -37,30 +37,26 @@ def show_texts(options: Options) -> None:
     """Measure every condition on the texts, and print what it saves. Raises: as `prepare`."""
     curves = {name: read_curve(name) for name in options.curves}
     for name, curve in curves.items():
-        options.note(f"{name}: {curve.source}")
+        note(f"{name}: {curve.source}")
     makers, encoded, given = prepare(options)
     found, estimated = dict[Condition, Statistics](), dict[Condition, _Estimate]()
-    with progress(len(makers) * len(encoded), "playing", quiet=options.quiet) as advance:
+    with progress(len(makers) * len(encoded), "playing") as advance:
         for one, make in makers.items():
             estimated[one] = _Estimate(curves)
             found[one] = replay_texts(
                 encoded, make, prompt_tokens=given, watch=estimated[one].add, progress=advance
             )
-    if options.as_json:
-        print_json(
-            {
-                "target": options.target,
-                "draft": options.draft,
-                "files": [str(file) for file in options.files],
-                "texts": len(encoded),
-                "conditions": [
-                    {"name": one.name, "k": one.k, **_figures(statistics)}
-                    | {"speed": {name: round(x, 4) for name, x in estimated[one].speeds().items()}}
-                    for one, statistics in found.items()
-                ],
-            }
-        )
-        return
+    result = {
+        "target": options.target,
+        "draft": options.draft,
+        "files": [str(file) for file in options.files],
+        "texts": len(encoded),
+        "conditions": [
+            {"name": one.name, "k": one.k, **_figures(statistics)}
+            | {"speed": {name: round(x, 4) for name, x in estimated[one].speeds().items()}}
+            for one, statistics in found.items()
+        ],
+    }
     head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN), *curves)
     rows = [
         (
@@ -71,7 +67,7 @@ def show_texts(options: Options) -> None:
         )
         for one, statistics in found.items()
     ]
-    echo("\n".join(markdown_rows(head, rows)))
+    show(result, lambda: "\n".join(markdown_rows(head, rows)))
 
 
 class _Estimate:
@@ -133,13 +129,13 @@ def _load(
 ) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
     """The target's tokenizer, the draft model, and how to draft with every source there is."""
     found: Resolved[TargetId] = resolve_tokenizer(options.target)
-    options.note(found.description)
+    note(found.description)
     model = None
     if options.draft is not None:
-        [model] = load_models([options.draft], dtype=options.dtype, note=options.note)
+        [model] = load_models([options.draft], dtype=options.dtype, note=note)
         keep_loaded()
     draft = None if model is None else model.tokenizer
-    say_once = cache(options.note)
+    say_once = cache(note)
     drafting = choose_drafting(
         found.tokenizer, draft, options.drafting, model_folder=found.folder, note=say_once
     )

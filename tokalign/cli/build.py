@@ -5,8 +5,6 @@ What is built of which names: `build_plan.py`. The steps of a build: `tokalign/b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,7 @@ from tokalign.cli.command import (
     Size,
 )
 from tokalign.cli.options import FIELD
-from tokalign.cli.output import echo, note, print_json, progress, table
+from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import CorpusError, UsageError
 from tokalign.storage import POLISH, sample_text
 from tokalign.tables.dictionary import LANGUAGE
@@ -239,8 +237,6 @@ def command(
     workers: int | None,
     local_tasks: int | None,
     local_rank_offset: int,
-    as_json: bool,
-    quiet: bool,
 ) -> None:
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
 
@@ -273,8 +269,7 @@ def command(
     from tokalign.build.text_files import refuse
     from tokalign.cli.build_plan import Plan, find_corpus, read_weights
 
-    tell = partial(note, quiet=quiet)
-    report = _Problems(tell)
+    report = _Problems()
     given: dict[str, Any] = {
         "max_bytes": dictionary_bytes or (PACK_BYTES if pack else None),
         "p_min": p_min,
@@ -284,20 +279,18 @@ def command(
     options = BackoffOptions(**{name: one for name, one in given.items() if one is not None})
     if not (alignment_only or from_pack):
         language = _check_language(language, bundled=not files)
-    plan = Plan(
-        target=target, language=language or POLISH, output=output, options=options, tell=tell
-    )
+    plan = Plan(target=target, language=language or POLISH, output=output, options=options)
     if from_pack is not None:
-        built = plan.build_from_pack(from_pack, partial(progress, quiet=quiet))
-        _show(built, as_json=as_json, tell=tell)
+        built = plan.build_from_pack(from_pack, progress)
+        _show(built)
         return
     if not files:
         files = (str(sample_text(POLISH)),)
-        tell(
+        note(
             f"corpus -> the bundled {Path(files[0]).name}, for a first try; "
             "real tables need FILEs of your own"
         )
-    sources = find_corpus(files, stdin=not on_datatrove, note=tell)
+    sources = find_corpus(files, stdin=not on_datatrove)
     corpus = Corpus(
         sources,
         field=field,
@@ -327,22 +320,17 @@ def command(
             corpus,
             builders,
             # A stage with at least as many units as the corpus has bytes counts bytes.
-            stage=lambda total, label: progress(
-                total, label, quiet=quiet, in_bytes=total >= corpus.size
-            ),
+            stage=lambda total, label: progress(total, label, in_bytes=total >= corpus.size),
         )
     report.summarize()
-    _show(built, as_json=as_json, tell=tell)
+    _show(built)
 
 
-def _show(built: BuildReport, *, as_json: bool, tell: Callable[[str], None]) -> None:
+def _show(built: BuildReport) -> None:
     for written in built.tables:
         if written.previous is not None:
-            tell(f"the table that was there is kept as {written.previous}")
-    if as_json:
-        print_json(_as_json(built))
-    else:
-        echo(_as_text(built))
+            note(f"the table that was there is kept as {written.previous}")
+    show(_as_json(built), lambda: _as_text(built))
 
 
 def _check_language(language: str | None, *, bundled: bool) -> str:
@@ -376,21 +364,20 @@ class _Problems:
     A corpus that is read twice reports each line twice; it is shown and counted once.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self) -> None:
         self._seen: set[tuple[str | None, int | None]] = set()
 
     def __call__(self, problem: CorpusError) -> None:
         where = (problem.path, problem.line)
         if where not in self._seen and len(self._seen) < _SHOWN_PROBLEMS:
-            self._tell(f"skipped {problem}")
+            note(f"skipped {problem}")
         self._seen.add(where)
 
     def summarize(self) -> None:
         """Say how many more lines were skipped than were shown."""
         more = len(self._seen) - _SHOWN_PROBLEMS
         if more > 0:
-            self._tell(f"skipped {more} more lines that cannot be read")
+            note(f"skipped {more} more lines that cannot be read")
 
 
 def _as_json(report: BuildReport) -> dict[str, Any]:

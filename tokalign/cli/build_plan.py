@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_di
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import Builder, BuildReport, build_pair, write_table
 from tokalign.build.sources import Source, find_sources
-from tokalign.cli.output import reading_stdin
+from tokalign.cli.output import note, reading_stdin
 from tokalign.errors import UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import unwritable
@@ -51,7 +51,6 @@ class Plan:
     language: str
     output: Path | None
     options: BackoffOptions
-    tell: Callable[[str], None]
 
     @cached_property
     def _ours(self) -> Resolved[TargetId]:
@@ -71,13 +70,13 @@ class Plan:
     def _load(self) -> LanguageModel[TargetId]:
         assert self.target is not None
         model: LanguageModel[TargetId]
-        [model] = load_models([self.target], note=self.tell)
+        [model] = load_models([self.target], note=note)
         return model
 
     def plan_tables(self, draft: str | None, *, dictionary: bool) -> dict[Path, Builder]:
         """The dictionary if it is wanted, and the alignment with a draft if there is one."""
         ours, language, builders = self._ours.tokenizer, self.language, dict[Path, Builder]()
-        self.tell(self._ours.description)
+        note(self._ours.description)
         if dictionary:
             options = self._counting()
             builders[self._folder / f"{language}.dictionary.tok"] = lambda corpus, stage: (
@@ -85,7 +84,7 @@ class Plan:
             )
         if draft is not None:
             theirs: Resolved[DraftId] = resolve_tokenizer(draft)
-            self.tell(theirs.description)
+            note(theirs.description)
             builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: (
                 build_pair(theirs.tokenizer, ours, corpus, stage=stage)
             )
@@ -120,7 +119,7 @@ class Plan:
 
         def build(corpus: Corpus, stage: Stage) -> Bundle:
             written = write_texts(model, corpus, texts, writing, stage=stage)
-            self.tell(f"what the target wrote -> {texts}")
+            note(f"what the target wrote -> {texts}")
             return build_dictionary(
                 model.tokenizer, written, options, language=language, stage=stage
             )
@@ -130,7 +129,7 @@ class Plan:
     def build_from_pack(self, pack: Path, stage: Stage) -> BuildReport:
         """Compile a pack for the target's tokenizer, and write the dictionary."""
         started = time.monotonic()
-        self.tell(self._ours.description)
+        note(self._ours.description)
         bundle = compile_pack(self._ours.tokenizer, read_bundle(pack), self.options, stage=stage)
         return BuildReport(
             tables=(write_table(self._folder / f"{bundle.language}.dictionary.tok", bundle),),
@@ -157,10 +156,10 @@ class Plan:
         Raises: UsageError for tasks that do not fit together.
         """
         if self.target is None:
-            self.tell("counting the words of the corpus")
+            note("counting the words of the corpus")
             counted: Encodes = find_words(corpus)
         else:
-            self.tell(self._ours.description)
+            note(self._ours.description)
             counted = self._ours.tokenizer
         kind, options = "pack" if self.target is None else "dictionary", self._counting("job")
         wanted = workers or os.cpu_count() or 1
@@ -176,7 +175,7 @@ class Plan:
             )
         if len(corpus.weights) < tasks:
             files = len(corpus.weights)
-            self.tell(f"{tasks} tasks share {files} corpus files; some of them encode nothing")
+            note(f"{tasks} tasks share {files} corpus files; some of them encode nothing")
         job = plan_dictionary(
             counted,
             corpus,
@@ -189,19 +188,15 @@ class Plan:
         )
         built = run_job(job, processes=processes, first=first, tasks=here)
         if not built.tables:
-            self.tell(
-                f"tasks {first} to {first + here - 1} are done; the machine with task 0 goes on"
-            )
+            note(f"tasks {first} to {first + here - 1} are done; the machine with task 0 goes on")
         return built
 
 
 _ROOM = "set TMPDIR to a folder with room for all of standard input"
 
 
-def find_corpus(
-    names: Sequence[str], *, stdin: bool, note: Callable[[str], object]
-) -> list[Source]:
-    """The corpus files that are meant; names, note: as in `find_sources`.
+def find_corpus(names: Sequence[str], *, stdin: bool) -> list[Source]:
+    """The corpus files that are meant; names: as in `find_sources`.
 
     stdin: whether `-` may stand for lines on standard input. They are kept in a file while the
     command runs, because a corpus is read more than once.

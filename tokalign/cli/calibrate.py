@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +15,7 @@ from tokalign.cli.bench_options import read_texts
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
 from tokalign.cli.language import language_of_model
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
-from tokalign.cli.output import echo, note, print_json, progress, table
+from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.storage import LANGUAGES, require_writable, sample_text
@@ -73,8 +72,6 @@ def command(
     refresh: bool,
     budget: float,
     dtype: str | None,
-    as_json: bool,
-    quiet: bool,
 ) -> None:
     """Measure verification by rows, drafting and host work; decode finds the result by itself.
 
@@ -90,7 +87,7 @@ def command(
     prompts = None if language is None else _prompts(language, file)
     if output is not None:
         require_writable(output, parents=True)
-    decoder = _load(target, draft, drafter, dtype, quiet=quiet)
+    decoder = _load(target, draft, drafter, dtype)
     if language is None:
         language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)
     machine = machine_of(decoder.target.model, decoder.drafting_model)
@@ -98,22 +95,20 @@ def command(
     known = curve is not None and curve.notes.get("language") == language
     if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
         prompts = prompts or _prompts(language, file)
-        curve = _measured(decoder, prompts, budget, quiet=quiet)
+        curve = _measured(decoder, prompts, budget)
         curve = replace(curve, notes={**curve.notes, "language": language})
-        note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
+        note(f"cost curve -> {store_curve(curve, output)}")
     else:
-        note(
-            "nothing has changed since the last calibration; --refresh measures again", quiet=quiet
-        )
+        note("nothing has changed since the last calibration; --refresh measures again")
         if output is not None:
-            note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
-    if as_json:
-        print_json({"target": target, "draft": draft, **curve.to_json()})
-    else:
-        echo(table([*_rows(curve), ("verdict", curve.expectation())]))
+            note(f"cost curve -> {store_curve(curve, output)}")
+    show(
+        {"target": target, "draft": draft, **curve.to_json()},
+        lambda: table([*_rows(curve), ("verdict", curve.expectation())]),
+    )
 
 
-def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet: bool) -> CostCurve:
+def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import (
         conditional_acceptance,
@@ -127,13 +122,13 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     from tokalign.runtime.mlx.weights import slow_blas
 
     if (remedy := slow_blas()) is not None:
-        note(remedy, quiet=quiet)
+        note(remedy)
     began, drafts = perf_counter(), decoder.drafting_model is not None
 
     def left() -> float:
         return max(0.0, budget - (perf_counter() - began))
 
-    with progress(100, "measuring the passes", quiet=quiet) as advance:
+    with progress(100, "measuring the passes") as advance:
         curve = measure_curve(
             decoder.target.model,
             decoder.drafting_model,
@@ -148,7 +143,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
         return replace(curve, notes=notes | {"length": None})
     count, tokens = _affordable(curve, left())
     if not count:
-        note("no time is left for the draft's acceptance; give more with --budget", quiet=quiet)
+        note("no time is left for the draft's acceptance; give more with --budget")
         return replace(curve, notes=notes)
     rounds = self_draft_rounds(
         decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left()
@@ -192,22 +187,19 @@ def _prompts(language: str, file: Path | None) -> list[str]:
     return found
 
 
-def _load(
-    target: str, draft: str | None, drafter: Path | None, dtype: str | None, *, quiet: bool
-) -> Decoder:
+def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
     """The target with the draft model that is named, else the drafter that is named or found."""
     from tokalign.api.assemble import load_decoder
     from tokalign.runtime.methods import DraftingOptions
     from tokalign.runtime.mlx.drafter_folder import find_drafter
 
-    noted = partial(note, quiet=quiet)
     method = "plain" if draft is None else "draft"
     if drafter is not None:
         method = "drafter"
     options = DraftingOptions(method=method, drafter=drafter, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
-    decoder = load_decoder(target, draft, options, dtype=dtype, note=noted)
+    decoder = load_decoder(target, draft, options, dtype=dtype, note=note)
     if method == "plain":
-        return replace(decoder, drafter=find_drafter(decoder.target, note=noted))
+        return replace(decoder, drafter=find_drafter(decoder.target, note=note))
     return decoder
 
 

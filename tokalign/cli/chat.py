@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,6 +40,7 @@ from tokalign.cli.generation import (
 from tokalign.cli.markdown import Markdown
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
 from tokalign.cli.output import (
+    asked,
     for_stdout,
     note,
     progress,
@@ -74,8 +74,6 @@ class Options:
     history: bool
     color: bool
     markdown: bool
-    as_json: bool
-    quiet: bool
 
 
 _OPTIONS = (
@@ -111,17 +109,16 @@ def command(**given: Any) -> None:
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
     options, prompts = take(Options, given), take(PromptOptions, given)
-    noted = partial(note, quiet=options.quiet)
     measure: dict[str, Any] = {}
     if options.calibrate:
-        measure["before_costs"] = partial(_calibrate, quiet=options.quiet)
+        measure["before_costs"] = _calibrate
     entries = open_entries(history_file() if options.history else None)
-    decoder = load(given, **measure, note=noted)
-    noted("/help lists the commands, Ctrl-D leaves")
+    decoder = load(given, **measure, note=note)
+    note("/help lists the commands, Ctrl-D leaves")
     Chat(decoder, prompts, options).run(entries)
 
 
-def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
+def _calibrate(target: Any, drafts: Any) -> None:
     """Measure what passes cost, unless that is known of these two.
 
     target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
@@ -136,19 +133,18 @@ def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
         return
     note(
         "measuring what passes cost on this machine, once and for some seconds "
-        "(Ctrl-C or --no-calibrate leaves it out)",
-        quiet=quiet,
+        "(Ctrl-C or --no-calibrate leaves it out)"
     )
     try:
-        with progress(100, "measuring", quiet=quiet) as advance:
+        with progress(100, "measuring") as advance:
             curve = measure_briefly(target, drafts, advance=lambda share: advance(100 * share))
     except KeyboardInterrupt:
-        note("left out this time", quiet=quiet)
+        note("left out this time")
         return
     try:
         store_curve(curve)
     except UsageError as error:  # a full disk is no reason not to talk
-        note(str(error), quiet=quiet)
+        note(str(error))
 
 
 class Chat:
@@ -230,7 +226,7 @@ class Chat:
                 self._tell(self._settings.shown(entry.argument))
             case "who":
                 self._color = not self._color
-                if not self._options.quiet:
+                if not asked.quiet:
                     tell(legend() if self._color else "colours off")
             case "stats":
                 self._tell(self._statistics())
@@ -304,7 +300,7 @@ class Chat:
             self._dialogue.withdraw()
             self._tell("there is no answer, so the message is forgotten")
         self._last = summary | {"cached_tokens": known}
-        if self._options.as_json:
+        if asked.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
             most = self._settings.max_tokens
@@ -374,7 +370,7 @@ class Chat:
                         self._open_sessions()
             self._write(generation.rest())
         finally:
-            if not self._options.as_json:
+            if not asked.as_json:
                 write(("" if self._view is None else self._view.finish()) + "\n")
         return interrupts.asked
 
@@ -398,7 +394,7 @@ class Chat:
         self._draft = self._decoder.open_draft()
 
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
-        if not text or self._options.as_json:
+        if not text or asked.as_json:
             return
         shown, coloured = for_stdout(text), outcome is not None and self._color
         if self._view is not None:
@@ -409,7 +405,7 @@ class Chat:
             write(shown)
 
     def _tell(self, text: str) -> None:
-        if not self._options.quiet:
+        if not asked.quiet:
             tell(visible(text))
 
 

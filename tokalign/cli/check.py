@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import click
 from tokalign.cli.command import NAME, PATH, Command, Option
 from tokalign.cli.language import language_of_model
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
-from tokalign.cli.output import note, print_figures, print_json
+from tokalign.cli.output import figures, note, show
 from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
@@ -49,8 +48,6 @@ def command(
     file: Path | None,
     language: str | None,
     field: str,
-    as_json: bool,
-    quiet: bool,
 ) -> None:
     """Say what to expect of dictionaries and, with --draft, of a pair of tokenizers.
 
@@ -64,18 +61,17 @@ def command(
     from tokalign.runtime.cost.store import find_curve_of_tokenizers
     from tokalign.tables.opening import open_dictionary
 
-    noted = partial(note, quiet=quiet)
     ours: Resolved[DraftId] | None = None if draft is None else resolve_tokenizer(draft)
     theirs: Resolved[TargetId] = resolve_tokenizer(target)
     chosen = language or language_of_model(theirs.tokenizer.fingerprint, theirs.folder)
     path = file or sample_text(chosen)
     for resolved in (ours, theirs):
         if resolved is not None:
-            noted(resolved.description)
+            note(resolved.description)
     if file is None and language is None:
-        noted(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
+        note(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
     lines = list(_lines(Corpus([path], field=field).lines()))
-    tables = open_dictionary(theirs.tokenizer, note=noted)
+    tables = open_dictionary(theirs.tokenizer, note=note)
     saving = measure_dictionaries(theirs.tokenizer, lines, tables)
     fingerprint = "" if ours is None else ours.tokenizer.fingerprint
     curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, fingerprint)
@@ -97,10 +93,10 @@ def command(
         for device, by_bits in PUBLISHED.items()
         for bits, name in by_bits.items()
     }
-    if as_json:
-        print_json({"target": target, "draft": draft, **result, "machines": machines})
-    else:
-        print_figures({name.replace("_", " "): value for name, value in result.items()} | machines)
+    show(
+        {"target": target, "draft": draft, **result, "machines": machines},
+        lambda: figures({name.replace("_", " "): one for name, one in result.items()} | machines),
+    )
 
 
 _IDS_ONLY = (

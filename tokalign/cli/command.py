@@ -27,6 +27,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tokalign.cli.output import asked
 from tokalign.errors import UsageError, shown
 
 _EMPTY = "it is empty; give a name or a path."
@@ -139,7 +140,10 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command that checks its options together, and has --json and --quiet like all others."""
+    """A command that checks its options together.
+
+    --json and --quiet, which all have, are for `output.asked` and not handed to its function.
+    """
 
     def __init__(self, *given: Any, **attributes: Any) -> None:
         super().__init__(*given, **attributes)
@@ -152,7 +156,11 @@ class Command(click.Command):
         for option in self.params:
             if isinstance(option, Option):
                 _refuse_idle(ctx, option)
-        return super().invoke(ctx)
+        asked.as_json, asked.quiet = ctx.params.pop("as_json"), ctx.params.pop("quiet")
+        try:
+            return super().invoke(ctx)
+        finally:
+            asked.as_json = asked.quiet = False
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]

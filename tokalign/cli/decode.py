@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from tokalign.cli.command import FILE, Command, FilePath, Option
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text
 from tokalign.cli.output import (
+    asked,
     for_stdout,
     note,
     print_json,
@@ -73,44 +73,41 @@ def command(
     html: Path | None,
     color: bool,
     verbose: bool | None,
-    as_json: bool,
-    quiet: bool,
     **given: Any,
 ) -> None:
     """Generate text with TARGET. Drafting changes the speed, never the output.
 
     Text goes to stdout and statistics to stderr; with --json one object on stdout has both.
     """
-    quiet = quiet or verbose is False
-    noted = partial(note, quiet=quiet)
+    asked.quiet = asked.quiet or verbose is False
     if html is not None:
         require_writable(html)
     named = {name: given[name] and str(given[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, given), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)
-    decoder = replace(load(given, note=noted), grammar=grammar)
+    decoder = replace(load(given, note=note), grammar=grammar)
     generation = _begin(decoder, options, text, max_tokens)
 
     def end(*, interrupted: bool) -> None:
         decoder.remember()
         summary = generation.summary()
         summary |= {"finish_reason": "interrupted"} if interrupted else {}
-        if as_json:
+        if asked.as_json:
             print_json({**named, "prompt": text, **summary})
-        elif not quiet:
+        elif not asked.quiet:
             tell(
                 "\n"
                 + as_text(summary, plain_seconds=decoder.plain_seconds, host_times=bool(verbose))
             )
 
     try:
-        _show_text(generation, color=color, as_json=as_json, quiet=quiet)
+        _show_text(generation, color=color)
     except KeyboardInterrupt:
         end(interrupted=True)
         raise
     end(interrupted=False)
     if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
-        noted(why)
+        note(why)
     if html is not None:
         from tokalign.cli.run_page import Run, run_page
 
@@ -145,15 +142,15 @@ def _begin(
     return Generation(decoder, prompt, stop=options.stop, max_tokens=max_tokens)
 
 
-def _show_text(generation: Generation, *, color: bool, as_json: bool, quiet: bool) -> None:
+def _show_text(generation: Generation, *, color: bool) -> None:
     """Run the generation and, unless --json is given, print its text as it comes."""
-    if color and not quiet:
+    if color and not asked.quiet:
         tell(legend())
     for text, outcome in generation.texts():
-        if text and not as_json:
+        if text and not asked.as_json:
             shown = for_stdout(text)
             write(styled(shown, outcome) if color else shown)
-    if not as_json:
+    if not asked.as_json:
         write("\n")
 
 

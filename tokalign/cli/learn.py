@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, Command, Option, Size
-from tokalign.cli.output import echo, note, print_json, progress, table
+from tokalign.cli.output import asked, echo, note, print_json, progress, show, table
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,8 +67,6 @@ def command(
     dictionary_bytes: int | None,
     lists: bool,
     folders: tuple[Path, ...],
-    as_json: bool,
-    quiet: bool,
 ) -> None:
     """Learn how the documents in FOLDERs are worded, for the targets named.
 
@@ -81,7 +77,7 @@ def command(
     forget NAME` deletes it.
     """
     if lists:
-        _show_all(as_json=as_json, quiet=quiet)
+        _show_all()
         return
     if name is None:
         raise UsageError("what is learned needs a name; give --name NAME, such as notes")
@@ -94,25 +90,20 @@ def command(
         exclude=exclude or None,
         largest_file=largest_file,
         max_bytes=dictionary_bytes,
-        stage=lambda total, label: progress(
-            total, label, quiet=quiet, in_bytes=label == "Reading documents"
-        ),
+        stage=lambda total, label: progress(total, label, in_bytes=label == "Reading documents"),
     )
-    _tell_problems(learned, partial(note, quiet=quiet))
-    if as_json:
-        print_json(_as_json(learned))
-    else:
-        echo(_as_text(learned))
+    _tell_problems(learned)
+    show(_as_json(learned), lambda: _as_text(learned))
 
 
-def _tell_problems(learned: Learned, tell: Callable[[str], None]) -> None:
+def _tell_problems(learned: Learned) -> None:
     """The documents that could not be read: the first ten one by one, the rest as a number."""
     problems = [*learned.problems]
     problems += [f"{path}: it cannot be read" for path in learned.skipped.unreadable]
     for problem in problems[:_SHOWN_PROBLEMS]:
-        tell(problem)
+        note(problem)
     if len(problems) > _SHOWN_PROBLEMS:
-        tell(f"{len(problems) - _SHOWN_PROBLEMS} more documents cannot be read")
+        note(f"{len(problems) - _SHOWN_PROBLEMS} more documents cannot be read")
 
 
 def _as_json(learned: Learned) -> dict[str, Any]:
@@ -146,18 +137,15 @@ def _as_text(learned: Learned) -> str:
     return table(rows)
 
 
-def _show_all(*, as_json: bool, quiet: bool) -> None:
+def _show_all() -> None:
     from tokalign.build.documents.learning import collections
 
     found = [_described(collection) for collection in collections()]
-    if as_json:
+    if asked.as_json:
         print_json({"learned": found})
         return
     if not found:
-        note(
-            "nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME",
-            quiet=quiet,
-        )
+        note("nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME")
     for number, one in enumerate(found):
         rows = [("name", one["name"])]
         rows += [("folder", folder) for folder in one["folders"]]

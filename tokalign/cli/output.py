@@ -12,13 +12,26 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
 from tokalign.errors import StdoutError, UsageError
+
+
+@dataclass(slots=True)
+class Asked:
+    """What every command is asked about what it shows: --json, and --quiet, without notes."""
+
+    as_json: bool = False
+    quiet: bool = False
+
+
+asked = Asked()
+"""Of the command that runs, set by `command.Command`."""
 
 RESET = "\x1b[0m"
 """Ends every style of a terminal."""
@@ -139,12 +152,12 @@ def print_json(result: Mapping[str, Any]) -> None:
     echo(to_json(result))
 
 
-def echo(text: str, *, nl: bool = True) -> None:
+def echo(text: str) -> None:
     """Print `text` on stdout, for a terminal with its control characters written out.
 
     Raises: OutputError.
     """
-    write(for_stdout(text) + "\n" * nl)
+    write(for_stdout(text) + "\n")
 
 
 def to_json(value: Any) -> str:
@@ -173,27 +186,34 @@ def _block(opening: str, lines: Iterable[str], closing: str, indent: str) -> str
     return f"{opening}\n{indent}  " + f",\n{indent}  ".join(lines) + f"\n{indent}{closing}"
 
 
-def note(message: str, *, quiet: bool = False) -> None:
+def show(result: Mapping[str, Any], in_words: Callable[[], str]) -> None:
+    """Print what a command found on stdout: an object for --json, else what `in_words` makes."""
+    if asked.as_json:
+        print_json(result)
+    else:
+        echo(in_words())
+
+
+def note(message: str) -> None:
     """Print a line on stderr: what an alias stands for, what was left out, a fallback.
 
-    Control characters in it are written out, line feeds too: it stays one line.
+    Control characters in it are written out, line feeds too: it stays one line. --quiet leaves it
+    out.
     """
-    if not quiet:
+    if not asked.quiet:
         tell(one_line(message))
 
 
 @contextmanager
-def progress(
-    total: int, label: str, *, quiet: bool = False, in_bytes: bool = False, unit: str = ""
-) -> Iterator[Any]:
+def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") -> Iterator[Any]:
     """Show a progress bar with the time left, for work that may take over two seconds.
 
     in_bytes: `total` counts bytes, and the rate is shown too. unit: what else it counts, such as
     "steps", if the rate is to be shown.
     Yields a callable that takes the amount done since the last call. Nothing is drawn in the first
-    two seconds, if stderr is not a terminal, or if `quiet`.
+    two seconds, if stderr is not a terminal, or for --quiet.
     """
-    if quiet or not sys.stderr.isatty():
+    if asked.quiet or not sys.stderr.isatty():
         yield lambda _done: None
         return
     from rich.console import Console
@@ -230,9 +250,9 @@ def table(rows: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
-def print_figures(figures: Mapping[str, Any]) -> None:
-    """Print named figures on stdout as a table, with four decimal places."""
-    echo(table((name, _figure(value)) for name, value in figures.items()))
+def figures(named: Mapping[str, Any]) -> str:
+    """Named figures as a table, with four decimal places."""
+    return table((name, _figure(value)) for name, value in named.items())
 
 
 def _figure(value: object) -> object:

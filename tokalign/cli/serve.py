@@ -20,7 +20,7 @@ from tokalign.cli.command import (
     Size,
 )
 from tokalign.cli.options import CACHE, DRAFTING, EXTRA_EOS_TOKEN, MODEL, read_variables
-from tokalign.cli.output import note, print_json
+from tokalign.cli.output import asked, note, print_json
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DraftingOptions, take
 
@@ -181,22 +181,21 @@ def command(**given: Any) -> None:
     the output. With --json one object on stdout says where it listens.
     """
     host, port = given.pop("host"), given.pop("port")
-    as_json, quiet = given.pop("as_json"), given.pop("quiet")
     logging.basicConfig(
         level=given.pop("log_level"), format="%(asctime)s - %(levelname)s - %(message)s"
     )
     settings = _settings(given)
     from tokalign.serve.server import Server, run
 
-    server = Server(settings, host=host, port=port, note=lambda line: note(line, quiet=quiet))
+    server = Server(settings, host=host, port=port, note=note)
 
     def ready(server: Server) -> None:
-        if as_json:
+        if asked.as_json:
             print_json({"url": server.url, "model": settings.model})
-        note(f"serving {settings.model or 'any model'} at {server.url}/v1", quiet=quiet)
-        note(f"a chat is at {server.url}/", quiet=quiet)
+        note(f"serving {settings.model or 'any model'} at {server.url}/v1")
+        note(f"a chat is at {server.url}/")
         if not server.is_local and not settings.api_keys:
-            note("anyone who can reach this machine may use it: give --api-key", quiet=quiet)
+            note("anyone who can reach this machine may use it: give --api-key")
 
     run(server, ready)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tokalign.cli.command import FILE, NAME, Command, Option
-from tokalign.cli.output import echo, note, one_line, print_json, table
+from tokalign.cli.output import asked, echo, note, one_line, print_json, show, table, tell
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import as_path
 
@@ -32,27 +31,24 @@ def command() -> None:
 
 
 @command.command("show", cls=Command, params=[click.Argument(["file"], metavar="TABLE|TOKENIZER")])
-def show(*, file: str, as_json: bool, quiet: bool) -> None:
+def show_table(*, file: str) -> None:
     """Show what a table file is and holds, or how far a model's tokenizer is understood.
 
     A tokenizer is an alias, a model's folder, a tokenizer file or a Hub repository.
     """
     path = as_path(file)
     described = _describe_tokenizer(file) if _is_tokenizer(path) else _describe_table(path)
-    if as_json:
-        print_json(described)
-    else:
-        echo(table(_rows(described)))
+    show(described, lambda: table(_rows(described)))
 
 
 @command.command("verify", cls=Command, params=[_FILES])
-def verify(*, files: tuple[Path, ...], as_json: bool, quiet: bool) -> None:
+def verify(*, files: tuple[Path, ...]) -> None:
     """Check every byte of FILES against their checksums, and that their tables can be read.
 
     All files are checked; the exit code is 3 if one of them is damaged, 4 if one is missing.
     """
     problems = {path: _problem(path) for path in files}
-    if as_json:
+    if asked.as_json:
         found = [
             {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
             for path, problem in problems.items()
@@ -63,13 +59,13 @@ def verify(*, files: tuple[Path, ...], as_json: bool, quiet: bool) -> None:
             if problem is None:
                 echo(one_line(f"{path}: ok"))
             else:
-                note(f"tokalign: {problem}")
+                tell(one_line(f"tokalign: {problem}"))
     if codes := [problem.exit_code for problem in problems.values() if problem]:
         raise click.exceptions.Exit(max(codes))
 
 
 @command.command("pull", cls=Command, params=[click.Argument(["name"], type=NAME)])
-def pull(*, name: str, as_json: bool, quiet: bool) -> None:
+def pull(*, name: str) -> None:
     """Fetch the tables of NAME into your table folder, where all commands and the API find them.
 
     NAME is an alias, a repository on the Hub, of a model or of tables alone, or a local folder.
@@ -79,10 +75,10 @@ def pull(*, name: str, as_json: bool, quiet: bool) -> None:
     from tokalign.names.hub import hide_progress
     from tokalign.tables.travelling import pull_tables
 
-    if quiet:
+    if asked.quiet:
         hide_progress()
-    paths = pull_tables(name, note=partial(note, quiet=quiet))
-    if as_json:
+    paths = pull_tables(name, note=note)
+    if asked.as_json:
         print_json({"files": [str(path) for path in paths]})
     else:
         for path in paths:
@@ -90,9 +86,7 @@ def pull(*, name: str, as_json: bool, quiet: bool) -> None:
 
 
 @command.command("push", cls=Command, params=[_FILES, _REPOSITORY, _FOLDER])
-def push(
-    *, files: tuple[Path, ...], repository: str, folder: str, as_json: bool, quiet: bool
-) -> None:
+def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     """Verify the tables in FILEs and put them into REPO, where `tables pull REPO` finds them.
 
     A FILE may be the folder of a drafter, too; in REPO it is called `drafter`, or NAME.drafter.
@@ -103,21 +97,21 @@ def push(
     from tokalign.names.hub import hide_progress
     from tokalign.tables.travelling import model_card, push_tables
 
-    if quiet:
+    if asked.quiet:
         hide_progress()
     name, tables = push_tables(files, repository, folder=folder)
     for one in tables:
-        note(f"{one.name} -> {name}/{one.path}", quiet=quiet)
+        note(f"{one.name} -> {name}/{one.path}")
     card = model_card(tables, "OWNER/NAME" if as_path(name).is_dir() else name)
-    if as_json:
-        described = [one.described() for one in tables]
-        print_json({"repository": name, "files": described, "model_card": card})
-    else:
-        echo(card, nl=False)
+    described = [one.described() for one in tables]
+    show(
+        {"repository": name, "files": described, "model_card": card},
+        lambda: card.removesuffix("\n"),
+    )
 
 
 @command.command("forget", cls=Command, params=[_NAMES, _REMEMBERED])
-def forget(*, names: tuple[str, ...], remembered: bool, as_json: bool, quiet: bool) -> None:
+def forget(*, names: tuple[str, ...], remembered: bool) -> None:
     """Delete everything that `tokalign learn` keeps under each NAME.
 
     The documents themselves are not touched.
@@ -137,13 +131,13 @@ def forget(*, names: tuple[str, ...], remembered: bool, as_json: bool, quiet: bo
     folders = [collection.folder for collection in collections]
     if remembered:
         folders += forget_remembered()
-    if as_json:
+    if asked.as_json:
         print_json({"forgotten": [str(folder) for folder in folders]})
     else:
         for folder in folders:
             echo(f"{folder} is deleted")
         if not folders:
-            note("nothing was remembered", quiet=quiet)
+            note("nothing was remembered")
 
 
 def _is_tokenizer(path: Path) -> bool:

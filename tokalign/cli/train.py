@@ -7,7 +7,6 @@ there says what they will take.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,7 +15,7 @@ import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Command, Option
 from tokalign.cli.options import DRAFT, FIELD, MODEL
-from tokalign.cli.output import echo, note, print_json, progress, table
+from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import take
 from tokalign.storage import make_folder
@@ -141,8 +140,6 @@ def command(
     output: Path,
     workspace: Path | None,
     dry_run: bool,
-    as_json: bool,
-    quiet: bool,
     **given: Any,
 ) -> None:
     """Train a drafter for a target: a recurrent one, or a small model with any tokenizer (--draft).
@@ -157,13 +154,12 @@ def command(
     shape = None if draft is None else _draft_shape(draft, output)
     labels = _label_options(given)
     fit = _fit_options(given, shape, future=labels.labelling.future)
-    tell = partial(note, quiet=quiet)
     if dry_run:
-        found = _estimated(target, given, labels, fit, shape, tell)
-        if as_json:
-            print_json({"target": target, **found})
-        else:
-            echo(table((name.replace("_", " "), value) for name, value in found.items()))
+        found = _estimated(target, given, labels, fit, shape)
+        show(
+            {"target": target, **found},
+            lambda: table((name.replace("_", " "), value) for name, value in found.items()),
+        )
         return
     if not corpus.listing:
         raise UsageError("there is nothing to train on; give FILEs of text")
@@ -179,10 +175,9 @@ def command(
 
     make_folder(output)
     [model] = load_models(
-        [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
+        [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=note
     )
     workspace = workspace or output.with_name(f"{output.name}.training")
-    show = partial(progress, quiet=quiet)
     labelled = label_corpus(
         model,
         corpus,
@@ -190,12 +185,12 @@ def command(
         labels,
         labeller=FutureIds if draft is None else NextIds,
         # The corpus is read twice, and that stage counts bytes.
-        stage=lambda total, label: show(
+        stage=lambda total, label: progress(
             total, label, in_bytes=total == 2 * corpus.size, unit="positions"
         ),
     )
     labelled_positions = len(labelled.training.ids)
-    tell(
+    note(
         f"{labelled_positions:,} positions are labelled"
         + _shortfall(labelled_positions, labels.positions)
         + f"; labels and state in {workspace}"
@@ -215,16 +210,13 @@ def command(
         learner,
         output,
         workspace,
-        stage=partial(show, unit="steps"),
-        report=_Reporter(tell, fit.batch),
+        stage=partial(progress, unit="steps"),
+        report=_Reporter(fit.batch),
     )
     kind = "drafter" if draft is None else "draft"
-    tell(f"{kind} -> {output}; the labels stay in {workspace} for other runs")
+    note(f"{kind} -> {output}; the labels stay in {workspace} for other runs")
     result = {"target": target, **_as_json(trained, output, kind)}
-    if as_json:
-        print_json(result)
-    else:
-        echo(table(result.items()))
+    show(result, lambda: table(result.items()))
 
 
 def _draft_shape(draft: str, output: Path) -> ModelShape:
@@ -307,8 +299,8 @@ def _shortfall(found: int, wanted: int) -> str:
 class _Reporter:
     """Tells of every evaluation, with the rate and the time left."""
 
-    def __init__(self, tell: Callable[[str], None], per_step: int) -> None:
-        self._tell, self._per_step = tell, per_step
+    def __init__(self, per_step: int) -> None:
+        self._per_step = per_step
         self._began = time.monotonic()
 
     def __call__(self, evaluation: Evaluation) -> None:
@@ -317,7 +309,7 @@ class _Reporter:
         left = evaluation.steps - evaluation.step
         self._began = now
         shares = " ".join(f"{share:.3f}" for share in evaluation.by_depth)
-        self._tell(
+        note(
             f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
             f"{evaluation.accepted_per_round:.3f} accepted per round (by depth {shares})"
             f"{', the best so far' if evaluation.is_best else ''}; "
@@ -331,14 +323,13 @@ def _estimated(
     labels: LabelOptions,
     fit: FitOptions,
     draft: ModelShape | None,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """What a run takes: gigabytes (10^9 bytes) and FLOP."""
     from tokalign.names.registry import resolve_model
     from tokalign.train.estimate import ModelShape, estimate, estimate_teaching
 
     place = resolve_model(target)
-    tell(place.description)
+    note(place.description)
     shape = ModelShape.from_folder(place.folder)
     if draft is not None:
         taught = estimate_teaching(shape, draft, labels, fit)
