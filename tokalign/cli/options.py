@@ -12,12 +12,29 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, FROM_0, NAME, SHARE, FiniteRange, Option
+from tokalign.cli.command import (
+    AT_LEAST_1,
+    FILE,
+    FOLDER,
+    FROM_0,
+    NAME,
+    POSITIVE,
+    SHARE,
+    FiniteRange,
+    Option,
+    Size,
+)
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import METHODS, DraftingOptions
 from tokalign.storage import parse_json
 
-_TYPES = {"FILE": FILE, "FOLDER": FOLDER, "NAME": NAME}
+_TYPES: dict[str | None, click.ParamType[Any]] = {
+    "FILE": FILE,
+    "FOLDER": FOLDER,
+    "NAME": NAME,
+    "SECONDS": POSITIVE,
+    "SIZE": Size(),
+}
 
 
 def declared_options(kind: Any) -> dict[str, Option]:
@@ -26,15 +43,21 @@ def declared_options(kind: Any) -> dict[str, Option]:
 
 
 def _option(one: Field[Any]) -> Option:
-    said = one.metadata
+    said, flag = one.metadata, "--" + one.name.replace("_", "-")
     others = [f"--method {name}" for name in METHODS if name not in said.get("by", METHODS)]
     excludes, reads = said.get("excludes", ()), said.get("reads")
+    kind = _TYPES.get(said.get("takes"))
+    if "among" in said:
+        kind = click.Choice(said["among"])
+    elif "least" in said and reads is None:
+        number = FiniteRange if isinstance(one.default, float) else click.IntRange
+        kind = number(said["least"], said.get("most"))
     return Option(
-        "--" + one.name.replace("_", "-"),
+        f"{flag}/--no-{flag[2:]}" if one.default is True else flag,
         said["about"],
-        type=click.Choice(said["among"]) if "among" in said else _TYPES.get(said.get("takes")),
+        type=kind,
         metavar=said.get("takes"),
-        is_flag=one.default is False,
+        is_flag=isinstance(one.default, bool),
         multiple=said.get("several", False),
         default=said.get("shown", one.default),
         callback=None if reads is None else lambda _context, _option, value: reads(value),

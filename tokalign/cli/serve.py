@@ -8,21 +8,19 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import (
-    AT_LEAST_1,
-    FROM_0,
-    NAME,
-    POSITIVE,
-    SHARE,
-    Command,
-    FiniteRange,
-    Option,
-    Size,
+from tokalign.cli.command import NAME, Command, Option
+from tokalign.cli.options import (
+    CACHE,
+    DRAFTING,
+    EXTRA_EOS_TOKEN,
+    MODEL,
+    declared_options,
+    read_variables,
 )
-from tokalign.cli.options import CACHE, DRAFTING, EXTRA_EOS_TOKEN, MODEL, read_variables
 from tokalign.cli.output import asked, note, print_json
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DraftingOptions, take
+from tokalign.serve import Settings
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
 """An environment variable with one API key; a command line is visible to other users."""
@@ -32,12 +30,10 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-_MODEL = Option(
-    "--target --model model", "The model: an alias, a folder or a Hub repository.", type=NAME
-)
-_WHERE_NONE = "Where a request gives none; 0 is off."
 _OPTIONS = (
-    _MODEL,
+    Option(
+        "--target --model model", "The model: an alias, a folder or a Hub repository.", type=NAME
+    ),
     *MODEL[1:],
     *DRAFTING,
     Option("--host", "Address to listen on.", default="127.0.0.1"),
@@ -57,57 +53,7 @@ _OPTIONS = (
         callback=_read_names,
         rare=True,
     ),
-    Option("--allow-model-switching", "Load whatever model a request names.", is_flag=True),
-    Option(
-        "--max-body-size",
-        "The longest request; longer ones are refused.",
-        type=Size(),
-        default="8M",
-        rare=True,
-    ),
-    Option(
-        "--read-timeout",
-        "Time for sending a request, and for taking a part of the answer.",
-        type=POSITIVE,
-        default=30.0,
-        metavar="SECONDS",
-        rare=True,
-    ),
-    Option(
-        "--answer-timeout",
-        "Time after which an answer ends where it is.",
-        type=POSITIVE,
-        default=1800.0,
-        metavar="SECONDS",
-        rare=True,
-    ),
-    Option(
-        "--max-waiting",
-        "Requests that may wait; one more is refused.",
-        type=AT_LEAST_1,
-        default=128,
-        rare=True,
-    ),
-    Option(
-        "--reuse-outputs/--no-reuse-outputs",
-        "Draft from earlier answers to the same API key.",
-        default=True,
-        rare=True,
-    ),
-    Option(
-        "--chat-template",
-        "A chat template in place of the model's own.",
-        metavar="TEMPLATE",
-        default="",
-        rare=True,
-    ),
-    Option(
-        "--use-default-chat-template",
-        "Use the tokenizer's default template if the model has none.",
-        is_flag=True,
-        excludes="--chat-template",
-        rare=True,
-    ),
+    *declared_options(Settings).values(),
     Option(
         "--chat-template-args --chat-template-config",
         "Variables of the chat template, such as enable_thinking.",
@@ -116,52 +62,7 @@ _OPTIONS = (
         callback=read_variables,
         rare=True,
     ),
-    Option(
-        "--temp",
-        "Temperature where a request gives none; 0 is greedy.",
-        type=FiniteRange(min=0),
-        default=0.0,
-    ),
-    Option("--top-p", "Where a request gives none; 1 is off.", type=SHARE, default=1.0),
-    Option("--top-k", _WHERE_NONE, type=FROM_0, default=0),
-    Option("--min-p", _WHERE_NONE, type=SHARE, default=0.0),
-    Option("--xtc-probability", _WHERE_NONE, type=SHARE, default=0.0, rare=True),
-    Option(
-        "--xtc-threshold",
-        "Where a request gives none.",
-        type=FiniteRange(0, 0.5),
-        default=0.1,
-        rare=True,
-    ),
     EXTRA_EOS_TOKEN,
-    Option(
-        "--max-tokens",
-        "Tokens of an answer at most, where a request says nothing.",
-        type=AT_LEAST_1,
-        default=512,
-    ),
-    Option(
-        "--decode-concurrency", "Requests that are decoded together.", type=AT_LEAST_1, default=32
-    ),
-    Option(
-        "--prompt-concurrency",
-        "Prompts that are read together.",
-        type=AT_LEAST_1,
-        default=8,
-        rare=True,
-    ),
-    Option(
-        "--prompt-cache-size",
-        "Contexts that are kept for later requests.",
-        type=AT_LEAST_1,
-        default=10,
-    ),
-    Option(
-        "--prompt-cache-bytes",
-        "Bytes that kept contexts may take, such as 4GB.",
-        type=Size(),
-        rare=True,
-    ),
     *CACHE,
     Option(
         "--log-level",
@@ -200,10 +101,8 @@ def command(**given: Any) -> None:
     run(server, ready)
 
 
-def _settings(given: dict[str, Any]) -> Any:
+def _settings(given: dict[str, Any]) -> Settings:
     """The server's settings from the command line. Raises: UsageError."""
-    from tokalign.serve import Settings
-
     if given["model"] is None and not given["allow_model_switching"]:
         raise UsageError(
             "there is no model to serve: give --target NAME, or let requests name one with "

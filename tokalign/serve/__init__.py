@@ -28,7 +28,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tokalign.runtime.methods import DraftingOptions
+from tokalign.runtime.methods import DraftingOptions, declared
+
+_WHERE_NONE = "Where a request gives none; 0 is off."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,9 @@ class Settings:
     prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
     api_keys: one of them has to come with every request; none are needed if there are none.
     allowed_origins: of web pages that may ask; "*" allows all of them.
-    max_body_size: bytes of a request at most. read_timeout: seconds for sending one, and for taking
-    a part of the answer. answer_timeout: seconds after which an answer ends with finish reason
-    "length". max_waiting: requests that may wait for their turn; one more is refused with status
-    429. max_connections: open at the same time; one more is closed at once.
+    max_body_size: in bytes. answer_timeout: the finish reason is "length" then. max_waiting: one
+    more is refused with status 429. max_connections: open at the same time; one more is closed at
+    once.
     The rest is as in `mlx_lm.server`; `pipeline` is there because its model provider reads it.
     """
 
@@ -54,34 +55,64 @@ class Settings:
     drafting: DraftingOptions = field(default_factory=DraftingOptions)
     dtype: str | None = None
     trust_remote_code: bool = False
-    chat_template: str = ""
-    use_default_chat_template: bool = False
+    allow_model_switching: bool = declared(False, "Load whatever model a request names.")
+    max_body_size: int = declared(
+        8 << 20,
+        "The longest request; longer ones are refused.",
+        takes="SIZE",
+        shown="8M",
+        rare=True,
+    )
+    read_timeout: float = declared(
+        30.0,
+        "Time for sending a request, and for taking a part of the answer.",
+        takes="SECONDS",
+        rare=True,
+    )
+    answer_timeout: float = declared(
+        1800.0, "Time after which an answer ends where it is.", takes="SECONDS", rare=True
+    )
+    max_waiting: int = declared(
+        128, "Requests that may wait; one more is refused.", least=1, rare=True
+    )
+    reuse_outputs: bool = declared(
+        True, "Draft from earlier answers to the same API key.", rare=True
+    )
+    chat_template: str = declared(
+        "", "A chat template in place of the model's own.", takes="TEMPLATE", rare=True
+    )
+    use_default_chat_template: bool = declared(
+        False,
+        "Use the tokenizer's default template if the model has none.",
+        excludes="--chat-template",
+        rare=True,
+    )
     chat_template_args: Mapping[str, object] = field(default_factory=dict)
-    temp: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
+    temp: float = declared(0.0, "Temperature where a request gives none; 0 is greedy.", least=0)
+    top_p: float = declared(1.0, "Where a request gives none; 1 is off.", least=0, most=1)
+    top_k: int = declared(0, _WHERE_NONE, least=0)
+    min_p: float = declared(0.0, _WHERE_NONE, least=0, most=1)
+    xtc_probability: float = declared(0.0, _WHERE_NONE, least=0, most=1, rare=True)
+    xtc_threshold: float = declared(
+        0.1, "Where a request gives none.", least=0, most=0.5, rare=True
+    )
     extra_eos_token: tuple[str, ...] = ()
-    max_tokens: int = 512
-    decode_concurrency: int = 32
-    prompt_concurrency: int = 8
+    max_tokens: int = declared(
+        512, "Tokens of an answer at most, where a request says nothing.", least=1
+    )
+    decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
+    prompt_concurrency: int = declared(8, "Prompts that are read together.", least=1, rare=True)
     prefill_step_size: int = 2048
-    prompt_cache_size: int = 10
-    prompt_cache_bytes: int | None = None
+    prompt_cache_size: int = declared(10, "Contexts that are kept for later requests.", least=1)
+    prompt_cache_bytes: int | None = declared(
+        None, "Bytes that kept contexts may take, such as 4GB.", takes="SIZE", rare=True
+    )
     max_kv_size: int | None = None
     kv_bits: int | None = None
     kv_group_size: int = 64
     quantized_kv_start: int = 5000
     allowed_origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
-    allow_model_switching: bool = False
-    reuse_outputs: bool = True
-    max_body_size: int = 8 << 20
-    read_timeout: float = 30.0
-    answer_timeout: float = 1800.0
-    max_waiting: int = 128
     max_connections: int = 512
     pipeline: bool = False
 
