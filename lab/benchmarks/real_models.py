@@ -43,9 +43,9 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import machine_of
+from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.logit_rows import LogitRows
 
 PROMPTS = Path(__file__).resolve().parents[1] / "prompts" / "real"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lab.study.run import Study
     from tokalign.runtime.cost.curve import CostCurve
     from tokalign.runtime.decoder import Decoder, LanguageModel
-    from tokalign.runtime.methods import DraftingOptions
+    from tokalign.runtime.options import DraftingOptions
     from tokalign.tokenizer.tokenizer import Tokenizer
 
 DRAFTER = "drafter"
@@ -66,7 +66,8 @@ def load(options: StudyOptions) -> Loaded:
     """Load the models, and open the tables that fit them. Raises: as `assemble`; UsageError."""
     from lab.baselines.decoder import BaselineDecoder
     from tokalign.api.assemble import assemble, load_models
-    from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, DraftingOptions
+    from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+    from tokalign.runtime.options import DraftingOptions
 
     names = _short_names(options.draft)
     ours, *theirs = load_models(

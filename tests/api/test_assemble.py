@@ -22,9 +22,9 @@ from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft_length import opening_knowledge
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.travelling import pull_tables, push_tables
 

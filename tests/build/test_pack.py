@@ -23,7 +23,7 @@ from tokalign.build.installed_packs import language_of_prompt
 from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.runtime.drafting import make_drafter
-from tokalign.runtime.methods import DraftingOptions
+from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import TABLES, sample_text, shipped
 from tokalign.tables.bundle import (
     Bundle,

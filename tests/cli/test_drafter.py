@@ -30,8 +30,8 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.options import DraftingOptions
 
 PROMPT = "Zażółć gęślą"
 TOKENS = 30

@@ -26,8 +26,8 @@ from tokalign.cli.chat import command as chat_command
 from tokalign.cli.decode import command as decode_command
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import DraftingOptions
 from tokalign.serve import Settings
 
 pytestmark = pytest.mark.long

@@ -15,9 +15,8 @@ from small_tokenizers import of_merges
 from tokalign.api.assemble import assemble
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import DraftingOptions
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
+from tokalign.runtime.options import CacheOptions, DraftingOptions
 from tokalign.tokenizer.vocabulary import TargetId
 
 TURNS, MOST_TOKENS = 5, 12

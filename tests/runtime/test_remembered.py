@@ -30,9 +30,9 @@ from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.remembered import (
     FILE,
     OutputStore,

@@ -19,7 +19,7 @@ from served import assert_both_ways, complete, ids_of, metric, plain_ids, servin
 from small_tokenizers import write_tokenizer
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.methods import DraftingOptions
+from tokalign.runtime.options import DraftingOptions
 from tokalign.serve import Settings
 
 

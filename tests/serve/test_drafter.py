@@ -12,8 +12,8 @@ from random_drafters import taught_drafter
 from served import complete, demo_settings, metric, serving
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+from tokalign.runtime.options import DraftingOptions
 
 PROMPT, OTHER = "Wisła jest", "Zima w górach"
 

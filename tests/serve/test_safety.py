@@ -14,7 +14,7 @@ from served import chat, complete, demo_settings, metric, request, serving
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.methods import DraftingOptions
+from tokalign.runtime.options import DraftingOptions
 from tokalign.serve.decoding import decoder_of
 from tokalign.serve.server import Server
 

@@ -17,8 +17,8 @@ from places import DEMO
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -51,8 +51,9 @@ class Reply(NamedTuple):
 def demo_settings(**more: Any) -> Settings:
     """The demo pair in float32, where a choice does not depend on how many rows are computed.
 
-    more: of `Settings`, and `num_draft_tokens` of its drafting.
+    more: of `Settings`, and `num_draft_tokens` of its drafting and any of its cache.
     """
+    more["cache"] = take(CacheOptions, more)
     if "num_draft_tokens" in more:
         more["drafting"] = DraftingOptions(num_draft_tokens=more.pop("num_draft_tokens"))
     given: dict[str, Any] = {

@@ -16,7 +16,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore, tail_of
-from tokalign.runtime.methods import DraftingOptions
+from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.logit_rows import KEPT, LOG_ODDS, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table

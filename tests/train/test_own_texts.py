@@ -15,7 +15,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import DraftingOptions
+from tokalign.runtime.options import DraftingOptions
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train import own_texts
 from tokalign.train.options import Writing

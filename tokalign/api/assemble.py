@@ -20,12 +20,8 @@ from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.drafting import Drafting, no_alignment
-from tokalign.runtime.methods import (
-    AUTO,
-    DraftingOptions,
-    choose_method,
-    choose_translation,
-)
+from tokalign.runtime.methods import AUTO, choose_method, choose_translation
+from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.dictionary import Dictionaries
@@ -40,9 +36,9 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.runtime.draft.lookup import LogitStore
-    from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
     from tokalign.runtime.mlx.sampling import Sampler
+    from tokalign.runtime.options import CacheOptions
 
 T = TypeVar("T")
 
@@ -178,8 +174,8 @@ def assemble(
     """
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
-    from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.runtime.options import CacheOptions
 
     options, draft = _what_caches_allow(target, draft, options, note)
     drafts = options.method != "plain"

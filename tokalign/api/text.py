@@ -27,10 +27,9 @@ from tokalign.api.objects import (
 from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
-from tokalign.runtime.methods import DraftingOptions, take
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
+from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note

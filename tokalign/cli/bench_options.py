@@ -32,11 +32,10 @@ from tokalign.runtime.methods import (
     AUTO,
     METHODS,
     TRANSLATIONS,
-    DraftingOptions,
     check_translation,
     read_draft_tokens,
-    take,
 )
+from tokalign.runtime.options import DraftingOptions, take
 from tokalign.storage import ENGLISH, prompts
 
 

@@ -190,8 +190,8 @@ def _prompts(language: str, file: Path | None) -> list[str]:
 def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
     """The target with the draft model that is named, else the drafter that is named or found."""
     from tokalign.api.assemble import load_decoder
-    from tokalign.runtime.methods import DraftingOptions
     from tokalign.runtime.mlx.drafter_folder import find_drafter
+    from tokalign.runtime.options import DraftingOptions
 
     method = "plain" if draft is None else "draft"
     if drafter is not None:

@@ -53,7 +53,7 @@ from tokalign.cli.output import (
 from tokalign.cli.settings import Settings
 from tokalign.cli.wrapping import Wrapper
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
-from tokalign.runtime.methods import take
+from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tokalign.cli.output import (
     write,
 )
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import take
+from tokalign.runtime.options import take
 from tokalign.storage import as_path, require_writable, write_file
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.output import RESET, table
 from tokalign.cli.run_page import OUTCOMES
-from tokalign.runtime.methods import DraftingOptions, take
+from tokalign.runtime.options import DraftingOptions, take
 from tokalign.runtime.rounds import Outcome
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def load(
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.runtime.decoder import tokens_that_stop
-    from tokalign.runtime.mlx.cache import CacheOptions
+    from tokalign.runtime.options import CacheOptions
 
     cache, drafting = take(CacheOptions, given), take(DraftingOptions, given)
     decoder = load_decoder(

@@ -25,7 +25,8 @@ from tokalign.cli.command import (
     Size,
 )
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import METHODS, DraftingOptions
+from tokalign.runtime.methods import METHODS
+from tokalign.runtime.options import CacheOptions, DraftingOptions
 from tokalign.storage import parse_json
 
 _TYPES: dict[str | None, click.ParamType[Any]] = {
@@ -38,7 +39,7 @@ _TYPES: dict[str | None, click.ParamType[Any]] = {
 
 
 def declared_options(kind: Any) -> dict[str, Option]:
-    """An option for every field that a dataclass offers, by name; see `methods.declared`."""
+    """An option for every field that a dataclass offers, by name; see `runtime/options.py`."""
     return {one.name: _option(one) for one in fields(kind) if one.metadata.get("about")}
 
 
@@ -60,7 +61,7 @@ def _option(one: Field[Any]) -> Option:
         is_flag=isinstance(one.default, bool),
         multiple=said.get("several", False),
         default=said.get("shown", one.default),
-        callback=None if reads is None else lambda _context, _option, value: reads(value),
+        callback=reads and (lambda _context, _option, value: value and reads(value)),
         needs=said.get("needs", ()),
         excludes=(*((excludes,) if isinstance(excludes, str) else excludes), *others),
         rare=said.get("rare", False),
@@ -245,46 +246,7 @@ TEMPLATE = (
         rare=True,
     ),
 )
-CACHE = (
-    Option(
-        "--max-kv-size",
-        "Keep at most so many tokens of the context, the first four and the latest. Once they "
-        "are full nothing is drafted, because such a cache cannot be rewound.",
-        type=click.IntRange(min=8),
-        rare=True,
-    ),
-    Option(
-        "--kv-bits",
-        "Quantize the KV cache to so many bits: 2, 3, 4, 6 or 8.",
-        type=click.Choice(["2", "3", "4", "6", "8"]),
-        callback=lambda _context, _option, value: None if value is None else int(value),
-        metavar="N",
-        rare=True,
-    ),
-    Option(
-        "--kv-group-size",
-        "Group size of the quantized KV cache.",
-        type=int,
-        default=64,
-        needs="--kv-bits",
-        rare=True,
-    ),
-    Option(
-        "--quantized-kv-start",
-        "Quantize the KV cache from this position on.",
-        type=int,
-        default=5000,
-        needs="--kv-bits",
-        rare=True,
-    ),
-    Option(
-        "--prefill-step-size",
-        "Prompt tokens read in one pass.",
-        type=AT_LEAST_1,
-        default=2048,
-        rare=True,
-    ),
-)
+CACHE = tuple(declared_options(CacheOptions).values())
 GENERATION = (*MODEL, *DRAFTING, *SAMPLING, STOP, EXTRA_EOS_TOKEN, *TEMPLATE, *CACHE)
 
 # -- texts and what a command shows ----------------------------------------------------------------

@@ -19,7 +19,7 @@ from tokalign.cli.options import (
 )
 from tokalign.cli.output import asked, note, print_json
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import DraftingOptions, take
+from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
@@ -122,5 +122,6 @@ def _settings(given: dict[str, Any]) -> Settings:
         adapter_path=None if adapter is None else str(adapter),
         api_keys=tuple(keys),
         drafting=take(DraftingOptions, given),
+        cache=take(CacheOptions, given),
         **given,
     )

@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import FROM_0, SHARE, FiniteRange
+from tokalign.cli.options import SAMPLING, TEMP
 from tokalign.cli.output import table
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampling
 
-_SAMPLED: dict[str, click.ParamType[Any]] = {  # fields of `Sampling`
-    "temperature": FiniteRange(min=0),
-    "top_p": SHARE,
-    "top_k": FROM_0,
-    "min_p": SHARE,
-    "seed": click.IntRange(0, 0xFFFFFFFF),
-}
+_NAMES = ("top_p", "top_k", "min_p", "seed")
+_SAMPLED = {"temperature": TEMP.type} | {o.name: o.type for o in SAMPLING if o.name in _NAMES}
+"""Fields of `Sampling`."""
 _TYPES = {**_SAMPLED, "max_tokens": click.IntRange(min=-1), "markdown": click.BOOL}
 
 

@@ -17,7 +17,7 @@ from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Com
 from tokalign.cli.options import DRAFT, FIELD, MODEL
 from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import take
+from tokalign.runtime.options import take
 from tokalign.storage import make_folder
 from tokalign.train.options import MOST_SEED, Kind, Loss
 

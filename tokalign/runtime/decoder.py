@@ -27,12 +27,12 @@ from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, DrafterSession
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights, vocabulary_size
+from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.text import opens_segment

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tokalign.runtime.methods import DraftingOptions, declared
+from tokalign.runtime.options import CacheOptions, DraftingOptions, declared
 
 _WHERE_NONE = "Where a request gives none; 0 is off."
 
@@ -39,7 +39,7 @@ class Settings:
 
     model, draft_model: names as `resolve_model` takes them; no model means that every request has
     to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
-    extra_eos_token: further tokens that end an answer. max_kv_size: as in `CacheOptions`.
+    extra_eos_token: further tokens that end an answer.
     prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
     api_keys: one of them has to come with every request; none are needed if there are none.
     allowed_origins: of web pages that may ask; "*" allows all of them.
@@ -53,6 +53,7 @@ class Settings:
     draft_model: str | None = None
     adapter_path: str | None = None
     drafting: DraftingOptions = field(default_factory=DraftingOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
     dtype: str | None = None
     trust_remote_code: bool = False
     allow_model_switching: bool = declared(False, "Load whatever model a request names.")
@@ -102,15 +103,10 @@ class Settings:
     )
     decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
     prompt_concurrency: int = declared(8, "Prompts that are read together.", least=1, rare=True)
-    prefill_step_size: int = 2048
     prompt_cache_size: int = declared(10, "Contexts that are kept for later requests.", least=1)
     prompt_cache_bytes: int | None = declared(
         None, "Bytes that kept contexts may take, such as 4GB.", takes="SIZE", rare=True
     )
-    max_kv_size: int | None = None
-    kv_bits: int | None = None
-    kv_group_size: int = 64
-    quantized_kv_start: int = 5000
     allowed_origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_connections: int = 512

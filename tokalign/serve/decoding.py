@@ -276,8 +276,8 @@ class Batch:
             model,
             completion_batch_size=settings.decode_concurrency,
             prefill_batch_size=settings.prompt_concurrency,
-            prefill_step_size=settings.prefill_step_size,
-            max_kv_size=settings.max_kv_size,
+            prefill_step_size=settings.cache.prefill_step_size,
+            max_kv_size=settings.cache.max_kv_size,
             stream=stream,
         )
         self._jobs: dict[int, Job] = {}

@@ -16,7 +16,6 @@ from tokalign.api.assemble import assemble, choose_dtype, keep_loaded
 from tokalign.errors import CacheError, MissingAssetError
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.contexts import Key
@@ -133,7 +132,7 @@ class Models(ModelProvider):  # type: ignore[misc]
         self.speculates = self.decoder.drafting.method != "plain" and self._can_rewind()
         # A batch computes rows of several texts together, which --exact may not allow.
         exact = self.decoder.drafting.exact_rows is not None
-        self.is_batchable = self.is_batchable and settings.kv_bits is None and not exact
+        self.is_batchable = self.is_batchable and settings.cache.kv_bits is None and not exact
         self.model_key = (model_path, adapter_path, draft_model_path)
         keep_loaded()
 
@@ -153,13 +152,7 @@ class Models(ModelProvider):  # type: ignore[misc]
             ),
             draft,
             settings.drafting,
-            cache=CacheOptions(
-                prefill_step_size=settings.prefill_step_size,
-                max_kv_size=settings.max_kv_size,
-                kv_bits=settings.kv_bits,
-                kv_group_size=settings.kv_group_size,
-                quantized_kv_start=settings.quantized_kv_start,
-            ),
+            cache=settings.cache,
             background=True,
             note=self._note,
         )

@@ -91,7 +91,7 @@ def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path
     """
     from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
     from tokalign.api.assemble import assemble, load_models
-    from tokalign.runtime.methods import DraftingOptions
+    from tokalign.runtime.options import DraftingOptions
 
     ours, theirs = load_models([str(target), str(draft)], dtype="float32")
     loaded = {"stop_ids": ours.stop_ids, "model": ours.model}

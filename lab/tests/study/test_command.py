@@ -29,8 +29,8 @@ from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import Block
 from tokalign.runtime.cost.curve import CostCurve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.methods import DraftingOptions
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import LANGUAGES, locked
 from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.self_check import read_tokenizer

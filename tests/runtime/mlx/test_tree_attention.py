@@ -15,9 +15,9 @@ from zoo import WildDrafter, make_model
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out
+from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -30,11 +30,10 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import MOST_READ_AGAIN, Limits
-from tokalign.runtime.methods import DraftingOptions
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import embedding_of
+from tokalign.runtime.options import CacheOptions, DraftingOptions
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

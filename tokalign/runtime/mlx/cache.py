@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, cast
 
 import mlx.core as mx
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
-from tokalign.errors import CacheError, IncompatibleError, UsageError, require_integer
+from tokalign.errors import CacheError, IncompatibleError
 from tokalign.runtime.mlx.layers import (
     Layers,
     least_positions,
@@ -32,6 +31,7 @@ from tokalign.runtime.mlx.weights import (
     even_length,
     vocabulary_size,
 )
+from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id
@@ -42,38 +42,6 @@ unless `prefill_step_size` allows fewer."""
 
 _PASSES_PER_CLEANUP = 256
 """How often mlx's pool of freed buffers is emptied, as in mlx-lm's generate_step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOptions:
-    """How the KV cache is filled and stored; mlx-lm's flags and defaults.
-
-    max_kv_size: the most positions that a layer keeps; the oldest ones are forgotten, except for
-    the first four. None keeps all. As in mlx-lm, models that make their own caches ignore it.
-    kv_bits: None stores the cache in the model's own precision; a number quantizes it from position
-    `quantized_kv_start` on.
-    """
-
-    prefill_step_size: int = 2048
-    max_kv_size: int | None = None
-    kv_bits: int | None = None
-    kv_group_size: int = 64
-    quantized_kv_start: int = 5000
-
-    def __post_init__(self) -> None:
-        """Raises: UsageError for an argument of a wrong type or out of its range."""
-        require_integer("prefill_step_size", self.prefill_step_size, least=1)
-        if self.max_kv_size is not None:
-            require_integer("max_kv_size", self.max_kv_size, least=8)
-            if self.kv_bits is not None:
-                raise UsageError(
-                    "--max-kv-size and --kv-bits exclude each other, because a rotating cache "
-                    "cannot be quantized; leave one of them out"
-                )
-        if self.kv_bits is not None:
-            require_integer("kv_bits", self.kv_bits, least=1, most=8)
-        require_integer("kv_group_size", self.kv_group_size, least=1)
-        require_integer("quantized_kv_start", self.quantized_kv_start, least=0)
 
 
 class ModelCache(Generic[Id]):

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import ContextLengthError, UsageError
-from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
+from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.runtime.mlx.hidden_states import KeptStates
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
+from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id, TargetId

@@ -1,0 +1,278 @@
+"""How to draft and to cache, as a caller asks for it.
+
+Every option is declared once, as a field of `HowToDraft`, `DraftingOptions` or `CacheOptions`. Of
+a field the command line makes an option, the Python API a keyword, and the class a check; the
+server takes the whole value. `api/assemble.py` makes a decoder of it, whose `Drafting` has the
+fields of `HowToDraft` again, so what reads a new one there is all that is left to write.
+It imports neither models nor mlx, so that the command line can parse its options without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from typing import Any, TypeVar
+
+from tokalign.errors import UsageError, require_integer, require_text, require_texts, shown
+from tokalign.runtime.methods import (
+    AUTO,
+    DEFAULT_ALTERNATIVES,
+    DRAFTER_METHODS,
+    METHODS,
+    MODEL_METHODS,
+    TABLE_METHODS,
+    check_draft_tokens,
+    check_translation,
+    choose_method,
+    read_draft_tokens,
+)
+from tokalign.storage import FilePath
+
+T = TypeVar("T")
+
+_DRAFTS = tuple(name for name in METHODS if name != "plain")
+_NEEDS_DRAFT = ("--draft", "--allow-model-switching")
+
+
+def declared(default: Any, about: str = "", **said: Any) -> Any:
+    """A field of options, with what is said of it where it is offered and checked.
+
+    about: its help on the command line, which offers no field without one.
+    said: "by", the methods that use it; "takes", "FILE" or "FOLDER" for a path, else what its value
+    is called; "among", the values that there are; "least" and "most"; "several"; "shown" and
+    "reads", the default as typed and what makes a value of what is typed; "needs", "excludes" and
+    "rare", as in `cli/command.py`.
+    """
+    return field(default=default, metadata={"about": about, **said})
+
+
+def take(kind: type[T], given: dict[str, Any]) -> T:
+    """Make a dataclass of the values for its fields, and take them out of `given`.
+
+    Raises: as the dataclass does.
+    """
+    known = [one.name for one in fields(kind) if one.name in given]  # type: ignore[arg-type]
+    return kind(**{name: given.pop(name) for name in known})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToDraft:
+    """The options that drafters read.
+
+    method: "auto" or one of METHODS.
+    translation: how draft ids become target ids, one of TRANSLATIONS; None to choose it by the
+        tokenizers.
+    num_draft_tokens: ids proposed in a round; None to have every round choose its own number by
+        expected gain, zero included.
+    alternatives: ids that a draft model proposes in a tree besides one for each of its passes; 0
+        for chains. A draft that has to stay a chain has them as leaves in the place of its first
+        id.
+    draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
+        costs decide.
+    """
+
+    method: str = declared(
+        AUTO,
+        f"How to draft: {AUTO} (every source there is), {', '.join(METHODS)}.",
+        takes="NAME",
+        among=(AUTO, *METHODS),
+    )
+    translation: str | None = declared(
+        None,
+        "How draft ids become target ids: none, context:P, intersection or exact. "
+        "Default: none for one tokenizer, exact for two.",
+        takes="NAME",
+        by=MODEL_METHODS,
+        needs=_NEEDS_DRAFT,
+        rare=True,
+    )
+    num_draft_tokens: int | None = declared(
+        None,
+        "Tokens drafted in a round; auto: as many as pay, or none.",
+        takes="N",
+        by=_DRAFTS,
+        least=0,
+        shown=AUTO,
+        reads=read_draft_tokens,
+    )
+    alternatives: int = declared(DEFAULT_ALTERNATIVES, least=0, most=1024)
+    draft_rows: int | None = declared(None, least=1, most=256)
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether a draft model is used if there is one."""
+        return self.method in (AUTO, *MODEL_METHODS)
+
+    @property
+    def uses_drafter(self) -> bool:
+        """Whether a recurrent drafter is used if there is one."""
+        return self.method in (AUTO, *DRAFTER_METHODS)
+
+    @property
+    def uses_dictionary(self) -> bool:
+        """Whether a dictionary is used if there is one."""
+        return self.method in (AUTO, *TABLE_METHODS)
+
+    @property
+    def chooses_lengths(self) -> bool:
+        """Whether what a round drafts is chosen by gain, as nothing gives it."""
+        given = self.num_draft_tokens is not None or self.draft_rows is not None
+        return self.method != "plain" and not given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftingOptions(HowToDraft):
+    """How to draft, as asked for; what is left open is chosen when a decoder is assembled.
+
+    drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
+    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
+        dictionaries of these languages are looked for besides. With neither, one of every language,
+        and of that of each prompt if there is a pack of it.
+    alignment: a file; None to look for it, and to compute one that is not found.
+    exact: whether drafts end where a pass would give other last bits than a pass of a single row,
+        which is tried once on a machine, for some seconds.
+    remember: whether what the target found likely is kept for later processes, in a private folder
+        of the user's cache.
+    Raises: UsageError for a name or number that cannot be honoured.
+    """
+
+    drafter: FilePath | None = declared(
+        None,
+        "A trained drafter. Default: the one found.",
+        takes="FOLDER",
+        needs="--target",
+        excludes="--draft",
+    )
+    dictionary: FilePath | Sequence[FilePath] | None = declared(
+        None,
+        "A .dictionary.tok file; repeatable. Default: those found.",
+        takes="FILE",
+        several=True,
+        by=TABLE_METHODS,
+    )
+    language: str | Sequence[str] | None = declared(
+        None,
+        "Dictionaries to look for, such as pl,en. Default: all.",
+        takes="CODES",
+        several=True,
+        by=TABLE_METHODS,
+    )
+    alignment: FilePath | None = declared(
+        None,
+        "An .alignment.tok file. Default: the one that is found.",
+        takes="FILE",
+        by=MODEL_METHODS,
+        needs=_NEEDS_DRAFT,
+        excludes=("--translation none", "--translation context:*"),
+        rare=True,
+    )
+    exact: bool = declared(
+        False,
+        "End drafts where the last bits would depend on the number of rows (measured once).",
+        by=_DRAFTS,
+        excludes="--kv-bits",
+        rare=True,
+    )
+    remember: bool = declared(
+        False,
+        "Keep what the target found likely for later runs; tables forget --remembered deletes it.",
+        by=("hybrid",),
+    )
+
+    def __post_init__(self) -> None:
+        check_declared(self)
+        if not all(self.languages):
+            given = ",".join(several(self.language))
+            raise UsageError(
+                f"language {shown(given)} has an empty name; give names such as pl or "
+                "pl,en, or leave it out for every language"
+            )
+        choose_method(self.method, draft=True, dictionary=True, drafter=True)
+        check_translation(self.translation)
+        check_draft_tokens(self.num_draft_tokens)
+
+    @property
+    def dictionaries(self) -> tuple[FilePath, ...]:
+        """The files that are named."""
+        return several(self.dictionary)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages that are named."""
+        given = several(self.language)
+        return tuple(name.strip() for names in given for name in names.split(","))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """How the KV cache is filled and stored; mlx-lm's flags and defaults.
+
+    max_kv_size: the most positions that a layer keeps; the oldest ones are forgotten, except for
+    the first four. None keeps all. As in mlx-lm, models that make their own caches ignore it.
+    kv_bits: None stores the cache in the model's own precision; a number quantizes it from position
+    `quantized_kv_start` on.
+    Raises: UsageError for an argument of a wrong type or out of its range.
+    """
+
+    max_kv_size: int | None = declared(
+        None,
+        "Keep at most so many tokens of the context, the first four and the latest. Once they "
+        "are full nothing is drafted, because such a cache cannot be rewound.",
+        least=8,
+        rare=True,
+    )
+    kv_bits: int | None = declared(
+        None,
+        "Quantize the KV cache to so many bits: 2, 3, 4, 6 or 8.",
+        takes="N",
+        among=("2", "3", "4", "6", "8"),
+        reads=int,
+        least=1,
+        most=8,
+        rare=True,
+    )
+    kv_group_size: int = declared(
+        64, "Group size of the quantized KV cache.", least=1, needs="--kv-bits", rare=True
+    )
+    quantized_kv_start: int = declared(
+        5000, "Quantize the KV cache from this position on.", least=0, needs="--kv-bits", rare=True
+    )
+    prefill_step_size: int = declared(2048, "Prompt tokens read in one pass.", least=1, rare=True)
+
+    def __post_init__(self) -> None:
+        check_declared(self)
+        if self.max_kv_size is not None and self.kv_bits is not None:
+            raise UsageError(
+                "--max-kv-size and --kv-bits exclude each other, because a rotating cache "
+                "cannot be quantized; leave one of them out"
+            )
+
+
+def check_declared(options: Any) -> None:
+    """Raises: UsageError for a field with a value that it cannot have, whatever the others are."""
+    for one in fields(options):
+        _check(one.name, getattr(options, one.name), one.metadata)
+
+
+def _check(name: str, given: Any, said: Mapping[str, Any]) -> None:
+    if said.get("takes") in ("FILE", "FOLDER"):
+        for file in several(given):
+            if not isinstance(file, str | PathLike):
+                raise UsageError(f"{name} has to be a path, not {shown(file)}")
+            if file == "":
+                raise UsageError(f"{name} is empty; give a path, or leave it out")
+    elif given is None:
+        return
+    elif "least" in said:
+        require_integer(name, given, least=said["least"], most=said.get("most"))
+    elif said.get("several"):
+        require_texts(name, several(given))
+    elif said.get("takes"):
+        require_text(name, given)
+
+
+def several(given: Any) -> tuple[Any, ...]:
+    """One value or several as a tuple; None stands for none."""
+    single = given is None or isinstance(given, str | PathLike) or not isinstance(given, Iterable)
+    return (() if given is None else (given,)) if single else tuple(given)
