@@ -29,7 +29,8 @@ from lab.benchmarks.draft_free import MACHINES
 from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier, Text
 from lab.project import SimulatedClock, TimedVerifier
-from tokalign.api.assemble import keep_loaded, load_models, pair_tables
+from tokalign.api.assemble import keep_loaded, load_models
+from tokalign.api.choosing import pair_tables
 from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_model_drafter
 from tokalign.runtime.draft.hybrid import FREE_ROWS

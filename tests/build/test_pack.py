@@ -14,7 +14,7 @@ import pytest
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
-from tokalign.api.assemble import choose_drafting
+from tokalign.api.choosing import choose_drafting
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.word_list import words_of

@@ -1,9 +1,8 @@
 """Assembling a decoder: names or loaded models and options in, a `Decoder` with its tables out.
 
 The command line and the Python API assemble their decoders here, so that equal options give equal
-decoders. Tables come from the files that are named, else from the target's folder, else from the
-places in `tables/finding.py`; without a table, an alignment is computed. What was found is told to
-`note`, one line at a time. mlx is imported when a model is loaded, not before.
+decoders. What two tokenizers decide is in `choosing.py`. What was found is told to `note`, one line
+at a time. mlx is imported when a model is loaded, not before.
 """
 
 from __future__ import annotations
@@ -11,25 +10,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tokalign.api.choosing import choose_drafting
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
-from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.drafting import Drafting, no_alignment
-from tokalign.runtime.methods import AUTO, choose_method, choose_translation
-from tokalign.runtime.options import DraftingOptions
-from tokalign.storage import FilePath
-from tokalign.tables.alignment import Alignment
-from tokalign.tables.dictionary import Dictionaries
-from tokalign.tables.finding import Note
-from tokalign.tables.logit_rows import LogitRows
-from tokalign.tables.opening import open_alignment, open_dictionary, open_logit_rows
+from tokalign.runtime.methods import AUTO, choose_method
+from tokalign.runtime.options import CacheOptions, DraftingOptions
+from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.spec import Level
-from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
@@ -38,16 +28,11 @@ if TYPE_CHECKING:
     from tokalign.runtime.draft.lookup import LogitStore
     from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
     from tokalign.runtime.mlx.sampling import Sampler
-    from tokalign.runtime.options import CacheOptions
 
 T = TypeVar("T")
 
 BeforeCosts = Callable[[Any, Any], object]
 """What is called with two mlx models before the costs of their passes are looked up."""
-
-
-def no_note(_line: str) -> None:
-    """A `note` that does nothing."""
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -174,12 +159,14 @@ def assemble(
     """
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+    from tokalign.runtime.mlx.exact_rows import known_exact_rows
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.runtime.options import CacheOptions
+    from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
+    from tokalign.runtime.remembered import RememberedStore, open_remembered
 
     options, draft = _what_caches_allow(target, draft, options, note)
     drafts = options.method != "plain"
-    exact_rows = _exact_rows(target.model, note) if options.exact and drafts else None
+    exact_rows = known_exact_rows(target.model, note) if options.exact and drafts else None
     if exact_rows == 1:
         options, draft = DraftingOptions(method="plain"), None
     draft = _readable_draft(target, _used_draft(draft, options, note), options, note)
@@ -199,8 +186,15 @@ def assemble(
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
     if options.remember and drafting.uses_logits:
-        logits, mixing = _remembered(target, drafting.known_rows, note)
-        drafting = replace(drafting, mixing=mixing)
+        logits = open_remembered(
+            content_fingerprint(target.model),
+            target.tokenizer.fingerprint,
+            vocabulary_size(target.model),
+            known=drafting.known_rows,
+            note=note,
+        )
+        if isinstance(logits, RememberedStore):
+            drafting = replace(drafting, mixing=logits.mixing)
     return Decoder(
         target=target,
         draft=draft,
@@ -209,111 +203,6 @@ def assemble(
         sampler=sampler or Sampling(),
         cache=cache or CacheOptions(),
     )
-
-
-def choose_drafting(
-    target: Tokenizer[TargetId],
-    draft: Tokenizer[DraftId] | None,
-    options: DraftingOptions,
-    *,
-    with_drafter: bool = False,
-    model_folder: Path | None = None,
-    background: bool = False,
-    note: Note = no_note,
-) -> Drafting:
-    """The part of a decoder that two tokenizers decide: method, translation and tables.
-
-    with_drafter: whether there is a recurrent drafter, too. background: as in `assemble`.
-    model_folder: the target's folder, in which tables are looked for first.
-    Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
-    FingerprintError, MissingAssetError for a table that is named.
-    """
-    packs, dictionary = None, None
-    if options.uses_dictionary:
-        opened = partial(
-            open_dictionary,
-            target,
-            files=options.dictionaries,
-            languages=options.languages,
-            model_folder=model_folder,
-            note=note,
-        )
-        if options.languages or not options.dictionaries:
-            from tokalign.build.installed_packs import InstalledPacks
-
-            packs = InstalledPacks(
-                target, opened, model_folder=model_folder, waits=not background, note=note
-            )
-            packs.compile(options.languages)
-        dictionary = opened() if packs is None else packs.open()
-    grows = packs is not None and packs.can_grow and not options.languages
-    method = choose_method(
-        options.method,
-        draft=draft is not None,
-        dictionary=dictionary is not None or grows,
-        drafter=with_drafter,
-    )
-    translation, alignment = "none", no_alignment
-    if draft is not None:
-        translation = choose_translation(options.translation, target, draft)
-        alignment = pair_tables(
-            target, draft, file=options.alignment, model_folder=model_folder, note=note
-        )
-    drafting = Drafting.of(
-        options,
-        method=method,
-        translation=translation,
-        dictionary=dictionary,
-        packs=packs if grows else None,
-        alignment=alignment,
-    )
-    if drafting.uses_logits:
-        rows = open_logit_rows(
-            target, languages=options.languages, model_folder=model_folder, note=note
-        )
-        drafting = replace(drafting, known_rows=rows)
-    if options.method == AUTO:
-        explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
-        note(explained)
-    return drafting
-
-
-def pair_tables(
-    target: Tokenizer[TargetId],
-    draft: Tokenizer[DraftId],
-    *,
-    file: FilePath | None = None,
-    model_folder: Path | None = None,
-    note: Note = no_note,
-) -> Callable[[], Alignment]:
-    """Gives the alignment of a pair, which is opened or computed when it is first asked for.
-
-    One that has to be computed is computed once per pair in a process. Arguments as in
-    `open_alignment`.
-    """
-
-    def computed(*vocabularies: Any) -> Alignment:
-        from tokalign.build.alignment.alignment_bundle import align
-
-        pair = draft.fingerprint, target.fingerprint
-        with _computing:
-            if pair not in _computed:
-                if len(_computed) >= _MOST_COMPUTED:
-                    _computed.clear()
-                _computed[pair] = align(*vocabularies)
-            return _computed[pair]
-
-    def opened() -> Alignment:
-        return open_alignment(
-            target, draft, otherwise=computed, file=file, model_folder=model_folder, note=note
-        )
-
-    return cache(opened)
-
-
-_MOST_COMPUTED = 8
-_computed: dict[tuple[str, str], Alignment] = {}
-_computing = Lock()
 
 
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
@@ -395,74 +284,3 @@ def _open_drafter(
     if options.drafter is not None:
         return named_drafter(Path(options.drafter), target, note=note)
     return find_drafter(target, note=note)
-
-
-def _exact_rows(model: Any, note: Note) -> int:
-    """Up to how many rows a pass is exact, as it was measured before, or else is now.
-
-    `note` is told. It is kept with the model's cost curve, if there is one.
-    """
-    from tokalign.runtime.cost.store import find_curve, store_curve
-    from tokalign.runtime.mlx.exact_rows import exact_rows
-    from tokalign.runtime.mlx.weights import machine_of
-
-    curve = find_curve(machine_of(model))
-    rows = None if curve is None else curve.exact_rows
-    if rows is None:
-        note(
-            "trying for seconds up to how many rows a pass gives the last bits of single rows; "
-            "tokalign calibrate keeps the answer"
-        )
-        rows = exact_rows(model) or 1
-        if curve is not None:
-            store_curve(replace(curve, exact_rows=rows))
-    note(
-        "--exact: a pass over two rows gives other last bits here, so decoding is plain"
-        if rows == 1
-        else f"--exact: passes have at most {rows} rows, which changes no bit of their logits"
-    )
-    return rows
-
-
-def _remembered(
-    target: LanguageModel[TargetId], known: LogitRows | None, note: Note
-) -> tuple[LogitStore, Mixing]:
-    """The store of this target that is kept between processes, and what is kept about sources.
-
-    known: rows from a table.
-    """
-    from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
-    from tokalign.runtime.remembered import RememberedStore, open_remembered
-
-    store = open_remembered(
-        content_fingerprint(target.model),
-        target.tokenizer.fingerprint,
-        vocabulary_size(target.model),
-        note=note,
-    )
-    if known is not None:
-        store.begin_with(known)
-    return store, store.mixing if isinstance(store, RememberedStore) else Mixing()
-
-
-def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) -> str:
-    """What `auto` stands for here, and which sources are missing."""
-    sources, missing = ["context copy"], []
-    if isinstance(drafting.dictionary, Dictionaries):
-        sources += drafting.dictionary.by_source
-    elif drafting.dictionary is not None:
-        sources.append("dictionary")
-    elif drafting.packs is not None:
-        sources.append("a dictionary of the prompt's language, if there is a pack of it")
-    else:
-        missing.append(
-            "no dictionary is in use (tokalign build makes one, tokalign tables pull NAME fetches "
-            "some)"
-        )
-    if with_model:
-        sources.append(f"draft model, translation {drafting.translation}")
-    elif with_drafter:
-        sources.append("recurrent drafter")
-    else:
-        missing.append("no draft model is given (--draft)")
-    return "; ".join([f"method auto -> hybrid of {', '.join(sources)}", *missing])

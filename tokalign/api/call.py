@@ -13,7 +13,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx_lm.utils import does_model_support_input_embeddings
 
-from tokalign.api.assemble import assemble, no_note
+from tokalign.api.assemble import assemble
 from tokalign.api.objects import (
     AnyTokenizer,
     check_model,
@@ -33,7 +33,7 @@ from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import CacheOptions, DraftingOptions
 from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import Array
-from tokalign.tables.finding import Note
+from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.foreign import any_ids
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

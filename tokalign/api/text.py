@@ -11,7 +11,7 @@ from typing import Any
 
 from mlx_lm.generate import GenerationResponse as MlxLmResponse
 
-from tokalign.api.assemble import assemble, no_note
+from tokalign.api.assemble import assemble
 from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
@@ -32,7 +32,7 @@ from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
-from tokalign.tables.finding import Note
+from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.vocabulary import TargetId
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tokalign.api.assemble import choose_drafting, keep_loaded, load_models
+from tokalign.api.assemble import keep_loaded, load_models
+from tokalign.api.choosing import choose_drafting
 from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.bench_tables import markdown_rows
 from tokalign.cli.output import note, progress, show

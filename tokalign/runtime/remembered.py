@@ -120,12 +120,22 @@ class RememberedStore(LogitStore):
                 self.mixing.trust(names).restore(learned)
 
 
-def open_remembered(model: str, tokenizer: str, width: int, *, note: Note) -> LogitStore:
+def open_remembered(
+    model: str, tokenizer: str, width: int, *, known: LogitRows | None = None, note: Note
+) -> LogitStore:
     """The remembered store of a target; one that is not kept where its folder cannot be used.
 
     model: a fingerprint of the target's weights. tokenizer, width: as of `RememberedStore`.
-    note: told where it is, or why nothing is remembered. A process has one store of a target.
+    known: rows of a table, with which it begins. note: told where it is, or why nothing is
+    remembered. A process has one store of a target.
     """
+    store = _opened(model, tokenizer, width, note)
+    if known is not None:
+        store.begin_with(known)
+    return store
+
+
+def _opened(model: str, tokenizer: str, width: int, note: Note) -> LogitStore:
     folder = remembered_folder() / model[:20]
     with _opening:
         if folder in _open and folder.is_dir():

@@ -27,6 +27,10 @@ Note = Callable[[str], None]
 """Receives one line that says what was found, or what is done instead."""
 
 
+def no_note(_line: str) -> None:
+    """A `note` that does nothing."""
+
+
 def table_folder() -> Path:
     """Where `tokalign build` writes by default: $TOKALIGN_TABLES, else the user's data folder."""
     return _named_folder() or _user_folder()

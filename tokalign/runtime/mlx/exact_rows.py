@@ -15,12 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from tokalign.runtime.cost.store import find_curve, store_curve
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.runtime.mlx.weights import machine_of, vocabulary_size
 from tokalign.runtime.rounds import Array
+from tokalign.tables.finding import Note
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -32,6 +35,29 @@ _CONTEXTS = (5, 130, 1030)
 
 _SEEDS = (0, 1, 2)
 _READING_SHARE = 0.2
+
+
+def known_exact_rows(model: Any, note: Note) -> int:
+    """Up to how many rows a pass is exact, as it was measured before, or else is now.
+
+    `note` is told. It is kept with the model's cost curve, if there is one.
+    """
+    curve = find_curve(machine_of(model))
+    rows = None if curve is None else curve.exact_rows
+    if rows is None:
+        note(
+            "trying for seconds up to how many rows a pass gives the last bits of single rows; "
+            "tokalign calibrate keeps the answer"
+        )
+        rows = exact_rows(model) or 1
+        if curve is not None:
+            store_curve(replace(curve, exact_rows=rows))
+    note(
+        "--exact: a pass over two rows gives other last bits here, so decoding is plain"
+        if rows == 1
+        else f"--exact: passes have at most {rows} rows, which changes no bit of their logits"
+    )
+    return rows
 
 
 def exact_rows(

@@ -1,0 +1,153 @@
+"""What two tokenizers decide of how to draft: the method, the translation and the tables.
+
+No model is loaded. Tables come from the files that are named, else from the target's folder, else
+from the places in `tables/finding.py`; without a table, an alignment is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from tokalign.runtime.drafting import Drafting, no_alignment
+from tokalign.runtime.methods import AUTO, choose_method, choose_translation
+from tokalign.runtime.options import DraftingOptions
+from tokalign.storage import FilePath
+from tokalign.tables.alignment import Alignment
+from tokalign.tables.dictionary import Dictionaries
+from tokalign.tables.finding import Note, no_note
+from tokalign.tables.opening import open_alignment, open_dictionary, open_logit_rows
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+
+def choose_drafting(
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId] | None,
+    options: DraftingOptions,
+    *,
+    with_drafter: bool = False,
+    model_folder: Path | None = None,
+    background: bool = False,
+    note: Note = no_note,
+) -> Drafting:
+    """The part of a decoder that two tokenizers decide: method, translation and tables.
+
+    with_drafter: whether there is a recurrent drafter, too. background: as in `assemble`.
+    model_folder: the target's folder, in which tables are looked for first.
+    Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
+    FingerprintError, MissingAssetError for a table that is named.
+    """
+    packs, dictionary = None, None
+    if options.uses_dictionary:
+        opened = partial(
+            open_dictionary,
+            target,
+            files=options.dictionaries,
+            languages=options.languages,
+            model_folder=model_folder,
+            note=note,
+        )
+        if options.languages or not options.dictionaries:
+            from tokalign.build.installed_packs import InstalledPacks
+
+            packs = InstalledPacks(
+                target, opened, model_folder=model_folder, waits=not background, note=note
+            )
+            packs.compile(options.languages)
+        dictionary = opened() if packs is None else packs.open()
+    grows = packs is not None and packs.can_grow and not options.languages
+    method = choose_method(
+        options.method,
+        draft=draft is not None,
+        dictionary=dictionary is not None or grows,
+        drafter=with_drafter,
+    )
+    translation, alignment = "none", no_alignment
+    if draft is not None:
+        translation = choose_translation(options.translation, target, draft)
+        alignment = pair_tables(
+            target, draft, file=options.alignment, model_folder=model_folder, note=note
+        )
+    drafting = Drafting.of(
+        options,
+        method=method,
+        translation=translation,
+        dictionary=dictionary,
+        packs=packs if grows else None,
+        alignment=alignment,
+    )
+    if drafting.uses_logits:
+        rows = open_logit_rows(
+            target, languages=options.languages, model_folder=model_folder, note=note
+        )
+        drafting = replace(drafting, known_rows=rows)
+    if options.method == AUTO:
+        explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
+        note(explained)
+    return drafting
+
+
+def pair_tables(
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId],
+    *,
+    file: FilePath | None = None,
+    model_folder: Path | None = None,
+    note: Note = no_note,
+) -> Callable[[], Alignment]:
+    """Gives the alignment of a pair, which is opened or computed when it is first asked for.
+
+    One that has to be computed is computed once per pair in a process. Arguments as in
+    `open_alignment`.
+    """
+
+    def computed(*vocabularies: Any) -> Alignment:
+        from tokalign.build.alignment.alignment_bundle import align
+
+        pair = draft.fingerprint, target.fingerprint
+        with _computing:
+            if pair not in _computed:
+                if len(_computed) >= _MOST_COMPUTED:
+                    _computed.clear()
+                _computed[pair] = align(*vocabularies)
+            return _computed[pair]
+
+    def opened() -> Alignment:
+        return open_alignment(
+            target, draft, otherwise=computed, file=file, model_folder=model_folder, note=note
+        )
+
+    return cache(opened)
+
+
+_MOST_COMPUTED = 8
+_computed: dict[tuple[str, str], Alignment] = {}
+_computing = Lock()
+
+
+def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) -> str:
+    """What `auto` stands for here, and which sources are missing."""
+    sources, missing = ["context copy"], []
+    if isinstance(drafting.dictionary, Dictionaries):
+        sources += drafting.dictionary.by_source
+    elif drafting.dictionary is not None:
+        sources.append("dictionary")
+    elif drafting.packs is not None:
+        sources.append("a dictionary of the prompt's language, if there is a pack of it")
+    else:
+        missing.append(
+            "no dictionary is in use (tokalign build makes one, tokalign tables pull NAME fetches "
+            "some)"
+        )
+    if with_model:
+        sources.append(f"draft model, translation {drafting.translation}")
+    elif with_drafter:
+        sources.append("recurrent drafter")
+    else:
+        missing.append("no draft model is given (--draft)")
+    return "; ".join([f"method auto -> hybrid of {', '.join(sources)}", *missing])
