@@ -22,7 +22,7 @@ from places import DEMO, ROOT
 from processes import wait_for
 from random_models import write_model
 
-from tokalign.cli.chat import Chat, closing_line, command
+from tokalign.cli.chat import Chat, command
 from tokalign.cli.decode import command as decode_command
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.storage import cache_folder

@@ -108,6 +108,35 @@ def command(
     )
 
 
+def measure_unless_known(target: Any, drafts: Any) -> None:
+    """Measure what passes cost, unless that is known of these two.
+
+    target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
+    """
+    from tokalign.evaluate.calibrate import measure_briefly
+    from tokalign.runtime.cost.store import find_curve, store_curve
+    from tokalign.runtime.mlx.weights import machine_of
+
+    machine = machine_of(target, drafts)
+    known = find_curve(machine)
+    if known is not None and known.machine == machine:  # else it is of the target's passes alone
+        return
+    note(
+        "measuring what passes cost on this machine, once and for some seconds "
+        "(Ctrl-C or --no-calibrate leaves it out)"
+    )
+    try:
+        with progress(100, "measuring") as advance:
+            curve = measure_briefly(target, drafts, advance=lambda share: advance(100 * share))
+    except KeyboardInterrupt:
+        note("left out this time")
+        return
+    try:
+        store_curve(curve)
+    except UsageError as error:  # a full disk is no reason not to talk
+        note(str(error))
+
+
 def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import (

@@ -8,11 +8,9 @@ with what their caches hold, so history may be edited, and only what is new is c
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,23 +25,13 @@ from tokalign.cli.entries import (
     open_entries,
     typing_hidden,
 )
-from tokalign.cli.generation import (
-    STYLES,
-    PromptOptions,
-    as_text,
-    compared,
-    legend,
-    load,
-    rate,
-    styled,
-)
-from tokalign.cli.markdown import Markdown
+from tokalign.cli.generation import STYLES, PromptOptions, as_text, closing_line, legend, load
+from tokalign.cli.markdown import open_view
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
 from tokalign.cli.output import (
     asked,
     for_stdout,
     note,
-    progress,
     read_text_file,
     safe_json,
     tell,
@@ -51,7 +39,7 @@ from tokalign.cli.output import (
     write,
 )
 from tokalign.cli.settings import Settings
-from tokalign.cli.wrapping import Wrapper
+from tokalign.cli.wrapping import View
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
@@ -63,17 +51,6 @@ if TYPE_CHECKING:
 
 _ANSWER_SHARE = 4
 """At least one in so many tokens of the context is kept for the answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What is `chat`'s own on the command line."""
-
-    max_tokens: int | None
-    calibrate: bool
-    history: bool
-    color: bool
-    markdown: bool
 
 
 _OPTIONS = (
@@ -103,66 +80,54 @@ _OPTIONS = (
 
 
 @click.command("chat", cls=CheckedCommand, params=[*_OPTIONS])
-def command(**given: Any) -> None:
+def command(
+    *,
+    max_tokens: int | None,
+    calibrate: bool,
+    history: bool,
+    color: bool,
+    markdown: bool,
+    **given: Any,
+) -> None:
     """Talk with TARGET. Without a terminal, every line of stdin is a message or a command.
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
-    options, prompts = take(Options, given), take(PromptOptions, given)
-    measure: dict[str, Any] = {}
-    if options.calibrate:
-        measure["before_costs"] = _calibrate
-    entries = open_entries(history_file() if options.history else None)
+    prompts, measure = take(PromptOptions, given), dict[str, Any]()
+    if calibrate:
+        from tokalign.cli.calibrate import measure_unless_known
+
+        measure["before_costs"] = measure_unless_known
+    entries = open_entries(history_file() if history else None)
     decoder = load(given, **measure, note=note)
     note("/help lists the commands, Ctrl-D leaves")
-    Chat(decoder, prompts, options).run(entries)
-
-
-def _calibrate(target: Any, drafts: Any) -> None:
-    """Measure what passes cost, unless that is known of these two.
-
-    target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
-    """
-    from tokalign.evaluate.calibrate import measure_briefly
-    from tokalign.runtime.cost.store import find_curve, store_curve
-    from tokalign.runtime.mlx.weights import machine_of
-
-    machine = machine_of(target, drafts)
-    known = find_curve(machine)
-    if known is not None and known.machine == machine:  # else it is of the target's passes alone
-        return
-    note(
-        "measuring what passes cost on this machine, once and for some seconds "
-        "(Ctrl-C or --no-calibrate leaves it out)"
-    )
-    try:
-        with progress(100, "measuring") as advance:
-            curve = measure_briefly(target, drafts, advance=lambda share: advance(100 * share))
-    except KeyboardInterrupt:
-        note("left out this time")
-        return
-    try:
-        store_curve(curve)
-    except UsageError as error:  # a full disk is no reason not to talk
-        note(str(error))
+    Chat(decoder, prompts, max_tokens=max_tokens, markdown=markdown, color=color).run(entries)
 
 
 class Chat:
     """A conversation on the command line: what is typed goes in, answers come out on stdout."""
 
-    def __init__(self, decoder: Decoder, model: PromptOptions, options: Options) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        model: PromptOptions,
+        *,
+        max_tokens: int | None,
+        markdown: bool,
+        color: bool,
+    ) -> None:
         # The logit store lasts for the whole conversation.
         self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
-        self._model, self._options = model, options
+        self._model = model
         self._dialogue = Dialogue(system=model.system_prompt)
         self._open_sessions()
         self._settings = Settings(
             sampling=decoder.sampler,  # type: ignore[arg-type]  # `load` makes no other
-            max_tokens=options.max_tokens,
-            markdown=options.markdown,
+            max_tokens=max_tokens,
+            markdown=markdown,
         )
-        self._color = options.color
-        self._view: Wrapper | Markdown | None = None
+        self._color = color
+        self._view = View()
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
 
@@ -353,7 +318,8 @@ class Chat:
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
-        self._view = self._new_view()
+        # The colours of `/who` show the text as it came, and replace those of Markdown.
+        self._view = open_view(markdown=self._settings.markdown and not self._color)
         self._write(begun)
         try:
             with interrupts_noted() as interrupts, closing(generation.by_round()) as rounds:
@@ -371,19 +337,8 @@ class Chat:
             self._write(generation.rest())
         finally:
             if not asked.as_json:
-                write(("" if self._view is None else self._view.finish()) + "\n")
+                write(self._view.finish() + "\n")
         return interrupts.asked
-
-    def _new_view(self) -> Wrapper | Markdown | None:
-        """How an answer is laid out on a terminal; None for a file or a pipe.
-
-        The colours of `/who` show the text as it came, and replace those of Markdown.
-        """
-        if not sys.stdout.isatty():
-            return None
-        wrapper = Wrapper(_columns)
-        plain = self._color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        return Markdown(wrapper) if self._settings.markdown and not plain else wrapper
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""
@@ -396,46 +351,10 @@ class Chat:
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
         if not text or asked.as_json:
             return
-        shown, coloured = for_stdout(text), outcome is not None and self._color
-        if self._view is not None:
-            shown = self._view.push(shown, STYLES[outcome] if outcome and coloured else "")
-        elif outcome and coloured:
-            shown = styled(shown, outcome)
-        if shown:
+        style = STYLES[outcome] if outcome is not None and self._color else ""
+        if shown := self._view.push(for_stdout(text), style):
             write(shown)
 
     def _tell(self, text: str) -> None:
         if not asked.quiet:
             tell(visible(text))
-
-
-def closing_line(
-    summary: Mapping[str, Any], plain_seconds: float | None, *, max_tokens: int | None = None
-) -> str:
-    """One line about an answer: how long it is, how fast it came, and what cut it off.
-
-    summary: as of `Generation.summary`. plain_seconds: per token of plain decoding; None if that is
-    not known. A few rounds say too little about the speed. max_tokens: what it was limited to.
-    """
-    count = summary["generation_tokens"]
-    told = [f"{count} token" + "s" * (count != 1)]
-    if (speed := rate(summary)) is not None:
-        told.append(f"{speed:.1f} tokens/s")
-    if (multiple := compared(summary, plain_seconds)) is not None:
-        told.append(multiple)
-    match summary["finish_reason"]:
-        case "interrupted":
-            told.append("interrupted")
-        case "length" if count == max_tokens:
-            told.append("cut off by max_tokens")
-        case "length":
-            told.append("cut off by the end of the context")
-    return f"[{', '.join(told)}]"
-
-
-def _columns() -> int:
-    """The width of the terminal, which may have changed."""
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except OSError:
-        return 80

@@ -135,6 +135,30 @@ def compared(summary: Mapping[str, Any], plain_seconds: float | None) -> str | N
     return f"{per_second * plain_seconds:.2f} x plain decoding"
 
 
+def closing_line(
+    summary: Mapping[str, Any], plain_seconds: float | None, *, max_tokens: int | None = None
+) -> str:
+    """One line about an answer: how long it is, how fast it came, and what cut it off.
+
+    summary: as of `Generation.summary`. plain_seconds: per token of plain decoding; None if that is
+    not known. A few rounds say too little about the speed. max_tokens: what it was limited to.
+    """
+    count = summary["generation_tokens"]
+    told = [f"{count} token" + "s" * (count != 1)]
+    if (speed := rate(summary)) is not None:
+        told.append(f"{speed:.1f} tokens/s")
+    if (multiple := compared(summary, plain_seconds)) is not None:
+        told.append(multiple)
+    match summary["finish_reason"]:
+        case "interrupted":
+            told.append("interrupted")
+        case "length" if count == max_tokens:
+            told.append("cut off by max_tokens")
+        case "length":
+            told.append("cut off by the end of the context")
+    return f"[{', '.join(told)}]"
+
+
 def as_text(
     summary: Mapping[str, Any], *, plain_seconds: float | None = None, host_times: bool = False
 ) -> str:

@@ -8,9 +8,11 @@ spoils one line and no more.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
-from tokalign.cli.wrapping import Wrapper
+from tokalign.cli.wrapping import View, Wrapper
 
 _BOLD, _ITALIC = 1, 2
 _EMPHASIS = {1: _ITALIC, 2: _BOLD, 3: _BOLD | _ITALIC}
@@ -28,7 +30,7 @@ _QUOTE = re.compile(r" {0,3}> ?")
 _ESCAPED = "*_`#\\"
 
 
-class Markdown:
+class Markdown(View):
     """Renders what is pushed for a terminal of `wrapper`'s width.
 
     Example: "**Wisła** is" becomes bold "Wisła" and plain " is".
@@ -41,13 +43,12 @@ class Markdown:
         self._reset_line()
 
     def push(self, text: str, _style: str = "") -> str:
-        """What can be written now. Styles are Markdown's own."""
+        # Styles are Markdown's own.
         for character in text:
             self._take(character)
         return self._wrapper.taken()
 
     def finish(self) -> str:
-        """What is left."""
         while self._head:
             self._open_line(self._head)
         self._end_marks("\n")
@@ -162,3 +163,19 @@ class Markdown:
         codes = ["1"] * (self._heading or bool(self._active & _BOLD))
         codes += ["3"] * bool(self._active & _ITALIC)
         return f"\x1b[{';'.join(codes)}m" if codes else ""
+
+
+def open_view(*, markdown: bool) -> View:
+    """How to lay out text on stdout. markdown: whether a terminal shows it as such."""
+    if not sys.stdout.isatty():
+        return View()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Markdown(Wrapper(_columns)) if markdown and not plain else Wrapper(_columns)
+
+
+def _columns() -> int:
+    """The width of the terminal, which may have changed."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except OSError:
+        return 80

@@ -16,7 +16,19 @@ _LEAST_WIDTH = 20
 _Run = list[tuple[str, str]]
 
 
-class Wrapper:
+class View:
+    """Text as it is, for a file or a pipe; what shows it in another way is a subclass."""
+
+    def push(self, text: str, style: str = "") -> str:
+        """Add text. Returns: what can be written now. style: an escape sequence, or nothing."""
+        return f"{style}{text}{RESET}" if style and text else text
+
+    def finish(self) -> str:
+        """What is left."""
+        return ""
+
+
+class Wrapper(View):
     """Breaks lines between words.
 
     width: of the terminal in cells; asked for at every word, because a window may be resized.
@@ -35,7 +47,6 @@ class Wrapper:
         self.indent = 0
 
     def push(self, text: str, style: str = "") -> str:
-        """Add text. Returns: what can be written now. style: an escape sequence, or nothing."""
         self.add(text, style)
         return self.taken()
 
@@ -54,7 +65,6 @@ class Wrapper:
             self._column = self.indent = 0
 
     def finish(self) -> str:
-        """What is left, and the end of the last style."""
         self._end_word()
         self._space = []
         self._change_style("")
