@@ -24,6 +24,7 @@ from random_models import write_model
 
 from tokalign.cli.chat import Chat, command
 from tokalign.cli.decode import command as decode_command
+from tokalign.cli.generation import closing_line
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.storage import cache_folder
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokalign.cli.run_page import Run
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import Roles, TargetId, Vocabulary
 
 ids = st.integers(0, 40).map(TargetId)
 
@@ -39,9 +39,10 @@ def rounds(draw: st.DrawFn) -> Round:
 def run_of(log: list[Round], tokens: dict[int, bytes]) -> Run:
     """A run to be shown; ids without bytes are special tokens."""
     seen = {i for one in log for i in one.tree.ids + one.emitted}
-    return Run(
-        rounds=tuple(log),
-        token_bytes={i: tokens[i] for i in seen if i in tokens},
-        special_tokens={i: f"<{i}>" for i in seen if i not in tokens},
-        figures={"method": "draft", "translation": "exact", "seed": None},
+    vocabulary = Vocabulary(
+        tokens=tuple(tokens.get(i, b"") for i in range(1 + max([*seen, *tokens], default=0))),
+        fallback=frozenset(),
+        specials={i: f"<{i}>" for i in seen if i not in tokens},
+        roles=Roles(),
     )
+    return Run(log, vocabulary, {"method": "draft", "translation": "exact", "seed": None})

@@ -25,6 +25,7 @@ from tokalign.cli.command import (
 from tokalign.cli.options import FIELD
 from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import CorpusError, UsageError
+from tokalign.runtime.options import take
 from tokalign.storage import POLISH, sample_text
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.train.options import MOST_SEED, Writing
@@ -119,7 +120,7 @@ _OPTIONS = (
         needs="--from-model",
     ),
     Option(
-        "--dictionary-bytes",
+        "--dictionary-bytes max_bytes",
         "The largest size of the dictionary, or of the pack. Default: 5000000 or 12000000.",
         type=AT_LEAST_1,
         needs=_COUNTS,
@@ -218,10 +219,6 @@ def command(
     weights: tuple[str, ...],
     language: str | None,
     output: Path | None,
-    dictionary_bytes: int | None,
-    p_min: float | None,
-    memory: int,
-    workspace: Path | None,
     on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
@@ -233,10 +230,7 @@ def command(
     temp: float,
     seed: int,
     engine: str,
-    tasks: int | None,
-    workers: int | None,
-    local_tasks: int | None,
-    local_rank_offset: int,
+    **given: Any,
 ) -> None:
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
 
@@ -270,13 +264,10 @@ def command(
     from tokalign.cli.build_plan import Plan, find_corpus, read_weights
 
     report = _Problems()
-    given: dict[str, Any] = {
-        "max_bytes": dictionary_bytes or (PACK_BYTES if pack else None),
-        "p_min": p_min,
-        "memory": memory,
-        "workspace": workspace,
-    }
-    options = BackoffOptions(**{name: one for name, one in given.items() if one is not None})
+    if pack and given["max_bytes"] is None:
+        given["max_bytes"] = PACK_BYTES
+    given = {name: one for name, one in given.items() if one is not None}
+    options = take(BackoffOptions, given)
     if not (alignment_only or from_pack):
         language = _check_language(language, bundled=not files)
     plan = Plan(target=target, language=language or POLISH, output=output, options=options)
@@ -298,13 +289,7 @@ def command(
         report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
     )
     if on_datatrove:
-        built = plan.build_on_datatrove(
-            corpus,
-            tasks=tasks,
-            workers=workers,
-            local_tasks=local_tasks,
-            first=local_rank_offset,
-        )
+        built = plan.build_on_datatrove(corpus, **given)
     else:
         if target is None:
             builders = plan.plan_pack()

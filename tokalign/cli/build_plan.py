@@ -143,16 +143,16 @@ class Plan:
         self,
         corpus: Corpus,
         *,
-        tasks: int | None,
-        workers: int | None,
-        local_tasks: int | None,
-        first: int,
+        tasks: int | None = None,
+        workers: int | None = None,
+        local_tasks: int | None = None,
+        local_rank_offset: int = 0,
     ) -> BuildReport:
         """Count on datatrove; no table in the report if another machine makes it.
 
         For a pack each machine counts the words first.
-        tasks, workers: by default one per core. local_tasks: of this machine, from number `first`
-            on; by default all the rest.
+        tasks, workers: by default one per core. local_tasks: of this machine, from number
+            `local_rank_offset` on; by default all the rest.
         Raises: UsageError for tasks that do not fit together.
         """
         if self.target is None:
@@ -161,6 +161,7 @@ class Plan:
         else:
             note(self._ours.description)
             counted = self._ours.tokenizer
+        first = local_rank_offset
         kind, options = "pack" if self.target is None else "dictionary", self._counting("job")
         wanted = workers or os.cpu_count() or 1
         processes, max_words = plan_processes(

@@ -112,8 +112,7 @@ def command(
         from tokalign.cli.run_page import Run, run_page
 
         vocabulary = decoder.target.tokenizer.vocabulary
-        run = Run.of(generation.rounds, vocabulary, generation.summary())
-        write_file(html, run_page(run))
+        write_file(html, run_page(Run(generation.rounds, vocabulary, generation.summary())))
 
 
 def _read_schema(path: Path) -> Grammar:

@@ -10,12 +10,13 @@ import codecs
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import ratio
-from tokalign.tokenizer.vocabulary import Vocabulary
+from tokalign.runtime.text import token_bytes
+from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 OUTCOMES = {
     Outcome.ACCEPTED: "accepted draft",
@@ -32,33 +33,16 @@ _VISIBLE = str.maketrans(
 """Control characters, which HTML does not allow, become pictures or escapes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The rounds of a generation, with the spelling of every token in them.
-
-    token_bytes: of every ordinary token that was proposed or emitted; special_tokens: the spelling
-    of the others. figures: as of `Generation.summary`.
-    """
+class Run(NamedTuple):
+    """The rounds of a generation, the target's vocabulary, and `Generation.summary`."""
 
     rounds: Sequence[Round]
-    token_bytes: Mapping[int, bytes]
-    special_tokens: Mapping[int, str]
+    vocabulary: Vocabulary[TargetId]
     figures: Mapping[str, Any]
 
-    @classmethod
-    def of(
-        cls, rounds: Sequence[Round], vocabulary: Vocabulary[Any], figures: Mapping[str, Any]
-    ) -> Run:
-        """A run of the target with this vocabulary."""
-        tokens, specials = vocabulary.tokens, vocabulary.specials
-        seen = {int(i) for one in rounds for i in (*one.tree.ids, *one.emitted)}
-        ordinary = {i: tokens[i] for i in seen if i < len(tokens) and tokens[i]}
-        return cls(
-            rounds=rounds,
-            token_bytes=ordinary,
-            special_tokens={i: specials.get(i, "") for i in seen if i not in ordinary},
-            figures=figures,
-        )
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token; none for a special one."""
+        return token_bytes(self.vocabulary.tokens, token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +66,15 @@ def shown_tokens(run: Run) -> Iterator[ShownToken]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for number, one in enumerate(run.rounds, start=1):
         for index, token in enumerate(one.emitted):
-            data = run.token_bytes.get(token)
-            if data is None:  # an unfinished character stays unfinished
+            data = run.bytes_of(token)
+            if not data:  # an unfinished character stays unfinished
                 decoder.reset()
-            text = spelling(run, token) if data is None else decoder.decode(data)
+            text = decoder.decode(data) if data else spelling(run, token)
             waiting = len(decoder.getstate()[0])
             yield ShownToken(
                 text=text.translate(_VISIBLE),
-                started=(data or b"")[-waiting:] if waiting else b"",
-                special=data is None,
+                started=data[-waiting:] if waiting else b"",
+                special=not data,
                 outcome=one.outcome(index),
                 round=number,
                 note=_note(run, one, index),
@@ -99,9 +83,9 @@ def shown_tokens(run: Run) -> Iterator[ShownToken]:
 
 def spelling(run: Run, token: int) -> str:
     """A token on its own; bytes that are no character as \\xNN."""
-    data = run.token_bytes.get(token)
-    if data is None:
-        return run.special_tokens.get(token) or f"<id {token}>"
+    data = run.bytes_of(token)
+    if not data:
+        return run.vocabulary.specials.get(TargetId(token)) or f"<id {token}>"
     return data.decode("utf-8", "backslashreplace").translate(_VISIBLE)
 
 
