@@ -8,7 +8,6 @@ from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.output import RESET, table
-from tokalign.cli.run_page import OUTCOMES
 from tokalign.runtime.options import DraftingOptions, take
 from tokalign.runtime.rounds import Outcome
 
@@ -94,6 +93,14 @@ def _about_max_kv_size(decoder: Decoder) -> str:
         "rotating cache cannot be rewound"
     )
 
+
+OUTCOMES = {
+    Outcome.ACCEPTED: "accepted draft",
+    Outcome.CORRECTED: "rejected and corrected",
+    Outcome.BONUS: "bonus",
+    Outcome.UNDRAFTED: "no draft",
+}
+"""What readers are told of each outcome."""
 
 STYLES = {  # magenta is underlined too, for readers who cannot tell it from green
     Outcome.ACCEPTED: "\x1b[32m",

@@ -12,19 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tokalign.cli.generation import OUTCOMES
 from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import ratio
 from tokalign.runtime.text import token_bytes
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
-
-OUTCOMES = {
-    Outcome.ACCEPTED: "accepted draft",
-    Outcome.CORRECTED: "rejected and corrected",
-    Outcome.BONUS: "bonus",
-    Outcome.UNDRAFTED: "no draft",
-}
-"""What readers are told of each outcome."""
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _VISIBLE = str.maketrans(
