@@ -130,12 +130,6 @@ def test_a_field_that_the_first_object_lacks_is_an_error_that_names_its_fields(
     assert len(problems) == 3
 
 
-@pytest.mark.parametrize("data", [b"", b"\n \n\t\n"])
-def test_a_corpus_without_text_is_an_error(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(CorpusError, match="no text in the corpus"):
-        list(Corpus([written(tmp_path, "a.txt", data)]).lines())
-
-
 def test_files_that_cannot_be_a_corpus_are_refused_before_reading(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"not a kind of corpus file.*\.jsonl"):
         Corpus([written(tmp_path, "a.pdf", TEXT)])

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from polish import SENTENCES
 from random_models import write_model
 
 from tokalign.cli.output import figures, one_line, table, to_json, visible
@@ -37,11 +36,6 @@ def test_nothing_visible_drives_a_terminal_and_the_rest_stays(text: str) -> None
     assert len(one_line(text).splitlines()) <= 1
     if not drives_a_terminal(text) and not set(text) & set("\u2028\u2029"):
         assert visible(text) == text
-
-
-@pytest.mark.parametrize("text", SENTENCES)
-def test_ordinary_texts_stay_as_they_are(text: str) -> None:
-    assert visible(text) == text
 
 
 @given(st.dictionaries(any_text, st.lists(any_text) | st.dictionaries(any_text, any_text)))

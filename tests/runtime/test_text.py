@@ -34,14 +34,6 @@ def test_the_pieces_are_the_text(tokenizer: Tokenizer[Any], text: str) -> None:
     assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces) or "\ufffd" in text
 
 
-def test_half_a_character_is_never_printed(bielik: Tokenizer[Any]) -> None:
-    ids = bielik.encode("🐟")
-    pieces, whole = stream(bielik, ids)
-    assert len(ids) > 2
-    assert whole == "🐟"
-    assert pieces[:-1] == [""] * (len(ids) - 1)
-
-
 def test_bytes_that_never_become_a_character_are_replaced_at_the_end(
     bielik: Tokenizer[Any],
 ) -> None:

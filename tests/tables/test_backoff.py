@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +16,7 @@ from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import Entries, number_predictions, pack
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle, read_bundle, write_bundle
+from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import Dictionaries
 
 IDS = st.sampled_from([0, 1, 2, 255, 256, 65_535])
@@ -253,14 +252,6 @@ def bundle_of(table: BackoffTable) -> Bundle:
         statistics={"entries": len(table)},
         sections=table.to_sections(),
     )
-
-
-def test_a_file_serves_lookups(tmp_path: Path) -> None:
-    path = tmp_path / "pl.dictionary.tok"
-    write_bundle(path, bundle_of(packed({(5, 6): (7, 1.0), (6,): (8, 1.0)})))
-    table: Any = BackoffTable.from_bundle(read_bundle(path))
-    assert table.predict([1, 5, 6]) == (7, 1.0)
-    assert table.predict([1, 6]) == (8, 1.0)
 
 
 def test_an_empty_table_knows_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from math import exp, prod
+from math import exp
 from random import Random
 from typing import Any
 
@@ -71,15 +71,6 @@ def test_alternatives_are_offered_after_the_best_id_and_less_surely_than_the_tab
     )
     for (_, offered), (_, said) in zip(others, alternatives.expected(ids)[1:], strict=True):
         assert offered < said < surest
-
-
-@given(ids=contexts, p_min=st.floats(0.01, 1))
-def test_a_chain_ends_where_it_is_no_longer_likely_enough(ids: Any, p_min: float) -> None:
-    every, likely = table().follow(ids, 8, p_min=1e-9), table().follow(ids, 8, p_min=p_min)
-    assert every.ids[: len(likely.ids)] == likely.ids
-    assert not likely.ids or prod(likely.probabilities) >= p_min
-    longer = every.probabilities[: len(likely.ids) + 1]
-    assert longer == likely.probabilities or prod(longer) < p_min
 
 
 def test_the_text_that_was_counted_is_decoded_in_few_steps() -> None:
