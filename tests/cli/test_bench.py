@@ -7,29 +7,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from command_lines import Ended, run, words
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+from measured import block
+from measured import measured as measurement
 from places import DEMO
 
-from tokalign.cli.bench import command
 from tokalign.cli.bench_options import read_prompts
-from tokalign.errors import IncompatibleError, TokalignError, UsageError
+from tokalign.cli.bench_tables import HEAD, as_object, cells, markdown_rows
+from tokalign.errors import UsageError
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.measurements import Measurement
+from tokalign.evaluate.comparison import Comparison, compare
+from tokalign.evaluate.measurements import BASELINES, Condition, Measurement
 from tokalign.storage import LANGUAGES
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
 SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--method", "exact", "--method", "copy"]
 
 
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(command, [*arguments])
+def bench(*words: object) -> Ended:
+    return run("bench", *words)
 
 
 @pytest.mark.slow
 def test_three_sets_are_measured_and_shown() -> None:
-    result = bench(*PAIR, *SHORT, "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = bench(*PAIR, *SHORT, "--json").json
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
     assert [(row["name"], row["k"]) for row in found["overall"]] == [
         ("plain", None),
@@ -45,27 +48,17 @@ def test_three_sets_are_measured_and_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("line", "code", "says"),
     [
-        (["--target", "x", "--method", "exakt"], UsageError, "no condition 'exakt'; choose a"),
-        (["--target", "x", "--method", "exact"], UsageError, "--method exact needs a draft"),
-        (["--target", "x", "-k", "2,none"], UsageError, "--num-draft-tokens"),
-        (["--target", "x", "-k", "0"], UsageError, "--method plain"),
+        ("--target x --method exakt", 2, "no condition 'exakt'; choose a"),
+        ("--target x --method exact", 2, "--method exact needs a draft"),
+        ("--target x -k 2,none", 2, "--num-draft-tokens"),
+        ("--target x -k 0", 2, "--method plain"),
+        ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),
     ],
 )
-def test_refusals_come_before_anything_is_loaded(
-    arguments: list[str], error: type[TokalignError], says: str
-) -> None:
-    result = bench(*arguments)
-    assert isinstance(result.exception, error)
-    assert says in str(result.exception)
-
-
-def test_a_condition_that_lacks_what_it_needs_is_refused() -> None:
-    alone = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "4"]
-    assert "--draft" in str(bench(*alone, "--method", "exact").exception)
-    result = bench(*PAIR, "--limit", "1", "--method", "none")
-    assert isinstance(result.exception, IncompatibleError)
+def test_refusals_come_before_anything_is_measured(line: str, code: int, says: str) -> None:
+    bench(*words(line)).is_refused(code, says)
 
 
 def test_windows_are_cut_in_target_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +72,7 @@ def test_windows_are_cut_in_target_tokens(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Bench, "run", kept)
     cut = [str(windows), "--ignore-chat-template", "--prompt-tokens", "5"]
-    assert bench(*PAIR, "-m", "4", "-k", "2", "--method", "exact", *cut).exit_code == 0
+    assert bench(*PAIR, "-m", "4", "-k", "2", "--method", "exact", *cut).code == 0
     assert [m.prompt_tokens for m in measured] == [5, 5, 5]
     assert len({m.token_ids for m in measured}) == 1
 
@@ -92,8 +85,8 @@ def test_the_device_chooses_the_number_format(
     (tmp_path / "p.txt").write_text("Wisła\n")
     given = ["--target", str(DEMO / "target"), str(tmp_path / "p.txt"), "-m", "2"]
     result = bench(*given, "-k", "2", "--method", "copy", "--json")
-    assert json.loads(result.stdout)["about"]["dtype"].startswith(measured_in)
-    assert result.stderr.count("weights in float32") == (default is not None)
+    assert result.json["about"]["dtype"].startswith(measured_in)
+    assert result.err.count("weights in float32") == (default is not None)
 
 
 @pytest.mark.slow
@@ -104,12 +97,10 @@ def test_prompts_are_in_the_language_that_is_asked_for(
     given = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "2", "-k", "2"]
     given += ["--method", "copy", "--dtype", "float32", "--json"]
     english, ukrainian = bench(*given), bench(*given, "--language", "uk")
-    assert "prompts -> those in en; --language CODE" in english.stderr
-    assert "prompts ->" not in ukrainian.stderr
-    assert json.loads(ukrainian.stdout)["sets"].keys() == json.loads(english.stdout)["sets"].keys()
-    refused = bench(*given, "--language", "crh")
-    assert isinstance(refused.exception, UsageError)
-    assert "no prompts in language crh" in str(refused.exception)
+    assert "prompts -> those in en; --language CODE" in english.err
+    assert "prompts ->" not in ukrainian.err
+    assert ukrainian.json["sets"].keys() == english.json["sets"].keys()
+    bench(*given, "--language", "crh").is_refused(2, "no prompts in language crh")
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:
@@ -135,3 +126,33 @@ def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
     paths = [tmp_path / "a.txt", tmp_path / "a.jsonl"]
     with pytest.raises(UsageError, match="rename"):
         read_prompts(paths, [], field="text", limit=None)
+
+
+CONDITIONS = [*BASELINES, Condition("exact", 2), Condition("exact", 4), Condition("copy", 2)]
+ABOUT = {"target": "a <model>", "draft": None}
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Comparison:
+    """Some prompts in two sets, measured under all conditions, at any speed."""
+    speeds = st.floats(0.5, 500) | st.just(0.0)
+    where = [block(n, prompt_set=s) for s in "ab" for n in range(1, draw(st.integers(0, 4)) + 1)]
+    return compare(
+        measurement(
+            condition,
+            one,
+            tokens_per_second=draw(speeds),
+            accepted=draw(st.integers(0, 4)) if condition.drafts else 0,
+        )
+        for one in where
+        for condition in CONDITIONS
+    )
+
+
+@drawn(comparisons())
+def test_tables_have_all_rows_and_columns(comparison: Comparison) -> None:
+    lines = markdown_rows(HEAD, map(cells, comparison.overall))
+    assert len(lines) == 2 + len(comparison.overall)
+    assert {line.count("|") for line in lines} == {len(HEAD) + 1}
+    assert len(set(map(len, lines))) == 1, "aligned"
+    assert json.loads(json.dumps(as_object(comparison, ABOUT), allow_nan=False))["about"] == ABOUT

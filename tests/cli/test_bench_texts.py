@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from command_lines import Ended, run
 from polish import SENTENCES
-from random_models import write_model
 from small_tables import dictionary_bundle
 
-from tokalign.cli.bench import command
-from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -31,18 +28,14 @@ def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
     return tmp_path / "pl.dictionary.tok"
 
 
-def play(text: Path, *more: str, target: str = "bielik") -> Result:
-    return CliRunner().invoke(command, ["--target", target, "--text", str(text), *more])
+def play(text: Path, *more: object, target: object = "bielik") -> Ended:
+    return run("bench", "--target", target, "--text", text, *more)
 
 
-def figures(text: Path, *more: str, target: str = "bielik") -> dict[str, Any]:
+def figures(text: Path, *more: object) -> dict[str, Any]:
     """Those of the only condition."""
-    result = play(text, *more, "--json", "--quiet", target=target)
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    condition: dict[str, Any]
-    [condition] = found["conditions"]
-    return condition
+    [condition] = play(text, *more, "--json", "--quiet").json["conditions"]
+    return dict(condition)
 
 
 def test_rounds_match_a_count_by_hand(
@@ -51,7 +44,7 @@ def test_rounds_match_a_count_by_hand(
     text = tmp_path / "t.jsonl"
     text.write_text(json.dumps({"text": TEXT}) + "\n" + json.dumps({"text": "Nic."}) + "\n")
     tokens = len(bielik.encode(TEXT)) + len(bielik.encode("Nic."))
-    asked = ["--dictionary", str(dictionary), "--method", "dictionary", "--prompt-tokens", "0"]
+    asked = ["--dictionary", dictionary, "--method", "dictionary", "--prompt-tokens", "0"]
     found = figures(text, *asked, "-k", "8")
     assert found["generation_tokens"] == tokens
     assert found["rounds"] == tokens - 3
@@ -73,7 +66,7 @@ def test_every_source_is_played(
     """On text that repeats itself, every source that copies saves most of the repetition."""
     text = tmp_path / "t.txt"
     text.write_text(" ".join([TEXT] * 6) + "\n")
-    asked = ["--dictionary", str(dictionary), "--prompt-tokens", "0", "-k", "8"]
+    asked = ["--dictionary", dictionary, "--prompt-tokens", "0", "-k", "8"]
     found = figures(text, *asked, "--method", method)
     expected = 1 + found["coverage"] * found["mean_accepted_length"]
     assert found["tokens_per_round"] == pytest.approx(expected, abs=1e-12)
@@ -88,10 +81,8 @@ def test_the_dictionary_of_a_language_is_played(
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
     text = tmp_path / "t.txt"
     text.write_text(TEXT + "\n")
-    assert "pl.dictionary.tok" in play(text, "--language", "pl").stderr
-    refused = play(text, "--language", "lt").exception
-    assert isinstance(refused, MissingAssetError)
-    assert "language: pl" in str(refused)
+    assert "pl.dictionary.tok" in play(text, "--language", "pl").err
+    play(text, "--language", "lt").is_refused(4, "language: pl")
 
 
 def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
@@ -99,18 +90,18 @@ def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
     text.write_text(" ".join([TEXT] * 6) + "\n")
     asked = ["--method", "copy", "-k", "1,4", "--cost", "flat", "--cost", "m2-pro"]
     result = play(text, *asked, "--json")
-    assert "by definition" in result.stderr
-    for row in json.loads(result.stdout)["conditions"]:
+    assert "by definition" in result.err
+    for row in result.json["conditions"]:
         assert row["speed"]["flat"] == round(row["tokens_per_round"], 4) > 1  # rows cost nothing
         assert row["speed"]["m2-pro"] < row["speed"]["flat"]
-    assert "tokens per round" in (shown := play(text, *asked).stdout)
+    assert "tokens per round" in (shown := play(text, *asked).out)
     assert "m2-pro" in shown
-    assert isinstance(play(text, "--cost", "no-such-curve").exception, UsageError)
+    play(text, "--cost", "no-such-curve").is_refused(2, "no-such-curve")
 
 
-@pytest.fixture(scope="module")
-def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("m") / "draft", vocabulary_size=340)
+@pytest.fixture
+def draft(models: dict[str, str]) -> str:
+    return models["draft"]
 
 
 @pytest.fixture
@@ -122,9 +113,9 @@ def two_texts(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("translation", ["context:3", "intersection", "exact"])
 @pytest.mark.slow
 def test_a_draft_model_drafts(
-    draft: Path, two_texts: Path, translation: str, bielik: Tokenizer[Any]
+    draft: str, two_texts: Path, translation: str, bielik: Tokenizer[Any]
 ) -> None:
-    asked = ["--draft", str(draft), "--method", translation, "-k", "3"]
+    asked = ["--draft", draft, "--method", translation, "-k", "3"]
     found = figures(two_texts, *asked)
     assert (found["name"], found["k"]) == (translation, 3)
     tokens = sum(len(bielik.encode(s * 2)) - 12 for s in SENTENCES[:2])
@@ -133,18 +124,15 @@ def test_a_draft_model_drafts(
     assert figures(two_texts, *asked, "--limit", "1")["rounds"] < found["rounds"]
 
 
-def test_without_a_choice_every_condition_is_measured(draft: Path, two_texts: Path) -> None:
-    asked = ["--draft", str(draft), "-k", "2", "--limit", "1", "--json", "--quiet"]
-    found = json.loads(play(two_texts, *asked, target=str(draft)).stdout)
+def test_without_a_choice_every_condition_is_measured(draft: str, two_texts: Path) -> None:
+    asked = ["--draft", draft, "-k", "2", "--limit", "1", "--json", "--quiet"]
+    found = play(two_texts, *asked, target=draft).json
     assert {"none", "copy", "hybrid"} <= {row["name"] for row in found["conditions"]}
-    assert (found["target"], found["draft"], found["texts"]) == (str(draft), str(draft), 1)
+    assert (found["target"], found["draft"], found["texts"]) == (draft, draft, 1)
 
 
-def test_what_cannot_be_honoured_is_refused(draft: Path, two_texts: Path) -> None:
-    drafted = ["--draft", str(draft)]
-    assert isinstance(play(two_texts, *drafted, "--method", "no").exception, UsageError)
-    wrong = play(two_texts, *drafted, "--method", "none", "--quiet").exception
-    assert isinstance(wrong, IncompatibleError)
-    assert "depends on costs" in str(play(two_texts, "-k", "auto").exception)
-    nothing = CliRunner().invoke(command, ["--target", "bielik", "--text"]).exception
-    assert "FILEs" in str(nothing)
+def test_what_cannot_be_honoured_is_refused(draft: str, two_texts: Path) -> None:
+    play(two_texts, "--draft", draft, "--method", "no").is_refused(2, "no condition 'no'")
+    play(two_texts, "--draft", draft, "--method", "none", "--quiet").is_refused(3, "tokenizer")
+    play(two_texts, "-k", "auto").is_refused(2, "depends on costs")
+    run("bench", "--target", "bielik", "--text").is_refused(2, "FILEs")

@@ -2,65 +2,55 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from command_lines import Ended, run
 
 from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
-from tokalign.cli.calibrate import command as calibrate
 from tokalign.errors import UsageError
 from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing, read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
 
-def run_calibrate(models: dict[str, str], *arguments: str) -> Result:
-    given = ["--target", models["target"], "--draft", models["draft"], "--budget", "2"]
-    return CliRunner().invoke(calibrate, [*given, *arguments], catch_exceptions=False)
-
-
-def run_refused(models: dict[str, str], *arguments: str) -> BaseException:
-    with pytest.raises(UsageError) as caught:
-        run_calibrate(models, *arguments)
-    return caught.value
+def calibrate(models: dict[str, str], *words: object) -> Ended:
+    pair = ("--target", models["target"], "--draft", models["draft"])
+    return run("calibrate", *pair, "--budget", "2", *words)
 
 
 @pytest.fixture(scope="module")
-def first(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+def first(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     """What the first calibration prints; its curve stays in the cache of these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKALIGN_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield run_calibrate(models, "--json")
+        yield calibrate(models, "--json")
 
 
 @pytest.mark.slow
 def test_a_curve_is_measured_once_reused_and_refreshed(
-    models: dict[str, str], first: Result
+    models: dict[str, str], first: Ended
 ) -> None:
-    assert first.exit_code == 0
-    measured: dict[str, Any] = json.loads(first.stdout)
+    assert first.code == 0
+    measured = first.json
     rows = measured["contexts"][0]["rows"]
     assert set(rows) >= {"1", "2", "4"}, "as many as the time allows"
     assert all(low <= median <= high for median, low, high in rows.values())
     assert measured["contexts"][0]["draft_pass"][0] > 0
     # On a busy machine there is no time to try lengths.
     assert 0 <= measured["notes"].get("length", 0) <= 8
-    assert "cost curve ->" in first.stderr
-    again = run_calibrate(models, "--json")
-    assert "nothing has changed" in again.stderr
-    assert json.loads(again.stdout) == measured
-    assert "cost curve ->" in run_calibrate(models, "--refresh").stderr
-    ukrainian = run_calibrate(models, "--language", "uk", "--json")
-    assert json.loads(ukrainian.stdout)["notes"]["language"] == "uk"
-    assert "nothing has changed" in run_calibrate(models, "--language", "uk").stderr
-    refused = str(run_refused(models, "--language", "crh"))
-    assert "no sample text in language crh" in refused
-    assert refused.endswith("give one of these to --language, or a FILE")
+    assert "cost curve ->" in first.err
+    again = calibrate(models, "--json")
+    assert "nothing has changed" in again.err
+    assert again.json == measured
+    assert "cost curve ->" in calibrate(models, "--refresh").err
+    ukrainian = calibrate(models, "--language", "uk", "--json")
+    assert ukrainian.json["notes"]["language"] == "uk"
+    assert "nothing has changed" in calibrate(models, "--language", "uk").err
+    refused = calibrate(models, "--language", "crh")
+    refused.is_refused(2, "no sample text in language crh", "one of these to --language, or a FILE")
 
 
 def test_acceptance_is_measured_on_what_the_time_allows() -> None:
@@ -85,7 +75,7 @@ def test_prompts_are_of_any_language_by_a_file(tmp_path: Path) -> None:
 
 
 def test_a_measured_curve_is_what_decoding_begins_with(
-    models: dict[str, str], first: Result, tmp_path: Path
+    models: dict[str, str], first: Ended, tmp_path: Path
 ) -> None:
     target = LanguageModel.from_folder(Path(models["target"])).model
     assumed: list[str] = []
@@ -104,12 +94,12 @@ def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_pa
     folder = tmp_path / "curve.json"
     folder.mkdir()
     nothing = {"target": "./no-such-model", "draft": "./no-such-model"}
-    assert "Is a directory" in str(run_refused(nothing, "--output", str(folder)))
+    calibrate(nothing, "--output", folder).is_refused(2, "Is a directory")
 
 
 def test_a_curve_can_be_written_elsewhere(
-    models: dict[str, str], first: Result, tmp_path: Path
+    models: dict[str, str], first: Ended, tmp_path: Path
 ) -> None:
     curve = tmp_path / "mine.json"
-    assert run_calibrate(models, "--output", str(curve)).exit_code == 0
+    assert calibrate(models, "--output", curve).code == 0
     assert read_curve(str(curve)).rows_at(0)[0] > 0

@@ -13,17 +13,16 @@ import termios
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from command_lines import Ended, run
 from fake_hub import serve_hub, write_snapshot
 from places import DEMO, ROOT
 from processes import wait_for
-from random_models import write_model
 
-from tokalign.cli.chat import Chat, command
-from tokalign.cli.decode import command as decode_command
+from tokalign.cli.chat import Chat
 from tokalign.cli.generation import closing_line
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.storage import cache_folder
@@ -43,14 +42,11 @@ def ctrl_c_interrupts() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("models")
-    target = write_model(folder / "target", vocabulary_size=420)
-    (target / "chat_template.jinja").write_text(TEMPLATE)
-    return {
-        "target": str(target),
-        "draft": str(write_model(folder / "draft", vocabulary_size=340, seed=1)),
-    }
+def target(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The target with a template."""
+    folder = copytree(models["target"], tmp_path_factory.mktemp("chat") / "target")
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return str(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -59,45 +55,40 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
 
 
-def talk(models: dict[str, str], *typed: str, options: Sequence[str] = ()) -> Result:
+def talk(target: str, *typed: str, options: Sequence[object] = ()) -> Ended:
     """A chat in which these lines are typed."""
-    given = ["--target", models["target"], "-m", "10", "--no-calibrate", *options]
     text = "".join(line + "\n" for line in typed)
-    return CliRunner().invoke(command, given, input=text, catch_exceptions=False)
+    return run("chat", "--target", target, "-m", "10", "--no-calibrate", *options, typed=text)
 
 
-def answers(models: dict[str, str], *typed: str, options: Sequence[str] = ()) -> list[Any]:
+def answers(target: str, *typed: str, options: Sequence[object] = ()) -> list[Any]:
     """The answers to these lines, as --json prints them."""
-    result = talk(models, *typed, options=["--json", *options])
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    ended = talk(target, *typed, options=["--json", *options])
+    return [json.loads(line) for line in ended.out.splitlines()]
 
 
-def decoded(models: dict[str, str], prompt: str, *options: str) -> dict[str, Any]:
-    given = ["--target", models["target"], "--ignore-chat-template", "-p", prompt, "-m", "10"]
-    result = CliRunner().invoke(decode_command, [*given, "--json", "--quiet", *options])
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+def decoded(target: str, prompt: str, *options: object) -> Any:
+    given = ("--ignore-chat-template", "-p", prompt, "-m", "10", "--json", "--quiet", *options)
+    return run("decode", "--target", target, *given).json
 
 
 @pytest.mark.parametrize("draft", [True, False])
 def test_every_answer_is_that_of_the_whole_conversation(
-    models: dict[str, str], draft: bool
+    target: str, models: dict[str, str], draft: bool
 ) -> None:
     options = ["--draft", models["draft"]] if draft else []
     said = ["Dzień dobry", "Co to jest?", "A tamto?"]
     options += ["--system-prompt", "Odpowiadaj."]
-    found = answers(models, *said, options=options)
+    found = answers(target, *said, options=options)
     prompt = "<system>Odpowiadaj.\n"
     for text, answer in zip(said, found, strict=True):
         prompt += f"<user>{text}\n<assistant>"
-        assert answer["token_ids"] == decoded(models, prompt)["token_ids"]
-        assert answer["prompt_tokens"] == decoded(models, prompt)["prompt_tokens"]
+        assert answer["token_ids"] == decoded(target, prompt)["token_ids"]
+        assert answer["prompt_tokens"] == decoded(target, prompt)["prompt_tokens"]
         prompt += answer["text"] + "\n"
 
 
-def test_a_turn_computes_only_what_is_new(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_computes_only_what_is_new(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
     answer = Chat._answer
 
@@ -108,7 +99,7 @@ def test_a_turn_computes_only_what_is_new(
 
     monkeypatch.setattr(Chat, "_answer", counting)
     long = "Zażółć gęślą jaźń, " * 4
-    found = answers(models, long, "Tak?", "Nie?", options=["--method", "plain"])
+    found = answers(target, long, "Tak?", "Nie?", options=["--method", "plain"])
     prompts = [answer["prompt_tokens"] for answer in found]
     assert computed[0] >= prompts[0]
     for number in (1, 2):
@@ -117,103 +108,101 @@ def test_a_turn_computes_only_what_is_new(
         assert computed[number] < prompts[number]
 
 
-def test_what_goes_to_stdout_and_what_to_stderr(models: dict[str, str]) -> None:
-    result = talk(models, "Dzień dobry", "/help", "/stats", "exit", "nothing more")
-    assert result.exit_code == 0
-    assert "/retry" in result.stderr
-    assert "tokens of context are kept" in result.stderr
-    assert "host per round" not in result.stderr
-    assert "\x1b[" not in result.output
-    text = answers(models, "Dzień dobry")[0]["text"]
-    assert result.stdout == text + "\n"
-    assert result.stderr.count("[10 tokens, ") == 1
-    assert result.stderr.count("cut off by max_tokens") == 1
-    assert talk(models, "Dzień dobry", "/help", options=["--quiet"]).stderr == ""
-    refused = talk(models, "/nothing", options=["--quiet"]).stderr
+def test_what_goes_to_stdout_and_what_to_stderr(target: str) -> None:
+    result = talk(target, "Dzień dobry", "/help", "/stats", "exit", "nothing more")
+    assert result.code == 0
+    assert "/retry" in result.err
+    assert "tokens of context are kept" in result.err
+    assert "host per round" not in result.err
+    assert "\x1b[" not in result.out + result.err
+    text = answers(target, "Dzień dobry")[0]["text"]
+    assert result.out == text + "\n"
+    assert result.err.count("[10 tokens, ") == 1
+    assert result.err.count("cut off by max_tokens") == 1
+    assert talk(target, "Dzień dobry", "/help", options=["--quiet"]).err == ""
+    refused = talk(target, "/nothing", options=["--quiet"]).err
     assert refused.startswith("tokalign: there is no command /nothing")
 
 
-def test_system_clear_and_retry(models: dict[str, str]) -> None:
+def test_system_clear_and_retry(target: str) -> None:
     said = ["Kto to?", "/system Mów krótko.", "/clear", "Kto to?", "/retry", "/system", "/clear"]
-    found = answers(models, *said, "Kto to?")
+    found = answers(target, *said, "Kto to?")
     first, with_system, again, without = (answer["token_ids"] for answer in found)
     assert with_system == again != first
     assert without == first
     prompt = "<system>Mów krótko.\n<user>Kto to?\n<assistant>"
-    assert with_system == decoded(models, prompt)["token_ids"]
+    assert with_system == decoded(target, prompt)["token_ids"]
 
 
-def test_another_try_draws_other_tokens(models: dict[str, str]) -> None:
+def test_another_try_draws_other_tokens(target: str) -> None:
     sampling = ["--temp", "1", "--seed", "5"]
-    first, second, third = answers(models, "Kto to?", "/retry", "/retry", options=sampling)
+    first, second, third = answers(target, "Kto to?", "/retry", "/retry", options=sampling)
     texts = [first["text"], second["text"], third["text"]]
     assert len(set(texts)) == 3
     assert (
-        first["token_ids"] == decoded(models, "<user>Kto to?\n<assistant>", *sampling)["token_ids"]
+        first["token_ids"] == decoded(target, "<user>Kto to?\n<assistant>", *sampling)["token_ids"]
     )
-    assert talk(models, "Kto to?", "/retry").stderr.count("same answer again") == 1
+    assert talk(target, "Kto to?", "/retry").err.count("same answer again") == 1
 
 
-def test_a_conversation_is_saved_and_loaded(models: dict[str, str], tmp_path: Path) -> None:
+def test_a_conversation_is_saved_and_loaded(target: str, tmp_path: Path) -> None:
     file = tmp_path / "rozmowa.json"
-    found = answers(models, "Kto to?", f"/save {file}", "A to?")
+    found = answers(target, "Kto to?", f"/save {file}", "A to?")
     saved = json.loads(file.read_text("utf-8"))
     assert saved == [
         {"role": "user", "content": "Kto to?"},
         {"role": "assistant", "content": found[0]["text"]},
     ]
-    [again] = answers(models, f"/load {file}", "A to?")
+    [again] = answers(target, f"/load {file}", "A to?")
     assert again["token_ids"] == found[1]["token_ids"]
     wrong = (f"/load {tmp_path}", "/save", "/nic", "/save ~nobody/x.json", "/save a.txt", "/save /")
-    result = talk(models, *wrong, "Kto?")
-    assert result.stderr.count("tokalign: ") == 6
-    assert result.stdout.count("\n") >= 1, "the conversation goes on"
+    result = talk(target, *wrong, "Kto?")
+    assert result.err.count("tokalign: ") == 6
+    assert result.out.count("\n") >= 1, "the conversation goes on"
 
 
-def test_a_loaded_message_without_an_answer_gets_one(
-    models: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_loaded_message_without_an_answer_gets_one(target: str, tmp_path: Path) -> None:
     """By /retry, or together with what is said next; either way it can be saved and loaded."""
     file = tmp_path / "begun.json"
     file.write_text(json.dumps([{"role": "user", "content": "Kto to?"}]), "utf-8")
-    [answer] = answers(models, f"/load {file}", "/retry")
-    assert answer["token_ids"] == answers(models, "Kto to?")[0]["token_ids"]
-    result = talk(models, f"/load {file}", "A to?", f"/save {file}", f"/load {file}")
-    assert "tokalign: " not in result.stderr
-    assert result.stderr.count("no answer yet; /retry") == 1
+    [answer] = answers(target, f"/load {file}", "/retry")
+    assert answer["token_ids"] == answers(target, "Kto to?")[0]["token_ids"]
+    result = talk(target, f"/load {file}", "A to?", f"/save {file}", f"/load {file}")
+    assert "tokalign: " not in result.err
+    assert result.err.count("no answer yet; /retry") == 1
     saved = json.loads(file.read_text("utf-8"))
     assert [one["role"] for one in saved] == ["user", "assistant"]
     assert saved[0]["content"] == "Kto to?\n\nA to?"
 
 
-def test_a_retry_that_fails_loses_nothing(models: dict[str, str], tmp_path: Path) -> None:
+def test_a_retry_that_fails_loses_nothing(target: str, tmp_path: Path) -> None:
     file = tmp_path / "rozmowa.json"
     too_long = "/system " + "Zażółć gęślą jaźń. " * 3000
-    result = talk(models, "Kto to?", too_long, "/retry", "/system", f"/save {file}")
-    assert result.stderr.count("context holds") == 1
+    result = talk(target, "Kto to?", too_long, "/retry", "/system", f"/save {file}")
+    assert result.err.count("context holds") == 1
     assert [one["role"] for one in json.loads(file.read_text("utf-8"))] == ["user", "assistant"]
-    assert result.stdout.count("\n") == 1
+    assert result.out.count("\n") == 1
 
 
-def test_who_guessed_what_is_shown_on_request(models: dict[str, str]) -> None:
-    options = ["--draft", models["target"], "--num-draft-tokens", "2", "--method", "draft"]
-    result = talk(models, "Kto?", "/who", "Kto?", "/who", "Kto?", options=options)
-    plain, coloured, again = result.stdout.rstrip("\n").split("\n")
+def test_who_guessed_what_is_shown_on_request(target: str) -> None:
+    options = ["--draft", target, "--num-draft-tokens", "2", "--method", "draft"]
+    result = talk(target, "Kto?", "/who", "Kto?", "/who", "Kto?", options=options)
+    plain, coloured, again = result.out.rstrip("\n").split("\n")
     assert "\x1b[32m" in coloured
     assert "\x1b[" not in plain + again
-    assert result.stderr.count("rejected and corrected") == 1
-    assert "\x1b[32m" in talk(models, "Kto?", options=[*options, "--color"]).stdout
+    assert result.err.count("rejected and corrected") == 1
+    assert "\x1b[32m" in talk(target, "Kto?", options=[*options, "--color"]).out
 
 
-def test_the_beginning_of_an_answer_belongs_to_it(models: dict[str, str]) -> None:
-    found = answers(models, "Kto?", "A to?", options=["--prefill-response", "Otóż "])
+def test_the_beginning_of_an_answer_belongs_to_it(target: str) -> None:
+    found = answers(target, "Kto?", "A to?", options=["--prefill-response", "Otóż "])
     assert all(answer["text"].startswith("Otóż ") for answer in found)
     prompt = f"<user>Kto?\n<assistant>{found[0]['text']}\n<user>A to?\n<assistant>Otóż "
-    assert found[1]["token_ids"] == decoded(models, prompt)["token_ids"]
+    assert found[1]["token_ids"] == decoded(target, prompt)["token_ids"]
 
 
 def test_the_oldest_turns_leave_a_full_context_and_the_system_message_stays(
-    models: dict[str, str], tmp_path: Path
+    target: str, tmp_path: Path
 ) -> None:
     """What is answered then is the conversation without them; /save has all of it."""
     said, file = (
@@ -221,11 +210,11 @@ def test_the_oldest_turns_leave_a_full_context_and_the_system_message_stays(
         tmp_path / "a.json",
     )
     options = ["--system-prompt", "Mów krótko."]
-    result = talk(models, *said, f"/save {file}", options=options)
-    assert result.stderr.count("the context is full: the model no longer reads the oldest ") >= 1
-    assert "tokalign: " not in result.stderr
+    result = talk(target, *said, f"/save {file}", options=options)
+    assert result.err.count("the context is full: the model no longer reads the oldest ") >= 1
+    assert "tokalign: " not in result.err
     assert len(json.loads(file.read_text("utf-8"))) == 1 + 2 * len(said)
-    found = answers(models, *said, options=options)
+    found = answers(target, *said, options=options)
     turns = [
         f"<user>{text}\n<assistant>{one['text']}\n" for text, one in zip(said, found, strict=True)
     ]
@@ -233,22 +222,22 @@ def test_the_oldest_turns_leave_a_full_context_and_the_system_message_stays(
         asked = f"<user>{said[number]}\n<assistant>"
         for first in range(number, -1, -1):  # the turns that were read, as their tokens tell
             read = "<system>Mów krótko.\n" + "".join(turns[first:number]) + asked
-            if (plain := decoded(models, read))["prompt_tokens"] == answer["prompt_tokens"]:
+            if (plain := decoded(target, read))["prompt_tokens"] == answer["prompt_tokens"]:
                 break
         assert answer["token_ids"] == plain["token_ids"]
         assert answer["generation_tokens"] == 10
     assert first > 0, "some have left in the end"
 
 
-def test_a_message_that_can_never_fit_is_one_error(models: dict[str, str]) -> None:
-    result = talk(models, "Kto?", "żółw " * 300, "/clear", "Kto?")
-    assert result.stderr.count("say it in fewer words") == 1
-    first, second = result.stdout.splitlines()
+def test_a_message_that_can_never_fit_is_one_error(target: str) -> None:
+    result = talk(target, "Kto?", "żółw " * 300, "/clear", "Kto?")
+    assert result.err.count("say it in fewer words") == 1
+    first, second = result.out.splitlines()
     assert first == second
 
 
 def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(
-    models: dict[str, str],
+    target: str,
 ) -> None:
     wrong = (
         "temperature hot",
@@ -264,16 +253,16 @@ def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(
         "/set max_tokens 6",
         *(f"/set {one}" for one in wrong),
     ]
-    greedy, sampled = answers(models, "Kto to?", "/clear", *said, "Kto to?")
+    greedy, sampled = answers(target, "Kto to?", "/clear", *said, "Kto to?")
     prompt, sampling = "<user>Kto to?\n<assistant>", ["--temp", "1", "--seed", "5"]
-    assert greedy["token_ids"] == decoded(models, prompt)["token_ids"]
-    assert sampled["token_ids"] == decoded(models, prompt, *sampling)["token_ids"][:6]
-    result = talk(models, *said, "/set", options=["--top-p", "0.9", "--temp", "0.5"])
-    assert result.stderr.count("tokalign: ") == len(wrong)
-    shown = dict(line.split(maxsplit=1) for line in result.stderr.splitlines()[-7:])
+    assert greedy["token_ids"] == decoded(target, prompt)["token_ids"]
+    assert sampled["token_ids"] == decoded(target, prompt, *sampling)["token_ids"][:6]
+    result = talk(target, *said, "/set", options=["--top-p", "0.9", "--temp", "0.5"])
+    assert result.err.count("tokalign: ") == len(wrong)
+    shown = dict(line.split(maxsplit=1) for line in result.err.splitlines()[-7:])
     assert shown["temperature"] == "1.0"
     assert (shown["seed"], shown["max_tokens"], shown["top_p"]) == ("5", "6", "0.9")
-    assert result.stderr.count("max_tokens  6\n") == 1, "what was changed is said"
+    assert result.err.count("max_tokens  6\n") == 1, "what was changed is said"
 
 
 @pytest.mark.parametrize(
@@ -290,17 +279,17 @@ def test_few_rounds_say_nothing_about_the_speed(rounds: int, speed: float, line:
     assert closing_line({**figures, "finish_reason": "stop"}, 0.1) == line
 
 
-def test_a_machine_is_measured_once(models: dict[str, str]) -> None:
-    given = ["--target", models["target"], "-m", "40"]
-    results = [CliRunner().invoke(command, given, input="Kto?\n") for _ in range(2)]
-    assert ["once and for some seconds" in result.stderr for result in results] == [True, False]
+def test_a_machine_is_measured_once(target: str) -> None:
+    given = ["--target", target, "-m", "40"]
+    results = [run("chat", *given, typed="Kto?\n") for _ in range(2)]
+    assert ["once and for some seconds" in result.err for result in results] == [True, False]
     assert len(list((cache_folder() / "curves").glob("*.json"))) == 1
-    assert "verification cost not measured" not in results[0].stderr
-    assert all("x plain decoding" in result.stderr for result in results)
+    assert "verification cost not measured" not in results[0].err
+    assert all("x plain decoding" in result.err for result in results)
 
 
 def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The signal comes while the third round is computed."""
     reads = iter(range(100))
@@ -314,16 +303,16 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(
     monkeypatch.setattr(ModelSession, "read", interrupted)
     file = tmp_path / "a.json"
     options = ["--method", "plain"]
-    first, second = answers(models, "Kto?", f"/save {file}", "A to?", options=options)
+    first, second = answers(target, "Kto?", f"/save {file}", "A to?", options=options)
     assert (first["finish_reason"], first["generation_tokens"]) == ("interrupted", 4)
     assert json.loads(file.read_text("utf-8"))[1]["content"] == first["text"]
     prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
-    assert second["token_ids"] == decoded(models, prompt)["token_ids"]
+    assert second["token_ids"] == decoded(target, prompt)["token_ids"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_second_ctrl_c_ends_a_pass_and_the_caches_are_made_anew(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, read = iter(range(100)), ModelSession.read
 
@@ -334,14 +323,14 @@ def test_a_second_ctrl_c_ends_a_pass_and_the_caches_are_made_anew(
         return read(session, array)
 
     monkeypatch.setattr(ModelSession, "read", interrupted)
-    first, second = answers(models, "Kto?", "A to?", options=["--method", "plain"])
+    first, second = answers(target, "Kto?", "A to?", options=["--method", "plain"])
     assert first["finish_reason"] == "interrupted"
     prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
-    assert second["token_ids"] == decoded(models, prompt)["token_ids"]
+    assert second["token_ids"] == decoded(target, prompt)["token_ids"]
 
 
 def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions: list[TargetModelSession] = []
     watch = TargetModelSession.watch_prefill
@@ -358,11 +347,11 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
     monkeypatch.setattr(TargetModelSession, "watch_prefill", watched)
     options = ["--method", "plain", "--prefill-step-size", "16"]
     long = "Zażółć gęślą jaźń, " * 4
-    first, second, third = answers(models, "Kto?", long, "A to?", options=options)
+    first, second, third = answers(target, "Kto?", long, "A to?", options=options)
     assert (second["finish_reason"], second["text"]) == ("interrupted", "")
     assert len({id(session) for session in sessions}) == 1
     prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
-    assert third["token_ids"] == decoded(models, prompt)["token_ids"]
+    assert third["token_ids"] == decoded(target, prompt)["token_ids"]
 
 
 @pytest.mark.slow
@@ -392,11 +381,9 @@ def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
     assert "/retry" in said
 
 
-def test_a_snapshot_in_part_is_completed(models: dict[str, str], tmp_path: Path) -> None:
+def test_a_snapshot_in_part_is_completed(target: str, tmp_path: Path) -> None:
     """What an interrupted download left is completed, and not a reason to fail."""
-    files = {
-        path.name: path.read_bytes() for path in Path(models["target"]).iterdir() if path.is_file()
-    }
+    files = {path.name: path.read_bytes() for path in Path(target).iterdir() if path.is_file()}
     write_snapshot(tmp_path / "hub", "someone/model", {"config.json": files["config.json"]})
     arguments = ["--target", "someone/model", "-m", "10", "--no-calibrate"]
     with serve_hub({"someone/model": files}) as address:
@@ -410,7 +397,7 @@ def test_a_snapshot_in_part_is_completed(models: dict[str, str], tmp_path: Path)
             check=False,
         )
     assert found.returncode == 0, found.stderr
-    assert found.stdout == talk(models, "Kto?").stdout
+    assert found.stdout == talk(target, "Kto?").out
 
 
 PROMPTS = b"\x1b[?2004h"

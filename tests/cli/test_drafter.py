@@ -10,19 +10,13 @@ from typing import Any
 
 import mlx_lm
 import pytest
-from click.testing import CliRunner
+from command_lines import run
 from random_drafters import taught_drafter
 from random_models import write_model
 
 import tokalign
 from tokalign.api.assemble import load_decoder
-from tokalign.cli.bench import command as bench
-from tokalign.cli.calibrate import command as calibrate
-from tokalign.cli.chat import command as chat
-from tokalign.cli.decode import command as decode
-from tokalign.cli.tables import pull, push
 from tokalign.errors import (
-    BundleError,
     FingerprintError,
     IncompatibleError,
     MissingAssetError,
@@ -47,12 +41,9 @@ class Files:
     draft: Path
 
 
-def decoded(target: Path, *arguments: str | Path) -> Any:
+def decoded(target: Path, *words: object) -> Any:
     """What `tokalign decode --json` prints."""
-    words = ["--target", target, "-p", PROMPT, "-m", TOKENS, "--json", *arguments]
-    result = CliRunner().invoke(decode, list(map(str, words)), catch_exceptions=False)
-    assert result.exit_code == 0
-    return json.loads(result.stdout)
+    return run("decode", "--target", target, "-p", PROMPT, "-m", TOKENS, "--json", *words).json
 
 
 @pytest.fixture(scope="module")
@@ -101,21 +92,17 @@ def test_it_saves_passes_and_changes_nothing(files: Files, arguments: tuple[str,
 @pytest.mark.parametrize("place", ["beside", "pushed", "pulled"])
 def test_it_is_found(files: Files, place: str, tmp_path: Path, tables: Path) -> None:
     """Beside the model, where `push` puts it there, or in the table folder after `pull`."""
-    model, runner = tmp_path / "model", CliRunner()
-    copytree(files.target, model)
+    model, repository = copytree(files.target, tmp_path / "model"), tmp_path / "repository"
     if place == "beside":
         copytree(files.drafter, model / "drafter")
     elif place == "pushed":
-        result = runner.invoke(push, [str(files.drafter), str(model)], catch_exceptions=False)
-        assert "mine.drafter" in result.stdout
+        assert "mine.drafter" in run("tables", "push", files.drafter, model).out
         assert (model / "tokalign" / "mine.drafter" / "config.json").is_file()
     else:
-        (tmp_path / "repository").mkdir()
-        copytree(files.drafter, tmp_path / "drafter")
-        names = [str(tmp_path / "drafter"), str(tmp_path / "repository")]
-        runner.invoke(push, names, catch_exceptions=False)
-        result = runner.invoke(pull, [names[1]], catch_exceptions=False)
-        assert Path(result.stdout.strip()) == tables / "pulled" / "repository" / "drafter"
+        repository.mkdir()
+        run("tables", "push", copytree(files.drafter, tmp_path / "drafter"), repository)
+        pulled = Path(run("tables", "pull", repository).out.strip())
+        assert pulled == tables / "pulled" / "repository" / "drafter"
     found = decoded(model, "--method", "drafter", "--num-draft-tokens", "4")
     assert found["tokens_per_round"] > 1.3
     notes: list[str] = []
@@ -161,14 +148,9 @@ def test_a_drafter_that_does_not_fit_is_refused_by_name_and_passed_over_if_found
 def test_a_damaged_drafter_is_neither_pushed_nor_used(files: Files, tmp_path: Path) -> None:
     copytree(files.drafter, tmp_path / "broken")
     damage(tmp_path / "broken")
-    for action in (
-        lambda: decoded(files.target, "--drafter", tmp_path / "broken"),
-        lambda: CliRunner().invoke(
-            push, [str(tmp_path / "broken"), str(tmp_path)], catch_exceptions=False
-        ),
-    ):
-        with pytest.raises(BundleError, match="does not hold what was written"):
-            action()
+    decode = ("decode", "--target", files.target, "-p", PROMPT, "--drafter", tmp_path / "broken")
+    for words in (decode, ("tables", "push", tmp_path / "broken", tmp_path)):
+        run(*words).is_refused(3, "does not hold what was written")
     assert not (tmp_path / "tokalign").exists()
 
 
@@ -203,10 +185,9 @@ def test_with_a_draft_model_none_is_looked_for(files: Files, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_bench_measures_it(files: Files, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text(PROMPT, encoding="utf-8")
-    words = ["--target", files.target, "--drafter", files.drafter, "-k", "4", "-m", "12"]
-    words += [tmp_path / "prompts.txt", "--ignore-chat-template", "--json"]
-    result = CliRunner().invoke(bench, list(map(str, words)), catch_exceptions=False)
-    assert '"name": "drafter", "k": 4' in json.dumps(json.loads(result.stdout))
+    words = ("--drafter", files.drafter, "-k", "4", "-m", "12", "--ignore-chat-template", "--json")
+    found = run("bench", "--target", files.target, tmp_path / "prompts.txt", *words).json
+    assert '"name": "drafter", "k": 4' in json.dumps(found)
 
 
 @pytest.mark.slow
@@ -215,18 +196,15 @@ def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
 ) -> None:
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
 
-    def calibrated(*arguments: str | Path) -> Any:
-        words = ["--target", files.target, "--budget", 1, "--json", *arguments]
-        return CliRunner().invoke(calibrate, list(map(str, words)), catch_exceptions=False)
-
-    result = calibrated("--drafter", files.drafter)
-    measured = json.loads(result.stdout)
+    calibrate = ("calibrate", "--target", files.target, "--budget", 1, "--json")
+    calibrate += ("--drafter", files.drafter)
+    measured = run(*calibrate).json
     searches = measured["searches"]
     assert set(searches) == {"1", "2", "4", "8"}
     assert all(set(by_steps) == {"1", "4"} for by_steps in searches.values())
     step = searches["4"]["4"][0] / 4
     assert measured["contexts"][0]["draft_pass"][0] == pytest.approx(step, abs=2e-7)
-    assert "nothing has changed" in calibrated("--drafter", files.drafter).stderr
+    assert "nothing has changed" in run(*calibrate).err
     acceptance = measured["notes"]["acceptance"]
     assert 1 <= len(acceptance) <= 8
     assert 0 <= measured["notes"]["length"] <= 8
@@ -249,8 +227,8 @@ def test_chat_times_the_drafter_before_the_first_turn(
 
     def measured(*arguments: str | Path) -> list[Any]:
         """The curves after a chat that ends at once."""
-        result = CliRunner().invoke(chat, list(map(str, ("--target", target, *arguments))))
-        assert result.exit_code == 0, result.output
+        ended = run("chat", "--target", target, *arguments)
+        assert ended.code == 0, ended.err
         folder = tmp_path / "cache" / "curves"
         return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 

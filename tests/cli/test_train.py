@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from command_lines import Ended
+from command_lines import run as tokalign
 from polish import SENTENCES
 from random_models import write_model
 
-from tokalign.cli.decode import command as decode
-from tokalign.cli.train import command
-from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.tables.drafter_files import read_drafter_config
@@ -42,10 +40,8 @@ def arguments(target: Path, corpus: Path, output: Path, *more: str) -> list[str]
     return [*given, *SMALL, *QUICK, *more]
 
 
-def run(target: Path, corpus: Path, output: Path, *more: str) -> Result:
-    return CliRunner().invoke(
-        command, arguments(target, corpus, output, *more), catch_exceptions=False
-    )
+def run(target: Path, corpus: Path, output: Path, *more: str) -> Ended:
+    return tokalign("train", *arguments(target, corpus, output, *more))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -55,15 +51,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def trained(
     target: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Result]:
+) -> tuple[Path, Ended]:
     output = tmp_path_factory.mktemp("d") / "drafter"
     return output, run(target, corpus, output, "--json")
 
 
-def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, Result]) -> None:
+def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, Ended]) -> None:
     output, result = trained
     model: LanguageModel[Any] = LanguageModel.from_folder(target)
-    found = json.loads(result.stdout)
+    found = result.json
     assert load_drafter(output, model).config.parameters == found["parameters"]
     told = read_drafter_config(output)["training"]
     assert sum(told["accepted_by_depth"]) == pytest.approx(found["accepted_per_round"], abs=1e-3)
@@ -71,8 +67,8 @@ def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, Re
     assert (output.parent / "drafter.training" / "labels" / "hidden.f16").is_file()
 
 
-def test_it_tells_how_far_it_is(trained: tuple[Path, Result]) -> None:
-    lines = [line for line in trained[1].stderr.splitlines() if line.startswith("step ")]
+def test_it_tells_how_far_it_is(trained: tuple[Path, Ended]) -> None:
+    lines = [line for line in trained[1].err.splitlines() if line.startswith("step ")]
     assert len(lines) >= 5
     assert all("accepted per round" in line and "positions/s" in line for line in lines)
     assert lines[-1].endswith("min left")
@@ -80,7 +76,7 @@ def test_it_tells_how_far_it_is(trained: tuple[Path, Result]) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_is_resumed_by_the_same_command(
-    target: Path, corpus: Path, trained: tuple[Path, Result], tmp_path: Path
+    target: Path, corpus: Path, trained: tuple[Path, Ended], tmp_path: Path
 ) -> None:
     given = arguments(target, corpus, tmp_path / "drafter")
     program = [sys.executable, "-m", "tokalign", "train", *given]
@@ -92,43 +88,38 @@ def test_a_killed_process_is_resumed_by_the_same_command(
                 break
     assert process.returncode == -signal.SIGKILL
     assert list((tmp_path / "drafter").iterdir()) == []
-    run(target, corpus, tmp_path / "drafter")
+    assert run(target, corpus, tmp_path / "drafter").code == 0
     assert contents(tmp_path / "drafter") == contents(trained[0])
 
 
 def test_other_labels_in_the_workspace_are_refused(
-    target: Path, corpus: Path, trained: tuple[Path, Result]
+    target: Path, corpus: Path, trained: tuple[Path, Ended]
 ) -> None:
-    with pytest.raises(IncompatibleError, match="labelling"):
-        run(target, corpus, trained[0], "--labels", "text")
+    run(target, corpus, trained[0], "--labels", "text").is_refused(3, "labelling")
 
 
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     target: Path, corpus: Path, tmp_path: Path
 ) -> None:
     more = ("--dry-run", "--json")
-    found = json.loads(run(target, corpus, tmp_path / "drafter", *more).stdout)
+    found = run(target, corpus, tmp_path / "drafter", *more).json
     assert found["rows_of_the_target"] == 5 * 664
     assert found["trained_parameters"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Path) -> None:
-    given = ["--target", str(target), "--output", str(tmp_path / "drafter")]
-    with pytest.raises(UsageError, match="FILEs"):
-        CliRunner().invoke(command, given, catch_exceptions=False)
-    assert not CliRunner().invoke(command, [*given, "--dry-run"], catch_exceptions=False).exit_code
+    given = ("--target", target, "--output", tmp_path / "drafter")
+    tokalign("train", *given).is_refused(2, "FILEs")
+    assert tokalign("train", *given, "--dry-run").code == 0
 
 
 def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--candidates"):
-        run(target, corpus, tmp_path / "drafter", "--candidates", "64")
-    with pytest.raises(CorpusError):
-        run(target, tmp_path / "none.txt", tmp_path / "drafter")
-    with pytest.raises(UsageError, match="cannot be written"):
-        run(target, corpus, corpus / "drafter")
-    with pytest.raises(CorpusError, match="held out"):
-        run(target, corpus, tmp_path / "drafter", "--held-out", "1000000")
+    output = tmp_path / "drafter"
+    run(target, corpus, output, "--candidates", "64").is_refused(2, "--candidates")
+    run(target, tmp_path / "none.txt", output).is_refused(1, "none.txt")
+    run(target, corpus, corpus / "drafter").is_refused(2, "cannot be written")
+    run(target, corpus, output, "--held-out", "1000000").is_refused(1, "held out")
 
 
 TEACHING = ["--positions=128", "--held-out=32", "--window=32", "--candidates=0", "--epochs=1"]
@@ -138,24 +129,19 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
     target: Path, corpus: Path, tmp_path: Path
 ) -> None:
     draft, output = write_model(tmp_path / "draft", vocabulary_size=300), tmp_path / "taught"
-    own = ["--target", str(target), "--draft", str(draft), "--output", str(draft)]
-    with pytest.raises(UsageError, match="give another --output"):
-        CliRunner().invoke(command, [*own, str(corpus)], catch_exceptions=False)
-    pair = ["--target", str(target), "--draft", str(draft), "--output", str(output)]
-    dry = [*pair, str(corpus), *TEACHING, "--dry-run", "--json"]
-    estimated = json.loads(CliRunner().invoke(command, dry, catch_exceptions=False).stdout)
-    given = [*pair, str(corpus), *TEACHING, "--lora=4", "--json"]
-    found = json.loads(CliRunner().invoke(command, given, catch_exceptions=False).stdout)
+    pair = ("--target", target, "--draft", draft)
+    own = tokalign("train", *pair, "--output", draft, corpus)
+    own.is_refused(2, "give another --output")
+    teach = ("train", *pair, "--output", output, corpus, *TEACHING, "--json")
+    estimated = tokalign(*teach, "--dry-run").json
+    found = tokalign(*teach, "--lora=4").json
     assert found["positions"] > 100
     assert found["parameters"] < estimated["trained_parameters"]
     told = json.loads((output / "training.json").read_text("utf-8"))
     assert told["options"]["losses"] == ["marginal"]
-    used = ["--target", str(target), "--draft", str(output), "-p", "Zażółć", "-m", "8", "--json"]
-    outputs = [
-        json.loads(CliRunner().invoke(decode, arguments, catch_exceptions=False).stdout)["text"]
-        for arguments in (used, [*used[:2], *used[4:]])
-    ]
-    assert outputs[0] == outputs[1]
+    decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "8", "--json")
+    plain, drafted = tokalign(*decode).json, tokalign(*decode, "--draft", output).json
+    assert plain["text"] == drafted["text"]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +154,6 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
 def test_what_a_draft_model_cannot_learn_is_refused(
     target: Path, corpus: Path, tmp_path: Path, more: list[str], message: str
 ) -> None:
-    given = [*["--target", str(target), "--draft", str(target)], "--output", str(tmp_path / "o")]
-    with pytest.raises(UsageError, match=message):
-        CliRunner().invoke(command, [*given, str(corpus), *more], catch_exceptions=False)
+    pair = ("--target", target, "--draft", target, "--output", tmp_path / "o")
+    tokalign("train", *pair, corpus, *more).is_refused(2, message)
     assert list(tmp_path.iterdir()) == []
