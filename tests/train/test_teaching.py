@@ -169,3 +169,20 @@ def test_what_the_target_finds_probable_is_learned(
     options = replace(FIT, losses=(loss,), epochs=3)
     found = taught(folders, corpus, tmp_path, options, kind="greedy")
     assert found[-1].loss < 0.98 * found[0].loss
+
+
+@pytest.mark.parametrize("lora", [None, 8])
+def test_the_result_keeps_a_share_of_the_own_weights(
+    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, lora: int | None
+) -> None:
+    options = replace(FIT, lora=lora, epochs=2, evaluations=1)
+    taught(folders, corpus, tmp_path / "0", options)
+    taught(folders, corpus, tmp_path / "1", replace(options, keep=0.25))
+    own, trained, mean = (
+        mx.load(str(folder / "model.safetensors"))
+        for folder in (folders[1], tmp_path / "0" / "draft", tmp_path / "1" / "draft")
+    )
+    changed = [name for name in own if not mx.array_equal(own[name], trained[name])]
+    assert len(changed) > 4
+    for name, weight in mean.items():
+        assert mx.allclose(weight, 0.25 * own[name] + 0.75 * trained[name], 1e-4, 1e-5), name

@@ -101,6 +101,14 @@ _OPTIONS = (
         type=FROM_0,
         needs="--draft",
     ),
+    Option(
+        "--keep",
+        "Share of a draft model's own weights in the mean that is written: more of it keeps more "
+        "of what the model knew of other text, and less of what it learned.",
+        type=click.FloatRange(0, 1, max_open=True),
+        default=0.0,
+        needs="--draft",
+    ),
     Option("--epochs", "How often each position is seen.", type=POSITIVE, default=2.0),
     Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=256),
     Option(

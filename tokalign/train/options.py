@@ -90,7 +90,7 @@ class FitOptions:
     evaluations: how often acceptance is measured on the positions held out, and the state saved.
     patience: evaluations without a better one, after which training stops; None for never.
     losses, lora: of a draft model, as of `teaching.loss_of`, and the rank of LoRA adapters; None to
-        train all layers.
+        train all layers. keep: the share of a draft model's own weights in the result.
     """
 
     epochs: float = 2.0
@@ -102,3 +102,4 @@ class FitOptions:
     seed: int = 0
     losses: tuple[Loss, ...] = ("marginal",)
     lora: int | None = None
+    keep: float = 0.0

@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from tokalign.errors import CorpusError
@@ -132,6 +133,7 @@ class DraftLearner:
             model.freeze()
             config = {"rank": options.lora, "scale": _SCALE, "dropout": 0.0}
             linear_to_lora_layers(model, len(model.layers), config)
+        self._first = model.trainable_parameters() if options.keep else None
 
     def loss(self, batch: Lesson) -> Array:
         read, candidates = mx.array(batch.read), mx.array(batch.candidates)
@@ -145,25 +147,45 @@ class DraftLearner:
     def measure(self) -> tuple[float, ...]:
         """A guess is the most probable next target token, by covers."""
         right = found = 0
-        for text, reading in self._held_out:
-            rows = np.array(self.module(mx.array([reading.ids]))[0].astype(mx.float32))
-            for one in reading.boundaries:
-                label = int(text.labels[one.at, 0])
-                if label != NO_LABEL:
-                    found += 1
-                    right += self._covers.guess(one.partial, rows[one.row]) == label
+        with self._averaged():
+            for text, reading in self._held_out:
+                rows = np.array(self.module(mx.array([reading.ids]))[0].astype(mx.float32))
+                for one in reading.boundaries:
+                    label = int(text.labels[one.at, 0])
+                    if label != NO_LABEL:
+                        found += 1
+                        right += self._covers.guess(one.partial, rows[one.row]) == label
         return (right / max(1, found),)
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """For the time being, the weights that are measured and saved: the mean of those trained
+        and, by the share that is kept, those at first.
+
+        An adapter adds the product of two matrices, the second of which is zero at first.
+        Source: Wortsman et al., Robust fine-tuning of zero-shot models (2022).
+        """
+        keep, trained = self.options.keep, self.module.trainable_parameters()
+
+        def mean(name: str, now: Array, first: Array) -> Array:
+            return now if name.endswith("lora_a") else (1 - keep) * now + keep * first
+
+        if self._first is not None:
+            self.module.update(tree_map_with_path(mean, trained, self._first))
+        yield
+        self.module.update(trained)
 
     def save(self, folder: Path, told: Mapping[str, Any]) -> None:
         """LoRA adapters are fused."""
         own = self._draft.folder
         assert own is not None, "it was loaded from a folder"
         dtype = _number_format(own)
-        fused = twin_of(self.module, lambda module: module.fuse() if _is_lora(module) else None)
-        weights = {
-            name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
-            for name, weight in tree_flatten(fused.parameters())
-        }
+        with self._averaged():
+            fused = twin_of(self.module, lambda module: module.fuse() if _is_lora(module) else None)
+            weights = {
+                name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
+                for name, weight in tree_flatten(fused.parameters())
+            }
         told = {**told, **{name: self._recipe[name] for name in ("labelling", "corpus", "target")}}
         _copy(own, folder)
         write_file(folder / TOLD, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
