@@ -20,7 +20,7 @@ from lab.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.neural import Acceptance
-from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
+from tokalign.runtime.draft_length.knowledge import DraftBudget, Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
@@ -129,6 +129,61 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
     proposal = planner.propose(Context([TargetId(1)]), 8)
     assert bool(proposal.draft_passes) == drafts
     assert bool(proposal.tree) == (drafts or offered is not None)
+
+
+def test_a_request_tells_the_budget_its_length_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(DraftBudget, "begin", lambda _, tokens: begun.append(tokens))
+    device = Device([0.010], host=0.0)
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.010], weight=4)))
+    run(Planner(knowledge, Hybrid([]), clock=device), 20, device)
+    assert begun == [20]
+
+
+def test_proposals_go_no_further_than_one_step_beyond_what_was_measured() -> None:
+    device = Device([0.010 + 0.0001 * n for n in range(33)], host=0.0)
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes([1.0, 1.01], weight=0)))
+    seen: list[tuple[int, int]] = []
+
+    class Endless(ScriptedSource):
+        def advance(self, state: int, token: TargetId) -> int:  # type: ignore[override]
+            return state
+
+    class Reaching(Planner):
+        def propose(self, context: Context, limit: int) -> Proposal:
+            found = super().propose(context, limit)
+            seen.append((len(found.tree) + 1, knowledge.costs.rows.reach))
+            return found
+
+    run(Reaching(knowledge, Hybrid([Endless(7, 0.99)]), clock=device), 60, device)
+    assert all(rows <= reach for rows, reach in seen)
+    assert any(rows == reach > 2 for rows, reach in seen)
+
+
+@pytest.mark.parametrize("steps", [2, None])
+def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(steps: int | None) -> None:
+    costs = Costs(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
+    knowledge = Knowledge.given(costs, ModelWorth(Acceptance(start=0.9)))
+    model = ScriptedModel(
+        lambda _, count: TokenTree.chain([TargetId(7)] * count, "draft", [0.9] * count)
+    )
+    planner = Planner(knowledge, Hybrid([]), model, steps=steps, clock=None)
+    passes = [planner.propose(Context([TargetId(1)]), 16).draft_passes for _ in range(40)]
+    assert set(passes) == ({2} if steps else {passes[0], min(16, 2 * passes[0] + 1)})
+
+
+def test_rows_read_again_are_those_beyond_a_proposal_that_follows_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(LearnedCosts, "observe_rereading", lambda _, rows: told.append(rows))
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes([1.0], weight=4)))
+    planner = Planner(knowledge, Hybrid([]), clock=SimulatedClock())
+    for proposed, rows in ((2, 3), (0, 4), (0, 9), (3, 4), (1, 7), (1, 2)):
+        planner.propose(Context([TargetId(1)]), 8)
+        tree = TokenTree.chain([TargetId(7)] * proposed, "draft")
+        planner.observe(Round(limit=8, tree=tree, path=(), emitted=(TargetId(1),), rows=rows))
+    assert told == [3, 5, 0]
 
 
 def test_a_pass_under_way_is_never_thrown_away() -> None:
