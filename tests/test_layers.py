@@ -1,16 +1,22 @@
-"""The layers of the architecture, kept: who imports whom, and what stays unloaded."""
+"""The layers of the architecture, kept: who imports whom, what stays unloaded, what is found."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from fnmatch import fnmatch
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
+from lab.baselines.decoder import BaselineDecoder
 from tokalign.cli import _COMMANDS
+from tokalign.runtime.decoder import Decoder
 
 PACKAGE = Path(__file__).resolve().parent.parent / "tokalign"
 
@@ -162,3 +168,32 @@ def test_help_loads_neither_models_nor_tables(command: str) -> None:
         "except SystemExit as ended: assert ended.code == 0"
     )
     assert not loaded_by(program) & (HEAVY | TABLES)
+
+
+NEEDS = {"lab/benchmarks/peers": "torch", "lab/study": "jsonschema"}
+"""What the modules of a folder need besides tokalign and its extra `mlx`."""
+
+
+@pytest.mark.slow
+def test_every_module_is_imported() -> None:
+    files = [*(ROOT / "lab").rglob("*.py")]
+    assert len(files) > 40
+    for path in files:
+        name = path.relative_to(ROOT)
+        needed = [needs for folder, needs in NEEDS.items() if str(name).startswith(folder)]
+        if "tests" not in name.parts and name.name != "__main__.py" and all(map(find_spec, needed)):
+            import_module(".".join(name.with_suffix("").parts))
+
+
+def test_the_decoder_of_the_baselines_replaces_what_there_is() -> None:
+    own = {name for name in vars(BaselineDecoder) if not name.startswith("__")} - {"like"}
+    assert own <= set(dir(Decoder))
+
+
+def test_every_test_file_is_collected(pytestconfig: pytest.Config) -> None:
+    """A plain pytest run enters every folder of tests, also tests/build/, a default to skip."""
+    files = [*(ROOT / "tests").rglob("test_*.py")]
+    folders = {part for path in files for part in path.relative_to(ROOT).parts[:-1]}
+    skipped = pytestconfig.getini("norecursedirs")
+    assert "build" in folders
+    assert [one for one in folders if any(fnmatch(one, pattern) for pattern in skipped)] == []

@@ -16,7 +16,7 @@ from unicodedata import normalize
 
 import pytest
 from places import ROOT
-from small_disk import small_disk
+from processes import small_disk
 
 from tokalign import storage as module
 from tokalign.errors import MissingAssetError, OutputError, UsageError

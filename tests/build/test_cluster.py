@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from counted import small_tokenizer, write_files
 from polish import SENTENCES
-from small_disk import small_disk
+from processes import small_disk
 
 from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,6 @@ import msgpack
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from processes import wait_for
 from random_models import write_model
 from trees import ids
 
@@ -184,40 +184,43 @@ def test_a_forgotten_target_stays_forgotten_by_processes_that_run() -> None:
     assert forget_remembered() == []
 
 
-WRITER = """
-import sys
+WRITERS = """
+import os, sys
 sys.path[:0] = [{support!r}, {here!r}]
 from test_remembered import teach, told
-store = told([])
-for n in range(100000):
-    teach(store, (n % 900, (n + 1) % 900))
-    store.save()
-    print(n, flush=True)
+while sys.stdin.readline():
+    if not os.fork():
+        store = told([])
+        for n in range(100000):
+            teach(store, (n % 900, (n + 1) % 900))
+            store.save()
+            os.write(1, b"%d\\n" % os.getpid())
 """
+"""Begins to write in a new process for every line that it gets."""
 
 
 @pytest.mark.slow
 def test_a_killed_process_leaves_a_whole_file() -> None:
     """At whatever moment, beside another process that writes too."""
     here = Path(__file__).parent
-    program = WRITER.format(support=str(here.parent / "support"), here=str(here))
+    program = WRITERS.format(support=str(here.parent / "support"), here=str(here))
     random, notes = Random(1), list[str]()
-    for _ in range(4):
-        writers = [
-            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-            for _ in range(2)
-        ]
-        for writer in writers:
-            assert writer.stdout is not None
-            for _ in range(random.randrange(1, 60)):
-                assert writer.stdout.readline()
-            writer.send_signal(signal.SIGKILL)
-        for writer in writers:
-            wait_for(lambda writer=writer: writer.poll() is not None)  # type: ignore[misc]
-            assert writer.stdout is not None
-            writer.stdout.close()
-        store = told(notes)
-        assert len(store) > 0
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writers:
+        assert writers.stdin is not None
+        assert writers.stdout is not None
+        for _ in range(4):
+            written: Counter[int] = Counter()
+            writers.stdin.write(b"\n\n")
+            writers.stdin.flush()
+            for _ in range(2):
+                enough = random.randrange(1, 60)
+                while not (done := [pid for pid, count in written.items() if count >= enough]):
+                    written[int(writers.stdout.readline())] += 1
+                os.kill(done[0], signal.SIGKILL)
+                written[done[0]] = -(1 << 30)
+            store = told(notes)
+            assert len(store) > 0
     assert not [line for line in notes if "cannot" in line]
     for unfinished in store.path.parent.glob(".*.partial"):
         os.utime(unfinished, (0, 0))

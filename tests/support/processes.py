@@ -1,8 +1,9 @@
-"""Waiting for what another process does."""
+"""Waiting for other processes, acting as another user, and a disk that is full."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,3 +32,14 @@ def nobody() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+@contextmanager
+def small_disk(largest_file: int) -> Iterator[None]:
+    """A disk that is full: no file may become larger than a bound."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

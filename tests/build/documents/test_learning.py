@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from documents import LETTER, MEETING, write_pdf
-from small_disk import small_disk
+from processes import small_disk
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.documents import learning as kept

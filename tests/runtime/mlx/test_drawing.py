@@ -9,10 +9,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from chi_square import Floats, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from random_models import random_model
+from scipy.stats import chisquare
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -235,3 +236,22 @@ def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
         target, Sampling(**options | {"temperature": 0.6}), list(prompt.target)
     )
     assert p_value(found, np.array([cold[both] for both in expected])) < LIMIT
+
+
+Floats = NDArray[np.float64]
+
+
+def p_value(counts: Floats, distribution: Floats) -> float:
+    """How often counts would be at least as far off if they were drawn from the distribution.
+
+    Outcomes expected fewer than five times are counted together. An impossible outcome that
+    occurred gives 0.
+    """
+    counts = counts.ravel()
+    expected = distribution.ravel() / distribution.sum() * counts.sum()
+    if counts[expected == 0].any():
+        return 0.0
+    common = expected >= 5
+    found = np.append(counts[common], counts[~common].sum())
+    wanted = np.append(expected[common], expected[~common].sum())
+    return float(chisquare(found[wanted > 0], wanted[wanted > 0]).pvalue)
