@@ -22,10 +22,9 @@ from tokalign.api.assemble import assemble
 from tokalign.api.objects import as_tokenizer
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.generate import Generation
+from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
-from tokalign.runtime.text import TextStream
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.foreign import tokenizer_of_folder

@@ -16,8 +16,7 @@ from tokalign.cli.generation import OUTCOMES
 from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import ratio
-from tokalign.runtime.text import token_bytes
-from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
+from tokalign.tokenizer.vocabulary import TargetId, Vocabulary, token_bytes
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _VISIBLE = str.maketrans(

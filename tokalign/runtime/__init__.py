@@ -19,7 +19,7 @@ Around the loop:
     drafting.py             a method's name -> its drafters
     decoder.py              models, tables and options -> a decoder, from which requests are decoded
     generate.py             one request: events -> output tokens with text and statistics
-    text.py, statistics.py  ids -> text, events -> figures
+    statistics.py           events -> figures
     chat.py                 messages -> prompt ids
     remembered.py           what is kept for drafting: by a named session, and between processes
 """

@@ -35,7 +35,6 @@ from tokalign.runtime.mlx.weights import load_weights, vocabulary_size
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
-from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
 from tokalign.runtime.translation.committed_text import ChunkedText, DraftText
@@ -258,7 +257,7 @@ class Decoder:
             self.target.tokenizer,
             prompt,
             self.target.stop_ids,
-            opens_segment=opens_segment(self.target.tokenizer, prompt),
+            opens_segment=self.target.tokenizer.opens_segment(prompt),
         )
 
     def _collaborators(

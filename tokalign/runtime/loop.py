@@ -30,11 +30,11 @@ from tokalign.runtime.rounds import (
     Verdict,
     Verifier,
 )
-from tokalign.runtime.text import TextStream
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
+    from tokalign.runtime.generate import TextStream
     from tokalign.runtime.mlx.sampling import Sampler
     from tokalign.runtime.mlx.session import TargetModelSession
 

@@ -19,10 +19,10 @@ from uuid import uuid4
 
 from mlx_lm.generate import TextStateMachine
 
-from tokalign.runtime.text import token_bytes
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import NO_TOKEN, Answer, Asked, Emitted, Reason
 from tokalign.serve.models import Models
+from tokalign.tokenizer.vocabulary import token_bytes
 
 _LOG = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from tokalign.runtime.mlx.layers import remembered
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
-from tokalign.runtime.text import opens_segment
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.contexts import NOTHING, Held
@@ -97,7 +96,7 @@ def decoder_of(
         drafting = replace(drafting, num_draft_tokens=args.num_draft_tokens, knowledge=None)
     if job.asked.prediction:
         tokenizer, prompt = decoder.target.tokenizer, job.answer.prompt
-        if opens_segment(tokenizer, prompt):
+        if tokenizer.opens_segment(prompt):
             ids = tokenizer.encode(job.asked.prediction)
         else:
             ids = tokenizer.encode_parts([job.asked.prediction])[0]

@@ -29,7 +29,7 @@ from tokalign.tokenizer.bpe.validity import Merges
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
-from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary
+from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -67,6 +67,15 @@ class Tokenizer(Generic[Id]):
     def describe(self) -> str:
         """One line: how it is used, and what keeps it from being aligned."""
         return f"{self.level} ({self.spec.why})" if self.spec.why else str(self.level)
+
+    def opens_segment(self, prompt: Sequence[Id]) -> bool:
+        """Whether the text after `prompt` begins a segment, before which a dummy prefix is put."""
+        if self.level is Level.IDS_ONLY:
+            return not prompt
+        tokens = self.vocabulary.tokens
+        if self.spec.prefix_once:
+            return not any(token_bytes(tokens, token) for token in prompt)
+        return not prompt or not token_bytes(tokens, prompt[-1])
 
     @cached_property
     def splitter(self) -> Splitter:

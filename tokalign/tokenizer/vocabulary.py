@@ -7,7 +7,7 @@ read (`spelling.py`). Special tokens stand for no bytes; they have *roles*.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NewType, cast
@@ -74,3 +74,8 @@ class Vocabulary(Generic[Id]):
         """The bytes that `ids` stand for; special tokens contribute nothing."""
         tokens = self.tokens
         return b"".join([tokens[i] for i in ids])
+
+
+def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:
+    """A token's bytes; b"" for ids beyond the vocabulary, which padded models have."""
+    return tokens[token] if token < len(tokens) else b""

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polish import texts
 
-from tokalign.runtime.text import TextStream
+from tokalign.runtime.generate import TextStream
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import ChunkedText, DraftText, map_specials
 from tokalign.tokenizer.tokenizer import Tokenizer

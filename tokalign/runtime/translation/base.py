@@ -12,11 +12,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.text import token_bytes
 from tokalign.tables.alignment import Intersection, match_roles
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.draft_session import DraftModelSession

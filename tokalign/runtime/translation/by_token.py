@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.text import token_bytes
 from tokalign.runtime.translation.base import (
     Learned,
     Pair,
@@ -27,7 +26,7 @@ from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Node, c
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId, token_bytes
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
-from tokalign.runtime.text import opens_segment, token_bytes
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.growth import Extension, Node
 from tokalign.tables.alignment import MergeSites, match_roles
@@ -30,7 +29,7 @@ from tokalign.tokenizer.bpe.encoder import BytePairEncoding, IncrementalEncoder
 from tokalign.tokenizer.bpe.pretokenizer import incomplete_tail
 from tokalign.tokenizer.bpe.validity import PairValidity, Spine
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId, token_bytes
 
 OtherId = TypeVar("OtherId", bound=int)
 
@@ -65,7 +64,7 @@ class DraftText:
         self._has_text = any(token_bytes(tokens, token) for token in draft_prompt)
         self._open_segment()
         self._append(draft.vocabulary.bytes_of(draft_prompt[length:]))
-        self._at_start = opens_segment(target, covered)
+        self._at_start = target.opens_segment(covered)
         self._seen = len(covered)
 
     @property

@@ -216,7 +216,7 @@ class ExactTranslation:
     ) -> None:
         self._pair, self._text, self._alignment = pair, text, alignment
         self._search = search or (CoverSearch() if sampler is None else FOR_SAMPLING)
-        self._sampler = sampler
+        self._sampler, self._target_ids = sampler, len(pair.target.vocabulary)
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
         self._chains = ChainDraft(pair, self._boundary, sampler, lambda: self._shared)
@@ -327,7 +327,7 @@ class ExactTranslation:
         """Have the noise of the first choice computed together with the pass before it."""
         if self._sampler is None:
             return None
-        noise = self._sampler.noise_at(len(context.ids), len(self._pair.target.vocabulary))
+        noise = self._sampler.noise_at(len(context.ids), self._target_ids)
         if noise is not None:
             session.start(noise)
         return noise

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from polish import SENTENCES, texts
 
 from tokalign.errors import UsageError
+from tokalign.runtime.generate import TextStream
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
 
