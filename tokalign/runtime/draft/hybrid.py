@@ -87,6 +87,8 @@ class _Growth:
         if not room or least > _MOST_PROBABLE * before:
             self._candidates.append(())
             return
+        if node:  # an id after which nothing is looked for needs no states
+            self._states[node] = self._advanced(node - 1)
         rule, depth = self._rules[node], self._depths[node]
         found: Sequence[Candidate]
         if rule is not None and rule.forced:  # nothing is learned from what is certain
@@ -106,6 +108,13 @@ class _Growth:
                 insort(frontier, (-reached, self._found, node, one, chance))
         del frontier[room:]
 
+    def _advanced(self, index: int) -> list[Any]:
+        token, before = self.ids[index], self._states[self.parents[index] + 1]
+        return [
+            None if state is None else advance(state, token)
+            for advance, state in zip(self._advances, before, strict=True)
+        ]
+
     @property
     def next_reached(self) -> float:
         """How likely the next id is to be reached; 0 if the sources know no more."""
@@ -121,12 +130,7 @@ class _Growth:
         self._depths.append(self._depths[parent] + 1)
         rule = self._rules[parent]
         self._rules.append(None if rule is None else rule.advance(token))
-        self._states.append(
-            [
-                None if state is None else advance(state, token)
-                for advance, state in zip(self._advances, self._states[parent], strict=True)
-            ]
-        )
+        self._states.append(())
         self._expand(len(self.ids))
 
     def learn(self, came: Sequence[TargetId]) -> None:
