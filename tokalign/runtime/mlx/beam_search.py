@@ -233,15 +233,14 @@ class DrafterSession:
         state = self._begin(ids)
         if state is None:
             return UnderWay(self.busy, lambda: None)
-        history = mx.array(list(ids) if sampler.needs_history else [], dtype=mx.uint32)
-        token, drawn = _last(ids), []
-        for step in range(steps):
+
+        def advance(token: Array) -> Array:
+            nonlocal state
+            assert state is not None
             state, logits = self._step(state, token)
-            token = sampler.draw(logits.astype(mx.float32), position=len(ids) + step, ids=history)
-            if sampler.needs_history:
-                history = mx.concatenate([history, token])
-            drawn.append(token)
-        all_drawn = mx.concatenate(drawn)
+            return logits.astype(mx.float32)
+
+        all_drawn = sampler.draw_chain(advance(_last(ids)), advance, steps, after=ids)
         self.passes += steps
         mx.async_eval(all_drawn)  # type: ignore[no-untyped-call]
 

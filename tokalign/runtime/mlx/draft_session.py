@@ -87,13 +87,24 @@ class DraftModelSession(ModelSession[DraftId]):
     ) -> UnderWay[list[TargetId]]:
         """Draw `steps` (at least 1) target ids, with one pass each.
 
+        Filters, processors and randomness mean the same for both models, as both choose target ids.
         after: the target ids that the drawn ones follow. shared: None if both models have the same
         ids.
         """
         if not self._can_draft(ids, steps):
             return UnderWay(self.busy, list[TargetId])
         onto = None if shared is None else self._project(shared)
-        drawn = draw(self, ids, steps, sampler=sampler, after=after, onto=onto)
+        if onto is None:
+            drawn = sampler.draw_chain(self.logits(ids), self.feed, steps, after=after)
+        else:
+            first = onto.logits(self.logits(ids))
+            drawn = sampler.draw_chain(
+                first,
+                lambda chosen: onto.logits(self.feed(onto.draft_ids(chosen))),
+                steps,
+                after=after,
+            )
+        self.start(drawn)
         return UnderWay(self.busy, lambda: cast("list[TargetId]", drawn.tolist()))
 
     @timed
@@ -314,35 +325,3 @@ def _layers(drafts: Ids, targets: Ids) -> Iterator[tuple[Ids, Ids]]:
         first = np.unique(targets, return_index=True)[1]
         yield drafts[first], targets[first]
         drafts, targets = np.delete(drafts, first), np.delete(targets, first)
-
-
-def draw(
-    session: ModelSession[DraftId],
-    ids: Sequence[DraftId],
-    steps: int,
-    *,
-    sampler: Sampling,
-    after: Sequence[TargetId],
-    onto: ToTargetIds | None = None,
-) -> Array:
-    """Start drawing `steps` (1 or more) target ids that follow the draft's `ids`, one pass each.
-
-    Filters, processors and randomness mean the same for both models, as both choose target ids. All
-    of it stays on the device: the host waits once for a whole chain.
-    after: the target ids that the drawn ones follow. onto: None if both models have the same ids.
-    Returns: the drawn ids i[steps], lazy.
-    """
-    history = mx.array(list(after) if sampler.needs_history else [], dtype=mx.uint32)
-    drawn: list[Array] = []
-    row = session.logits(ids)
-    while True:
-        logits = row if onto is None else onto.logits(row)
-        chosen = sampler.draw(logits, position=len(after) + len(drawn), ids=history)
-        drawn.append(chosen)
-        if len(drawn) == steps:
-            break
-        history = mx.concatenate([history, chosen])
-        row = session.feed(chosen if onto is None else onto.draft_ids(chosen))
-    all_drawn = mx.concatenate(drawn)
-    session.start(all_drawn)
-    return all_drawn

@@ -127,8 +127,30 @@ class Sampling:
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         return self.pick(logprobs, position=position)
 
+    def draw_chain(
+        self,
+        logits: Array,
+        advance: Callable[[Array], Array],
+        steps: int,
+        *,
+        after: Sequence[TargetId],
+    ) -> Array:
+        """Draw `steps` (1 or more) ids after `after`, i[steps], all of it on the device; lazy.
+
+        logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1].
+        """
+        history = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
+        drawn: list[Array] = []
+        while True:
+            drawn.append(self.draw(logits, position=len(after) + len(drawn), ids=history))
+            if len(drawn) == steps:
+                return mx.concatenate(drawn)
+            if self.needs_history:
+                history = mx.concatenate([history, drawn[-1]])
+            logits = advance(drawn[-1])
+
     def noise_at(self, position: int, vocabulary: int) -> Array | None:
-        """The noise f[vocabulary] that `draw_among` adds at `position`, lazy; None for none."""
+        """The noise f[vocabulary] of the choice at `position`, lazy; None for none."""
         if self.temperature == 0:
             return None
         return self._noise.rows([position], vocabulary)[0]
@@ -136,28 +158,6 @@ class Sampling:
     def noise_ahead(self, vocabulary: int) -> keyed.NoiseAhead | None:
         """The noise of coming choices among `vocabulary` ids; None if nothing is drawn."""
         return keyed.NoiseAhead(self._noise, vocabulary) if self.temperature > 0 else None
-
-    def draw_among(
-        self,
-        logprobs: Mapping[TargetId, float],
-        *,
-        position: int,
-        ids: Sequence[TargetId],
-        noise: Array | None,
-    ) -> list[TargetId]:
-        """Draw as `draw` does, among a few ids whose log-probabilities the host knows.
-
-        logprobs: up to a constant. noise: from `noise_at` for the same position.
-        Returns: the drawn id, then the id that would be drawn without it, and so on. Waits for the
-        device only if there are logits processors.
-        """
-        among = np.array(list(logprobs))
-        values = self._processed(logprobs, position, ids)
-        if noise is None:
-            return _ranked(among, values)
-        left = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
-        among, scores = among[left], values[left] / self.temperature
-        return _ranked(among, scores + np.array(noise)[among])
 
     def expect(self, logits: Array, *, positions: Sequence[int]) -> Array:
         """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
@@ -177,19 +177,32 @@ class Sampling:
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
     def expect_among(
-        self, logprobs: Mapping[TargetId, float], *, noise: Array | None
+        self,
+        logprobs: Mapping[TargetId, float],
+        *,
+        noise: Array | None,
+        position: int = 0,
+        ids: Sequence[TargetId] = (),
     ) -> dict[TargetId, float]:
-        """As `expect`, among a few ids whose log-probabilities the host knows.
+        """As `expect`, among a few ids whose log-probabilities the host knows; the likeliest first,
+        which is the one that `draw` would draw.
 
-        logprobs, noise: as for `draw_among`. Ids that a filter rules out are missing.
+        logprobs: up to a constant. noise: from `noise_at` for the same position. position, ids: as
+        for `draw`, where there are logits processors; the device is waited for then.
+        Ids that a filter or a processor rules out are missing.
         """
-        among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
+        among, values = np.array(list(logprobs)), self._processed(logprobs, position, ids)
         left = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
+        left = left[values[left] > -np.inf]
         among, scores = among[left], values[left]
         if noise is not None:
             scores = scores + self.temperature * np.array(noise)[among]
-        expected = np.log(_softmax(scores))
-        return dict(zip(cast("list[TargetId]", among.tolist()), expected.tolist(), strict=True))
+        order = np.argsort(-scores, kind="stable")
+        ranked = scores[order]
+        expected = ranked - ranked.max(initial=-np.inf)
+        expected -= np.log(np.exp(expected).sum())
+        ordered = cast("list[TargetId]", among[order].tolist())
+        return dict(zip(ordered, expected.tolist(), strict=True))
 
     def filter(
         self, logprobs: Array, position: int = 0, depths: Sequence[int] | None = None
@@ -272,11 +285,6 @@ Sampler: TypeAlias = Sampling | CallableSampler
 """The target's choice at every position."""
 
 
-def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:
-    """The ids, that of the largest value first."""
-    return cast("list[TargetId]", ids[np.argsort(-values, kind="stable")].tolist())
-
-
 def _filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> NDArray[np.int64]:
     """Indices that mlx-lm's filters keep, the most probable first; 0 switches a filter off.
 
@@ -294,12 +302,6 @@ def _filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> ND
     if top_k:
         left[top_k:] = False
     return order[left]
-
-
-def _softmax(scores: Floats) -> Floats:
-    """Probabilities f[n] that add up to 1."""
-    weights = np.exp(scores - scores.max())
-    return np.asarray(weights / weights.sum())
 
 
 LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]

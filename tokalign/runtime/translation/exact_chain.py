@@ -16,7 +16,7 @@ from tokalign.runtime.rounds import Array, Context
 from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.tables.alignment import Intersection
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class ChainDraft:
         covers: all that are likely enough have been looked at. ids: the committed text.
         """
         ranked = self._rank(covers, context, noise)
+        if not ranked:
+            return EMPTY_TREE, 0
         (_, back, token), data, of_cover = best_with(covers, ranked[0])
         found: Sequence[TargetId] = of_cover
         if steps and data:
@@ -86,17 +88,16 @@ class ChainDraft:
     def _rank(
         self, covers: CandidateCovers, context: Context, noise: Array | None
     ) -> list[TargetId]:
-        """The next target token, then alternatives to it if it is drawn.
+        """The next target token, then alternatives to it if it is drawn; none if none is allowed.
 
         Covers that were not looked at are not drawn from.
         """
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
-        return self._sampler.draw_among(
-            covers.logprobs(),
-            position=len(context.ids),
-            ids=context.ids,
-            noise=noise,
+        return list(
+            self._sampler.expect_among(
+                covers.logprobs(), noise=noise, position=len(context.ids), ids=context.ids
+            )
         )
 
     def _join_drafted(
