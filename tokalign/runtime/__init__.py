@@ -2,9 +2,8 @@
 
 A round, to be read in this order:
 
-    loop.py                 propose, verify, commit: the whole round on one screen
+    loop.py                 propose, verify, commit: the whole round, and the target's verdict
     rounds.py               the context, a proposal, a verdict; who gives them; what goes out
-    verify.py               the target's verdict on a proposal
 
 What drafts:
 
