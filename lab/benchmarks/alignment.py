@@ -42,7 +42,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 PUBLISHED = ("naive", "context:5", "intersection")
 PARTS = {
-    "exact, no mask": (CoverSearch(mask=False), 0),
     "exact, no healing": (CoverSearch(max_back=0), 0),
     "exact, chain only": (CoverSearch(), 0),
     "exact": (CoverSearch(), DEFAULT_ALTERNATIVES),

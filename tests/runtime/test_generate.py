@@ -1,8 +1,15 @@
-"""Streaming text: never half a character, stop strings, special tokens, dummy prefixes."""
+"""Streaming text: never half a character, stop strings, special tokens, dummy prefixes.
+
+Besides, how many modules a round goes through, from one piece of text to the next.
+"""
 
 from __future__ import annotations
 
+import sys
 import unicodedata
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -10,9 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, texts
 
+import tokalign
+from tokalign.build.alignment.alignment_bundle import align
 from tokalign.errors import UsageError
-from tokalign.runtime.generate import TextStream
+from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.loop import Limits
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -104,3 +116,46 @@ def test_a_stop_string_is_found_across_rounds(bielik: Tokenizer[Any]) -> None:
 def test_an_empty_stop_string_is_refused(bielik: Tokenizer[Any]) -> None:
     with pytest.raises(UsageError, match="stop string is empty"):
         TextStream(bielik, stop_strings=[""])
+
+
+@pytest.mark.parametrize(("method", "most"), [("draft", 20), ("hybrid", 28)])
+def test_a_round_with_a_tree_can_be_followed_through_few_modules(
+    demo_pair: Any, method: str, most: int
+) -> None:
+    """Between two rounds, text and statistics included; greedy, as noise is one module more."""
+    target, draft = demo_pair
+    table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
+    decoder = Decoder(
+        target=replace(target, stop_ids=frozenset()),
+        draft=draft,
+        drafting=Drafting(
+            method=method, translation="exact", num_draft_tokens=3, alignment=lambda: table
+        ),
+        sampler=Sampling(),
+    )
+    generation = Generation(
+        decoder, decoder.prompt("Wisła jest", use_template=False), max_tokens=24
+    )
+    entered, package = set[str](), str(Path(tokalign.__file__).parent)
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            entered.add(frame.f_code.co_filename)
+
+    rounds, with_trees = generation.by_round(), []
+    before = sys.getprofile()
+    try:
+        while True:
+            entered.clear()
+            sys.setprofile(note)
+            next(rounds)
+            sys.setprofile(before)
+            tree = generation.rounds[-1].tree
+            if tree.chain_length < len(tree):
+                with_trees.append(len(entered))
+    except StopIteration:
+        pass
+    finally:
+        sys.setprofile(before)
+    assert len(with_trees) > 4
+    assert max(with_trees[1:]) <= most  # the first one reads the prompt

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -54,7 +55,7 @@ class Layers:
         left = [c for c in leaves if not _is_ring(c)]
         return sorted({type(c).__name__ for c in left if not _can_take_back(c, 0)})
 
-    @property
+    @cached_property
     def rewindable(self) -> int:
         """How many positions may be cached if some are to be taken back.
 

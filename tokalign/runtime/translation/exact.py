@@ -60,14 +60,11 @@ class CoverSearch:
     width: how many draft tokens are listed at each position.
     least_cover: covers of a lower probability are not translated, unless none above it begins with
         a target token. At 0.015 half of them are left out, and 1 in 200 accepted tokens is lost.
-    mask: whether covers that would be absorbed are passed over. Without it nothing is proposed
-        where one of them is the most probable, as with a drafter that does not know of merge sites.
     """
 
     max_back: int = 2
     width: int = 32
     least_cover: float = 0.015
-    mask: bool = True
 
 
 FOR_SAMPLING = CoverSearch(least_cover=0.003)
@@ -244,11 +241,11 @@ class ExactTranslation:
         least = self._search.least_cover
         if grows:
             least = min(least, _LEAST_COVER)
-        covers = CandidateCovers(lists.read(), least, self._translator, self._rules_out)
+        covers = CandidateCovers(lists.read(), least, self._translator, self._boundary.absorbs)
         greedy = self._sampler is None
         covers.look(enough=WIDTH if grows and greedy else None)
         counts = Counter[str]()
-        if not covers.translated or self._is_ruled_out(covers):
+        if not covers.translated:
             tree, back = EMPTY_TREE, 0
         elif grows:
             tree, back = self._grow(covers, context, session, steps - 1, noise)
@@ -331,19 +328,6 @@ class ExactTranslation:
         if noise is not None:
             session.start(noise)
         return noise
-
-    def _rules_out(self, data: bytes) -> bool:
-        """Whether a text that begins with these bytes is masked."""
-        return self._search.mask and self._boundary.absorbs(data)
-
-    def _is_ruled_out(self, covers: CandidateCovers) -> bool:
-        """Whether masking is off and the most probable cover would be absorbed: nothing is
-        proposed."""
-        if self._search.mask or not covers.doubtful:
-            return False
-        first = covers.doubtful[0]
-        best, _, _ = covers.translated[0]
-        return first.logprob > best[0] and self._boundary.absorbs(first.data)
 
     @cached_property
     def _shared(self) -> Intersection:
