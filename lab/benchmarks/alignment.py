@@ -25,7 +25,7 @@ from lab.baselines.translations import make_translation
 from lab.benchmarks.paired_lines import bounds
 from tokalign.api.assemble import load_models
 from tokalign.api.choosing import pair_tables
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.decoder import Prompt

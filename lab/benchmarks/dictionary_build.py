@@ -16,8 +16,8 @@ from lab.dictspec.builder import find_continuations
 from lab.dictspec.word_ngrams import count_word_ngrams
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.cli.bench_options import read_texts
 from tokalign.cli.output import print_json
+from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay_texts
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.lookup import DictionaryDrafter

@@ -30,7 +30,7 @@ from lab.benchmarks.remembered_target import (
     save_texts,
 )
 from tokalign.api.assemble import keep_loaded, load_models
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost.curve import read_curve
 from tokalign.runtime.decoder import LanguageModel

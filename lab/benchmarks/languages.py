@@ -22,7 +22,7 @@ import click
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.hybrid import FREE_ROWS

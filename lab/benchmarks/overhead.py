@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting

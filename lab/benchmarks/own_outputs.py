@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from lab.benchmarks.remembered_target import Text, given_text, load_texts, sampled_text, save_texts
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tokenizer.vocabulary import TargetId

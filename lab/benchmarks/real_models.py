@@ -35,8 +35,8 @@ import numpy as np
 from lab.benchmarks.paired_lines import PLAIN, show
 from lab.fingerprint import model_fingerprint
 from tokalign.api.assemble import assemble, keep_loaded, load_models
-from tokalign.cli.bench_options import read_texts
 from tokalign.cli.output import progress
+from tokalign.cli.texts import read_texts
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost.store import find_curve, store_curve
 from tokalign.runtime.decoder import Decoder, LanguageModel

@@ -12,7 +12,7 @@ from lab.study.check import control_bias
 from lab.study.figures import BUCKETS, Group, Row, bucket_name
 from lab.study.glossary import WORDS, meanings
 from lab.study.result import Figures, Result
-from tokalign.cli.bench_tables import markdown_rows
+from tokalign.cli.bench import markdown_rows
 from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition

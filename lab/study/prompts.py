@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.study.protocol import ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS, Protocol, windows
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.evaluate.measurements import Block
 from tokalign.storage import POLISH, prompts, sample_text
 

@@ -11,7 +11,7 @@ from lab.dictspec.builder import find_continuations
 from lab.dictspec.table import DictSpecTable
 from lab.dictspec.word_ngrams import count_word_ngrams
 from tokalign.build.corpus import Corpus
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics

@@ -14,8 +14,8 @@ from measured import block
 from measured import measured as measurement
 from places import DEMO
 
-from tokalign.cli.bench_options import read_prompts
-from tokalign.cli.bench_tables import HEAD, as_object, cells, markdown_rows
+from tokalign.cli.bench import HEAD, as_object, cells, markdown_rows
+from tokalign.cli.texts import read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.comparison import Comparison, compare

@@ -11,7 +11,7 @@ from command_lines import run
 from places import DEMO, ROOT
 from small_families import write_family
 
-from tokalign.cli.language import language_of_model
+from tokalign.cli.texts import language_of_model
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Machine, Timing
 from tokalign.runtime.cost.store import store_curve

@@ -22,7 +22,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.build.corpus import Corpus
 from tokalign.build.text_files import LONGEST_LINE, LONGEST_PARAGRAPH, TextFile
 from tokalign.cli import main
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.errors import CorpusError
 
 GOOD = "Zażółć gęślą jaźń."

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cache, partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokalign import __version__
-from tokalign.cli.bench_options import OPTIONS, Options, PromptText, read_options, read_prompts
+from tokalign.cli.bench_options import OPTIONS, Options, read_options
 from tokalign.cli.command import Command
-from tokalign.cli.language import language_of_model
 from tokalign.cli.output import note, progress, show
+from tokalign.cli.texts import PromptText, language_of_model, read_prompts
 from tokalign.evaluate.measurements import (
     BASELINES,
     PLAIN,
@@ -24,6 +25,7 @@ from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_metho
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
+    from tokalign.evaluate.comparison import Comparison, Row
     from tokalign.runtime.decoder import Decoder, Prompt
 
 
@@ -43,14 +45,13 @@ def command(**given: Any) -> None:
         show_texts(options)
         return
     about, measurements = _measured(options)
-    from tokalign.cli import bench_tables as tables
     from tokalign.evaluate.comparison import compare
 
     comparison = compare(measurements)
-    rows = map(tables.cells, comparison.overall)
+    rows = map(cells, comparison.overall)
     show(
-        tables.as_object(comparison, about),
-        lambda: "\n".join(tables.markdown_rows(tables.HEAD, rows)),
+        as_object(comparison, about),
+        lambda: "\n".join(markdown_rows(HEAD, rows)),
     )
     if comparison.ids_that_differ:
         note(
@@ -158,3 +159,73 @@ def _prompt(options: Options, one: PromptText, decoder: Decoder) -> Prompt:
     if one.window and options.prompt_tokens:
         return replace(prompt, target=prompt.target[: options.prompt_tokens], draft=None)
     return prompt
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+HEAD = (
+    "condition", "k", "acceptance", "tokens/round", "passes/round", "host ms", "tokens/s",
+    "speed-up (quartiles)", "than plain", "ids that differ",
+)  # fmt: skip
+"""The columns that `cells` fills; `docs/metrics.md` says what they mean."""
+
+TEXT_COLUMNS = 2
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One condition as text, one cell per column of `HEAD`; an en dash if there is no figure."""
+    drafts, timed = row.condition.drafts, row.timed
+    compared = timed and row.condition.name != PLAIN
+    return (
+        row.condition.name,
+        "" if row.condition.k is None else str(row.condition.k),
+        f"{row.acceptance:.3f}" if drafts else "–",
+        f"{row.tokens_per_round:.3f}",
+        f"{row.draft_passes_per_round:.2f}",
+        f"{row.host_ms:.2f}",
+        f"{row.tokens_per_second:.1f}" if timed else "–",
+        f"{row.speedup:.2f} ({row.low:.2f}–{row.high:.2f})" if compared else "–",
+        row.against_plain or "–",
+        str(row.ids_that_differ),
+    )
+
+
+def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table, aligned: the first `TEXT_COLUMNS` are text, others numbers."""
+    lines = [head, *rows]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    dashes = ["-" * width for width in widths]
+    rule = [*dashes[:TEXT_COLUMNS], *(f"{dash[1:]}:" for dash in dashes[TEXT_COLUMNS:])]
+    padded = [
+        [
+            cell.ljust(width) if column < TEXT_COLUMNS else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in lines
+    ]
+    return [f"| {' | '.join(row)} |" for row in [padded[0], rule, *padded[1:]]]
+
+
+def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings and every figure of every row, ready for JSON: no infinite numbers."""
+    return {
+        "about": dict(about),
+        "ids_that_differ": comparison.ids_that_differ,
+        "overall": [_row(row) for row in comparison.overall],
+        "sets": {name: [_row(row) for row in rows] for name, rows in comparison.sets.items()},
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    values = asdict(row)
+    del values["timed"]
+    return {**values.pop("condition"), **{name: _finite(v) for name, v in values.items()}}
+
+
+def _finite(value: Any) -> Any:
+    """Round floats to six places; infinite ones become None."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, float):
+        return round(value, 6) if isfinite(value) else None
+    return value

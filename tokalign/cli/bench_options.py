@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tokalign.build.sources import require_regular
-from tokalign.build.text_files import TextFile
 from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, FiniteRange, Option
 from tokalign.cli.options import (
     ALIGNMENT,
@@ -26,8 +22,7 @@ from tokalign.cli.options import (
     LIMIT,
     with_conditions,
 )
-from tokalign.errors import CorpusError, UsageError
-from tokalign.evaluate.measurements import Block
+from tokalign.errors import UsageError
 from tokalign.runtime.methods import (
     AUTO,
     METHODS,
@@ -36,7 +31,6 @@ from tokalign.runtime.methods import (
     read_draft_tokens,
 )
 from tokalign.runtime.options import DraftingOptions, take
-from tokalign.storage import ENGLISH, prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,62 +148,3 @@ OPTIONS = (
     ),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
-
-
-_OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)
-
-
-def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> list[str]:
-    """The first `limit` texts of a file that are not blank, with the line breaks inside them.
-
-    Raises: CorpusError for a file that is missing, not a regular file, empty or damaged, and for a
-        line that cannot be read.
-    """
-    require_regular(path)
-    texts = (text.removesuffix("\r") for text in TextFile(path, field=field).texts())
-    found = list(islice((text for text in texts if text.strip()), limit))
-    if not found:
-        raise CorpusError("there is no text in it; give a file with text", path=str(path))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class PromptText:
-    """A prompt as written in a file. window: a text to continue, not a user's message."""
-
-    block: Block
-    text: str
-    window: bool
-
-
-def read_prompts(
-    turns: Sequence[Path],
-    windows: Sequence[Path],
-    *,
-    field: str,
-    limit: int | None,
-    language: str | None = None,
-) -> list[PromptText]:
-    """Read every prompt of every file.
-
-    If no file is given, those in `language` that come with tokalign, in English by default. A set
-    is named after its file.
-    Raises: UsageError, CorpusError.
-    """
-    if not turns and not windows:
-        folder = prompts(language or ENGLISH)
-        turns = [folder / name for name in _OWN_TURNS]
-        windows = [folder / name for name in _OWN_WINDOWS]
-    sets = [(path, True) for path in windows] + [(path, False) for path in turns]
-    if len({path.stem for path, _ in sets}) < len(sets):
-        raise UsageError("two files of prompts have the same name; rename one")
-    texts = {path: read_texts(path, field=field, limit=limit) for path, _ in sets}
-    return [
-        PromptText(Block(path.stem, number, _digest(text)), text, window)
-        for path, window in sets
-        for number, text in enumerate(texts[path], start=1)
-    ]
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:8]

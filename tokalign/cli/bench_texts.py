@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.api.choosing import choose_drafting
-from tokalign.cli.bench_options import Options, read_texts
-from tokalign.cli.bench_tables import markdown_rows
+from tokalign.cli.bench import markdown_rows
+from tokalign.cli.bench_options import Options
 from tokalign.cli.output import note, progress, show
+from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.bench_options import read_texts
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
-from tokalign.cli.language import language_of_model
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import note, progress, show, table
+from tokalign.cli.texts import language_of_model, read_texts
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.storage import LANGUAGES, require_writable, sample_text

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.command import NAME, PATH, Command, Option
-from tokalign.cli.language import language_of_model
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
 from tokalign.cli.output import figures, note, show
+from tokalign.cli.texts import language_of_model
 from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 

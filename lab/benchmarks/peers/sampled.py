@@ -41,7 +41,7 @@ from transformers.generation.candidate_generator import AssistantVocabTranslator
 from lab.benchmarks.paired_lines import bounds
 from lab.benchmarks.peers.in_transformers import Counted, Transformers
 from lab.benchmarks.peers.outcome import Asked
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -1,0 +1,104 @@
+"""Texts and prompts that commands read: from files, or those of tokalign that suit a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+from tokalign.build.sources import require_regular
+from tokalign.build.text_files import TextFile
+from tokalign.errors import CorpusError, UsageError
+from tokalign.evaluate.measurements import Block
+from tokalign.storage import ENGLISH, LANGUAGES, prompts
+
+_OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)
+
+
+def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> list[str]:
+    """The first `limit` texts of a file that are not blank, with the line breaks inside them.
+
+    Raises: CorpusError for a file that is missing, not a regular file, empty or damaged, and for a
+        line that cannot be read.
+    """
+    require_regular(path)
+    texts = (text.removesuffix("\r") for text in TextFile(path, field=field).texts())
+    found = list(islice((text for text in texts if text.strip()), limit))
+    if not found:
+        raise CorpusError("there is no text in it; give a file with text", path=str(path))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A prompt as written in a file. window: a text to continue, not a user's message."""
+
+    block: Block
+    text: str
+    window: bool
+
+
+def read_prompts(
+    turns: Sequence[Path],
+    windows: Sequence[Path],
+    *,
+    field: str,
+    limit: int | None,
+    language: str | None = None,
+) -> list[PromptText]:
+    """Read every prompt of every file.
+
+    If no file is given, those in `language` that come with tokalign, in English by default. A set
+    is named after its file.
+    Raises: UsageError, CorpusError.
+    """
+    if not turns and not windows:
+        folder = prompts(language or ENGLISH)
+        turns = [folder / name for name in _OWN_TURNS]
+        windows = [folder / name for name in _OWN_WINDOWS]
+    sets = [(path, True) for path in windows] + [(path, False) for path in turns]
+    if len({path.stem for path, _ in sets}) < len(sets):
+        raise UsageError("two files of prompts have the same name; rename one")
+    texts = {path: read_texts(path, field=field, limit=limit) for path, _ in sets}
+    return [
+        PromptText(Block(path.stem, number, _digest(text)), text, window)
+        for path, window in sets
+        for number, text in enumerate(texts[path], start=1)
+    ]
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:8]
+
+
+_DECLARED = re.compile(r"^language:(.*(?:\n *- .*)*)", re.MULTILINE)
+
+
+def language_of_model(target: str, folder: Path | None) -> str:
+    """The one that the model's page declares, else that of its dictionaries, else English.
+
+    A page or dictionaries in several of `LANGUAGES` do not tell. target: fingerprint of the
+    tokenizer. folder: of the model, where its page is `README.md`.
+    """
+    from tokalign.tables.finding import find_tables
+
+    found = find_tables("dictionary", target=target, model_folder=folder)
+    for told in (_declared(folder), {header.language for _, header in found}):
+        fitting = told.intersection(LANGUAGES)
+        if len(fitting) == 1:
+            return fitting.pop()
+    return ENGLISH
+
+
+def _declared(folder: Path | None) -> set[str]:
+    """The languages in the front matter of a model's page, as the Hub reads it."""
+    try:
+        page = "" if folder is None else (folder / "README.md").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return set()
+    matter = page.split("\n---", 1)[0] if page.startswith("---") else ""
+    found = _DECLARED.search(matter)
+    return set(re.findall(r"[a-z]{2,3}", found[1])) if found else set()
