@@ -118,7 +118,7 @@ RUNS_MODELS = {
         "evaluate": "bench calibrate",
         "runtime": "decoder generate",
         "runtime/draft_length": "opening_knowledge",
-        "serve": "answer body completions contexts decoding handler job messages models "
+        "serve": "answer beginnings body completions contexts decoding handler job messages models "
         "responses scheduler server",
         "train": "fit labellers labelled_corpus lessons logit_table own_texts "
         "run teaching training",

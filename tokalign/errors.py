@@ -108,6 +108,9 @@ class MissingAssetError(TokalignError):
 
 _LONGEST_VALUE = 60
 
+UNLIMITED = 1 << 62
+"""Larger integers fit no array; a bound that no error needs to name."""
+
 
 def require_integer(name: str, value: Any, *, least: int, most: int | None = None) -> None:
     """Raises: UsageError for what is no integer from `least` to `most`."""
@@ -171,4 +174,6 @@ def is_text(value: object) -> bool:
 
 
 def _range(least: float, most: float) -> str:
-    return f"of at least {least}" if most == inf else f"from {least} to {most}"
+    if most < UNLIMITED:
+        return f"from {least} to {most}"
+    return f"of at least {least}" if least > -UNLIMITED else "of any size"

@@ -21,9 +21,9 @@ from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering
+from tokalign.serve.beginnings import fill_in_prompt
 from tokalign.serve.body import check, merged
 from tokalign.serve.completions import Chats
-from tokalign.serve.decoding import fill_in_prompt
 from tokalign.serve.job import Answer, Asked, Emitted
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models

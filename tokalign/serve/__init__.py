@@ -16,6 +16,7 @@ keeps contexts. What is new here:
     contexts.py      caches and outputs that later requests go on with
     decoding.py      a request alone: its own decoder, rounds of drafting and verification; several
                      together: mlx-lm's batches
+    beginnings.py    from a request to a job
     scheduler.py     the loop that starts, moves and ends requests
     server.py        sockets, signals, start and end
 

@@ -17,7 +17,13 @@ from time import monotonic
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from tokalign.errors import ContextLengthError, MissingAssetError, TokalignError, UsageError
+from tokalign.errors import (
+    ContextLengthError,
+    MissingAssetError,
+    TokalignError,
+    UsageError,
+    shown,
+)
 from tokalign.serve import Settings
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -55,6 +61,12 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
         return {
             "error": {"message": str(self), "type": kind, "param": None, "code": self.code},
         }
+
+
+def require(fits: bool, message: str, value: object = None) -> None:
+    """Raises: Refusal with the message, in which {} stands for the value, unless that fits."""
+    if not fits:
+        raise Refusal(400, message.format(shown(value)))
 
 
 def refusal_of(error: BaseException, *, status: int = 500) -> Refusal:

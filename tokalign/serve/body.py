@@ -17,14 +17,11 @@ from mlx_lm.server import (
     SamplingArguments,
 )
 
-from tokalign.errors import require_integer, require_number, shown
+from tokalign.errors import UNLIMITED, require_integer, require_number, shown
 from tokalign.runtime.chat import RESERVED
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal
-from tokalign.serve.structured import ANY_TOOL
-
-_MOST = 1 << 62
-"""Larger integers do not fit the arrays that they end up in."""
+from tokalign.serve.admission import Refusal, require
+from tokalign.serve.structured import function_of
 
 _MOST_CHOICES = 128
 _MOST_TOP_LOGPROBS = 11
@@ -39,8 +36,8 @@ class _Number(NamedTuple):
     """A field that is a number. default: also the name of a setting."""
 
     default: float | str | None
-    least: float = -_MOST
-    most: float = _MOST
+    least: float = -UNLIMITED
+    most: float = UNLIMITED
     is_integer: bool = False
 
 
@@ -67,6 +64,15 @@ _OTHERS: Mapping[str, _Number] = {
     "seed": _Number(None, is_integer=True),
 }
 """The numbers that mlx-lm's server reads, with its defaults."""
+
+_KINDS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(
+        ("stream_options", "chat_template_kwargs", "role_mapping"), (dict, "an object")
+    ),
+    **dict.fromkeys(("model", "draft_model", "adapters", "suffix"), (str, "a text")),
+    **dict.fromkeys(("stream", "logprobs", "echo"), (bool, "true or false")),
+}
+"""What other fields are."""
 
 _UNSERVED: Mapping[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "best_of": (
@@ -101,28 +107,22 @@ def read_json(data: bytes) -> dict[str, Any]:
 
 def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
     """The fields that are no numbers, with one spelling each. Raises: Refusal."""
-    body = dict(body)
+    body = dict.fromkeys(("stream", "logprobs", "echo"), False) | body
     for name, (remedy, asks) in _UNSERVED.items():
         if name in body and asks(body):
             raise Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
     body["stop"] = _stop_texts(body.get("stop", []))
-    for name in ("stream_options", "chat_template_kwargs", "role_mapping"):
-        value = body.get(name, {})
-        _require(isinstance(value, dict), f"{name} has to be an object, not {{}}", value)
-    if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
-        raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
-    for name in ("model", "draft_model", "adapters", "suffix"):
-        value = body.get(name, "")
-        _require(isinstance(value, str), f"{name} has to be a text, not {{}}", value)
     if chat:
         _check_messages(body.get("messages"))
         _check_tools(body)
     else:
         body["prompts"] = _prompts(body.get("prompt"))
         _spread_logprobs(body)
-    for name in ("stream", "logprobs", "echo"):
-        value = body.setdefault(name, False)
-        _require(isinstance(value, bool), f"{name} has to be true or false, not {{}}", value)
+    for name, (kind, called) in _KINDS.items():
+        value = body.get(name, kind())
+        require(isinstance(value, kind), f"{name} has to be {called}, not {{}}", value)
+    if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
+        raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
     most = _MOST_CHOICES if chat else _MOST_CHOICES // len(body["prompts"])
     require_integer("n", body.setdefault("n", 1), least=1, most=most)
     return body
@@ -179,7 +179,7 @@ def _logit_bias(given: object) -> dict[int, float] | None:
     except (TypeError, ValueError) as error:
         raise Refusal(400, f"logit_bias has to give ids numbers ({error})") from error
     for value in bias.values():
-        require_number("logit_bias", value, least=-_MOST, most=_MOST)
+        require_number("logit_bias", value, least=-UNLIMITED, most=UNLIMITED)
     return bias
 
 
@@ -193,30 +193,12 @@ def predicted(body: Mapping[str, Any]) -> str | None:
     return None
 
 
-def tool_choice(body: Mapping[str, Any]) -> str | None:
-    """The tool that has to be called, `ANY_TOOL`, or None where none has to. Raises: Refusal."""
-    choice = body.get("tool_choice", "auto")
-    if isinstance(choice, dict):
-        function = _function_of(choice)
-        _require(
-            function is not None,
-            'tool_choice has to name a function: {{"type": "function", '
-            '"function": {{"name": ...}}}}',
-        )
-        return str((function or {})["name"])
-    words = ("auto", "none", "required", "any")
-    _require(
-        choice in words, f"tool_choice has to be {', '.join(words)} or a function, not {{}}", choice
-    )
-    return ANY_TOOL if choice in ("required", "any") else None
-
-
 def tells_sources(body: Mapping[str, Any]) -> bool:
     """Whether the answer has to say who proposed each of its tokens. Raises: Refusal."""
     given = body.get("tokalign", {})
-    _require(isinstance(given, dict), "tokalign has to be an object, not {}", given)
+    require(isinstance(given, dict), "tokalign has to be an object, not {}", given)
     wanted = given.get("sources", False)
-    _require(isinstance(wanted, bool), "tokalign.sources has to be true or false, not {}", wanted)
+    require(isinstance(wanted, bool), "tokalign.sources has to be true or false, not {}", wanted)
     return bool(wanted)
 
 
@@ -258,12 +240,6 @@ def merged(messages: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _require(fits: bool, message: str, value: object = None) -> None:
-    """Raises: Refusal with the message, in which {} stands for the value, unless that fits."""
-    if not fits:
-        raise Refusal(400, message.format(shown(value)))
-
-
 def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
@@ -273,7 +249,7 @@ def _stop_texts(stop: object) -> list[str]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise Refusal(400, "stop has to be a text or a list of texts")
     size = sum(map(len, texts))
-    _require(
+    require(
         size <= _MOST_STOP_CHARACTERS,
         f"stop has {{}} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken",
         size,
@@ -282,8 +258,8 @@ def _stop_texts(stop: object) -> list[str]:
 
 
 def _check_messages(messages: object) -> None:
-    _require(messages is not None, "messages is missing: a list of messages")
-    _require(messages != [], "messages is empty: there is nothing to answer")
+    require(messages is not None, "messages is missing: a list of messages")
+    require(messages != [], "messages is empty: there is nothing to answer")
     if not isinstance(messages, list):
         raise Refusal(400, f"messages has to be a list of messages, not {shown(messages)}")
     for index, message in enumerate(messages):
@@ -291,7 +267,7 @@ def _check_messages(messages: object) -> None:
         if not isinstance(message, dict):
             raise Refusal(400, f"{name} has to be an object, not {shown(message)}")
         role = message.get("role")
-        _require(isinstance(role, str), f"{name}.role has to be a text, not {{}}", role)
+        require(isinstance(role, str), f"{name}.role has to be a text, not {{}}", role)
         _check_content(f"{name}.content", message.get("content"))
         _check_calls(f"{name}.tool_calls", message.get("tool_calls"))
 
@@ -303,13 +279,13 @@ def _check_content(name: str, content: object) -> None:
         raise Refusal(400, f"{name} has to be a text or a list of parts, not {shown(content)}")
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else "text"
-        _require(
+        require(
             kind == "text",
             f"{name} has a part of type {{}}, but only text is served; images and files are never "
             "fetched",
             kind,
         )
-        _require(is_text_part(part), f"{name} has a part without a text")
+        require(is_text_part(part), f"{name} has a part without a text")
 
 
 def is_text_part(part: object) -> bool:
@@ -325,8 +301,8 @@ def _check_calls(name: str, calls: object) -> None:
     if not isinstance(calls, list):
         raise Refusal(400, f"{name} has to be a list, not {shown(calls)}")
     for call in calls:
-        function = _function_of(call)
-        _require(function is not None, f"{name} has a call without a function name")
+        function = function_of(call)
+        require(function is not None, f"{name} has a call without a function name")
         arguments = (function or {}).get("arguments")
         try:
             if isinstance(arguments, str) and arguments:
@@ -338,25 +314,18 @@ def _check_calls(name: str, calls: object) -> None:
 def _check_tools(body: dict[str, Any]) -> None:
     """Tools as the chat template gets them: none if none may be called."""
     tools = body.get("tools", [])
-    _require(isinstance(tools, list), "tools has to be a list, not {}", tools)
+    require(isinstance(tools, list), "tools has to be a list, not {}", tools)
     for index, tool in enumerate(tools):
-        _require(_function_of(tool) is not None, f"tools[{index}] has to be a function with a name")
+        require(function_of(tool) is not None, f"tools[{index}] has to be a function with a name")
         kind = tool.get("type", "function")
-        _require(kind == "function", f"tools[{index}].type has to be 'function', not {{}}", kind)
+        require(kind == "function", f"tools[{index}].type has to be 'function', not {{}}", kind)
     if body.pop("tool_choice", "auto") == "none":
         body.pop("tools", None)
 
 
-def _function_of(tool: object) -> dict[str, Any] | None:
-    """The function of a tool or of a call; None if it has none with a name."""
-    function = tool.get("function") if isinstance(tool, dict) else None
-    named = isinstance(function, dict) and isinstance(function.get("name"), str)
-    return function if named else None
-
-
 def _prompts(prompt: object) -> list[str | list[int]]:
     """Texts, or the ids of texts: one of either, or a list of them."""
-    _require(prompt is not None, "prompt is missing: a text, or the ids of one")
+    require(prompt is not None, "prompt is missing: a text, or the ids of one")
     is_list = isinstance(prompt, list) and all(isinstance(one, str | list) for one in prompt)
     prompts: list[Any] = cast("list[Any]", prompt) if is_list and prompt else [prompt]
     if len(prompts) > _MOST_CHOICES:
@@ -364,7 +333,7 @@ def _prompts(prompt: object) -> list[str | list[int]]:
     for one in prompts:
         are_ids = isinstance(one, list) and all(type(token) is int for token in one)
         fits = isinstance(one, str) or are_ids
-        _require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", one)
+        require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", one)
     return prompts
 
 

@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
-from re import findall
-from secrets import randbits
 from typing import Any, NamedTuple, cast
 
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import can_trim_prompt_cache
-from mlx_lm.server import GenerationArguments, _make_logits_processors, make_stop_sequences
+from mlx_lm.server import make_stop_sequences
 
 from tokalign.errors import CacheError, TokalignError
 from tokalign.runtime.chat import encode_chat
@@ -25,11 +23,9 @@ from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.layers import remembered
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.serve.job import Job
 from tokalign.serve.metrics import Metrics
@@ -37,38 +33,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 _LEAD = 8
 """Ids of the prompt before a predicted text, so that its beginning is found."""
-
-
-def check_bias(args: GenerationArguments, vocabulary_size: int) -> None:
-    """Raises: Refusal for a bias of an id that the model does not have."""
-    wrong = [i for i in args.logits.logit_bias or () if not 0 <= i < vocabulary_size]
-    if wrong:
-        raise Refusal(
-            400,
-            f"logit_bias names the id {wrong[0]}, but ids are from 0 to {vocabulary_size - 1}",
-        )
-
-
-def sampling_of(args: GenerationArguments, tokenizer: Any) -> Sampling:
-    """How a request's ids are chosen; a seed is drawn if it gives none.
-
-    tokenizer: mlx-lm's. Raises: UsageError.
-    """
-    sampling = args.sampling
-    exempt: tuple[int, ...] = ()
-    if sampling.xtc_probability:  # as in mlx-lm's server
-        exempt = (*tokenizer.encode("\n"), *tokenizer.eos_token_ids)
-    return Sampling(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        xtc_probability=sampling.xtc_probability,
-        xtc_threshold=sampling.xtc_threshold,
-        xtc_exempt=exempt,
-        seed=randbits(32) if args.seed is None else args.seed,
-        processors=tuple(_make_logits_processors(args)),
-    )
 
 
 def decoder_of(
@@ -121,35 +85,6 @@ def prompt_of(decoder: Decoder, job: Job, settings: Settings) -> Prompt:
     except TokalignError:
         return Prompt(target=target)  # a template that is stricter than the target's
     return Prompt(target=target, draft=own)
-
-
-_FILL_IN = (
-    "<|fim_prefix|>{0}<|fim_suffix|>{1}<|fim_middle|>",  # Qwen, CodeGemma
-    "<fim_prefix>{0}<fim_suffix>{1}<fim_middle>",  # StarCoder, Granite
-    "<｜fim▁begin｜>{0}<｜fim▁hole｜>{1}<｜fim▁end｜>",  # DeepSeek
-    "<|code_prefix|>{0}<|code_suffix|>{1}<|code_middle|>",  # GLM
-    "[SUFFIX]{1}[PREFIX]{0}",  # Codestral
-)
-"""How models are asked for the text between two others."""
-
-
-def fill_in_prompt(tokenizer: Any, prompt: str | list[int], suffix: str) -> str:
-    """The text that asks for what stands between `prompt` and `suffix`.
-
-    tokenizer: mlx-lm's. Raises: Refusal if the model was not made for it.
-    """
-    if not isinstance(prompt, str):
-        raise Refusal(400, "suffix needs a prompt that is a text, not ids")
-    tokens = tokenizer.get_added_vocab()
-    for form in _FILL_IN:
-        if all(mark in tokens for mark in findall(r"<[^>]+>|\[[A-Z]+\]", form)):
-            return form.format(prompt, suffix)
-    raise Refusal(
-        400,
-        "suffix is not served: the tokenizer of this model has no tokens that mark a text to be "
-        "filled in; leave the field out",
-        code="unsupported_parameter",
-    )
 
 
 class Speculation:

@@ -37,7 +37,7 @@ from tokalign.serve.messages import Messages
 from tokalign.serve.page import read_page
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
-from tokalign.serve.structured import grammar_of
+from tokalign.serve.structured import grammar_of, tool_choice
 
 _EMBEDDINGS, _COUNT_TOKENS = "/v1/embeddings", "/v1/messages/count_tokens"
 _APIS: Mapping[str, type[Rendering]] = {
@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         api, given = _APIS[path], body.read_json(data)
         translated = api.translate(given)
         prediction, grammar = body.predicted(translated), grammar_of(translated)
-        choice = body.tool_choice(translated)
+        called = tool_choice(translated)
         checked = body.check(translated, chat=api.is_chat)
         args = body.arguments(checked, self.settings)
         self.scheduler.model_provider.require_served(args.model)
@@ -161,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
             api_key=key,
             prediction=prediction,
             grammar=grammar,
-            tool_choice=choice if api.is_chat else None,
+            tool_choice=called if api.is_chat else None,
             several_calls=checked.get("parallel_tool_calls") is True,
             suffix="" if api.is_chat else checked.get("suffix", ""),
             only_counts=path == _COUNT_TOKENS,

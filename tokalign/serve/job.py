@@ -74,7 +74,7 @@ class Asked(CompletionRequest):  # type: ignore[misc]
     """A request as the handler hands it over.
 
     prompt: a text, or its ids. suffix: what the answer has to end before. grammar: what it has to
-    match. tool_choice: the tool that has to be called, see `body.tool_choice`; several_calls:
+    match. tool_choice: the tool that has to be called, see `structured.tool_choice`; several_calls:
     whether more than once. only_counts: whether the prompt is all that is asked about. connection:
     the client's socket.
     """

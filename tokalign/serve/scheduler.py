@@ -11,38 +11,29 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import Queue
 from threading import Event
 from time import monotonic, sleep
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import mlx.core as mx
-from mlx_lm.server import GenerationArguments, ResponseGenerator
+from mlx_lm.server import GenerationArguments
 
-from tokalign.errors import ContextLengthError, TokalignError
-from tokalign.runtime.grammar import Grammar
-from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.errors import TokalignError
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal, refusal_of
+from tokalign.serve.admission import Refusal
+from tokalign.serve.beginnings import Beginnings, Request
 from tokalign.serve.contexts import NOTHING, Contexts, Held
 from tokalign.serve.decoding import (
     Batch,
     Speculation,
-    check_bias,
     decoder_of,
-    fill_in_prompt,
     prompt_of,
-    sampling_of,
 )
 from tokalign.serve.job import Answer, Asked, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar, can_call
-from tokalign.tokenizer.spec import Level
-from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether it has to end."""
@@ -53,15 +44,7 @@ _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
 _LOG = logging.getLogger(__name__)
 
 
-class _Request(NamedTuple):
-    """A request as the handler submits it."""
-
-    queue: Queue[Any]
-    asked: Asked
-    args: GenerationArguments
-
-
-class Scheduler(ResponseGenerator):  # type: ignore[misc]
+class Scheduler(Beginnings):
     """mlx-lm's response generator with a loop of its own."""
 
     def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
@@ -71,7 +54,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         self._contexts = Contexts(
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[Request] = deque()
         self._jobs: list[Job] = []
         self._alone: dict[Job, Speculation] = {}
         self._batch: Batch | None = None
@@ -168,7 +151,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         """Start what has arrived, in its order. Waits a moment if there is nothing else to do."""
         timeout = None if self._jobs or self._waiting else _IDLE
         while (request := self._next_request(timeout)) is not None:
-            self._waiting.append(_Request(*request))
+            self._waiting.append(Request(*request))
             timeout = None
         while self._waiting and len(self._jobs) < self.settings.decode_concurrency:
             request = self._waiting[0]
@@ -319,113 +302,11 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             job.fail(error)
         self._jobs.clear()
         while (request := self._next_request()) is not None:
-            self._waiting.append(_Request(*request))
+            self._waiting.append(Request(*request))
         for waiting in self._waiting:
             waiting.queue.put(error)
 
-    # -- beginnings --------------------------------------------------------------------------------
-
-    def _start(self, request: _Request) -> Job | None:
-        """Read a request. Returns: no job if nothing but its prompt's tokens are asked about.
-
-        Raises: Refusal or UsageError for one that cannot be honoured.
-        """
-        queue, asked, args = request
-        models = self.model_provider
-        prompt, marks, initial_state = self._read(asked, args)
-        _, text_machine = self._make_state_machine(
-            models.model_key, models.tokenizer, args.stop_words
-        )
-        answer = Answer(
-            tool_parser=models.tokenizer.tool_parser,
-            text_sm=text_machine,
-            initial_state=initial_state,
-            prompt=prompt,
-        )
-        if asked.only_counts:
-            queue.put(answer)
-            return None
-        length = models.context_length
-        if len(prompt) >= length:
-            raise ContextLengthError(len(prompt), length)
-        check_bias(args, vocabulary_size(models.model))
-        opening = self._contexts.fetch(
-            models.model_key, asked.api_key, prompt, layers=models.layers
-        )
-        answer.prompt_cache_count = len(opening.ids)
-        grammar = self._grammar(asked)
-        job = Job(
-            queue=queue,
-            asked=asked,
-            args=args,
-            answer=answer,
-            tokenizer=models.tokenizer,
-            stop_ids=models.decoder.target.stop_ids,
-            sampler=sampling_of(args, models.tokenizer),
-            max_tokens=min(args.max_tokens, length - len(prompt)),
-            deadline=asked.arrived + self.settings.answer_timeout,
-            opening=opening,
-            draft=opening.draft,
-            marks=marks,
-            grammar=grammar,
-            constraint=None if grammar is None else models.decoder.constrain(grammar, prompt),
-        )
-        self.metrics.prompt_tokens.inc(len(prompt))
-        self.metrics.cached_tokens.inc(len(opening.ids))
-        queue.put(answer)
-        return job
-
-    def _grammar(self, asked: Asked) -> Grammar | None:
-        """What the answer has to match. Raises: Refusal where that cannot be enforced."""
-        target = self.model_provider.decoder.target.tokenizer
-        form = ToolFormat.of(self.model_provider.tokenizer)
-        grammar, tools = asked.grammar, asked.tools or ()
-        choice = asked.tool_choice
-        if choice is not None or (grammar is not None and tools and can_call(form)):
-            several = asked.several_calls
-            calls = calls_grammar(
-                form, target.vocabulary, tools, choice or ANY_TOOL, several=several
-            )
-            grammar = calls if choice is not None or grammar is None else grammar | calls
-        if grammar is not None and target.level is Level.IDS_ONLY:
-            raise Refusal(
-                400,
-                f"no grammar can be enforced: the model's tokenizer is used by its ids only "
-                f"({target.spec.why})",
-                code="unsupported_parameter",
-            )
-        return grammar
-
-    def _read(
-        self, asked: Asked, args: GenerationArguments
-    ) -> tuple[list[TargetId], dict[int, str], str]:
-        """The prompt's ids, the marks in it, and the text state that the answer begins in."""
-        models = self.model_provider
-        try:
-            prompt, segments, kinds, state, _ = self._tokenize(models.tokenizer, asked, args)
-        except Exception as error:  # templates raise what they like about a conversation
-            raise refusal_of(error, status=400) from error
-        if not prompt:
-            raise Refusal(400, "the prompt is empty")
-        marks: dict[int, str] = {}
-        end = 0
-        for segment, kind in zip(segments, kinds, strict=True):
-            end += len(segment)
-            # What an answer leaves can be trimmed to any prefix, except where nothing can be.
-            if kind == "system" or not models.trims:
-                marks[min(end, len(prompt) - 1)] = kind
-        return list(prompt), marks, state
-
-    def _tokenize(self, tokenizer: Any, asked: Asked, args: GenerationArguments) -> Any:
-        """See mlx-lm. A completion's prompt may be given as ids, and may have a suffix."""
-        ids = asked.prompt
-        if asked.suffix:
-            asked = replace(asked, prompt=fill_in_prompt(tokenizer, ids, asked.suffix))
-        elif not isinstance(ids, str):
-            target = self.model_provider.decoder.open_target()
-            target.require_ids("prompt", cast("list[TargetId]", ids))
-            return ids, [ids], ["assistant"], "normal", None
-        return super()._tokenize(tokenizer, asked, args)
+    # -- caches ------------------------------------------------------------------------------------
 
     def _speculation(self, job: Job) -> Speculation:
         models = self.model_provider

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tokalign.errors import shown
 from tokalign.runtime.grammar import Grammar, json_lark
-from tokalign.serve.admission import Refusal
+from tokalign.serve.admission import Refusal, require
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 ANY_TOOL = ""
@@ -86,6 +86,28 @@ def _response_format(given: Any) -> Grammar | None:
 
 
 # -- tools -----------------------------------------------------------------------------------------
+
+
+def tool_choice(body: Mapping[str, Any]) -> str | None:
+    """The tool that has to be called, `ANY_TOOL`, or None where none has to. Raises: Refusal."""
+    choice = body.get("tool_choice", "auto")
+    if isinstance(choice, dict):
+        if (function := function_of(choice)) is not None:
+            return str(function["name"])
+        form = '{"type": "function", "function": {"name": ...}}'
+        raise Refusal(400, f"tool_choice has to name a function: {form}")
+    words = ("auto", "none", "required", "any")
+    require(
+        choice in words, f"tool_choice has to be {', '.join(words)} or a function, not {{}}", choice
+    )
+    return ANY_TOOL if choice in ("required", "any") else None
+
+
+def function_of(tool: object) -> dict[str, Any] | None:
+    """The function of a tool or of a call; None if it has none with a name."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    named = isinstance(function, dict) and isinstance(function.get("name"), str)
+    return function if named else None
 
 
 class ToolFormat(NamedTuple):
