@@ -56,7 +56,7 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("messages", [{"role": "user", "content": 7}], "messages[0].content"),
     ("messages", [{"role": "user", "content": [{"type": "text"}]}], "messages[0].content"),
     ("messages", [{"role": "assistant", "tool_calls": [{}]}], "tool_calls"),
-    ("max_tokens", -1, "max_tokens"),
+    ("max_tokens", -1, "max_tokens has to be an integer of at least 1, not -1"),
     ("max_tokens", 0, "max_tokens"),
     ("max_tokens", True, "max_tokens"),
     ("max_tokens", 1.5, "max_tokens"),
@@ -118,6 +118,7 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("model", 3, "model has to be a text"),
     ("adapters", 3, "adapter"),
     ("repetition_penalty", "x", "repetition_penalty"),
+    ("presence_penalty", "x", "presence_penalty has to be a number of any size"),
 ]
 PROMPTS: list[tuple[Any, str]] = [
     (5, "not 5"),

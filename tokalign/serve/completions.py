@@ -39,11 +39,9 @@ class Chats(Rendering):
         yield _DONE
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """See `Rendering`."""
         return self._object(self.kind, [self._whole(c) for c in choices], usage=_usage(choices))
 
     def fail(self, refusal: Refusal) -> bytes:
-        """See `Rendering`."""
         return event(self.error(refusal)) + _DONE
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:

@@ -34,7 +34,6 @@ class Messages(Rendering):
 
     @staticmethod
     def translate(given: dict[str, Any]) -> dict[str, Any]:
-        """See `Rendering`."""
         body = dict(given)
         messages = as_list("messages", body.get("messages"))
         system = body.pop("system", [])
@@ -68,13 +67,11 @@ class Messages(Rendering):
 
     @staticmethod
     def error(refusal: Refusal) -> dict[str, Any]:
-        """See `Rendering`."""
         kind = "invalid_request_error" if refusal.status < 500 else "api_error"
         error = {"type": _ERRORS.get(refusal.status, kind), "message": str(refusal)}
         return {"type": "error", "error": error}
 
     def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
-        """See `Rendering`."""
         yield _event("message_start", message=self._message(choices, []))
         for _, step in steps:
             if step is not None:
@@ -85,15 +82,12 @@ class Messages(Rendering):
         yield _event("message_stop")
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """See `Rendering`."""
         return self._message(choices, [_content(block) for block in choices[0].blocks])
 
     def fail(self, refusal: Refusal) -> bytes:
-        """See `Rendering`."""
         return event(self.error(refusal), "error")
 
     def keep_alive(self, read: int, total: int) -> bytes:
-        """See `Rendering`."""
         return _event("ping")
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:

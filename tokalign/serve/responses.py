@@ -46,7 +46,6 @@ class Responses(Rendering):
 
     @staticmethod
     def translate(given: dict[str, Any]) -> dict[str, Any]:
-        """See `Rendering`."""
         body = dict(given)
         for name, remedy in _UNSERVED.items():
             if body.pop(name, None):
@@ -74,7 +73,6 @@ class Responses(Rendering):
         return body
 
     def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
-        """See `Rendering`."""
         response = self._response(choices, "in_progress", [])
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
@@ -111,7 +109,6 @@ class Responses(Rendering):
             yield self._event("response.output_item.done", output_index=at, item=item)
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """See `Rendering`."""
         (choice,) = choices
         status = "incomplete" if choice.reason == "length" else "completed"
         if texts := [i for i, block in enumerate(choice.blocks) if block.kind == "text"]:
@@ -121,7 +118,6 @@ class Responses(Rendering):
         return self._response(choices, status, output)
 
     def fail(self, refusal: Refusal) -> bytes:
-        """See `Rendering`."""
         error = {"code": "server_error", "message": str(refusal)}
         response = {**self._response([], "failed", []), "error": error}
         return self._event("response.failed", response=response)
