@@ -24,17 +24,13 @@ from tokalign.cli.command import (
 )
 from tokalign.cli.options import FIELD
 from tokalign.cli.output import note, progress, show, table
-from tokalign.errors import CorpusError, UsageError
+from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import POLISH, sample_text
-from tokalign.tables.dictionary import LANGUAGE
 from tokalign.train.options import MOST_SEED, Writing
 
 if TYPE_CHECKING:
     from tokalign.build.pipeline import BuildReport
-
-_SHOWN_PROBLEMS = 10
-
 
 _OTHERS = ("--draft", "--dictionary-only", "--alignment-only", "--from-model")
 _COUNTS = ("--dictionary-only", "--draft", "--pack", "--from-pack")
@@ -261,15 +257,21 @@ def command(
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
-    from tokalign.cli.build_plan import Plan, find_corpus, read_weights
+    from tokalign.cli.build_plan import (
+        Plan,
+        Problems,
+        check_language,
+        find_corpus,
+        read_weights,
+    )
 
-    report = _Problems()
+    report = Problems()
     if pack and given["max_bytes"] is None:
         given["max_bytes"] = PACK_BYTES
     given = {name: one for name, one in given.items() if one is not None}
     options = take(BackoffOptions, given)
     if not (alignment_only or from_pack):
-        language = _check_language(language, bundled=not files)
+        language = check_language(language, bundled=not files)
     plan = Plan(target=target, language=language or POLISH, output=output, options=options)
     if from_pack is not None:
         built = plan.build_from_pack(from_pack, progress)
@@ -316,53 +318,6 @@ def _show(built: BuildReport) -> None:
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")
     show(_as_json(built), lambda: _as_text(built))
-
-
-def _check_language(language: str | None, *, bundled: bool) -> str:
-    """The language that names the dictionary; that of the bundled corpus is known.
-
-    bundled: whether the corpus is the bundled one.
-    Raises: UsageError if the language of a corpus is not given, for a name that no file can have,
-        and for a language that the bundled corpus is not in: its table would replace a good one of
-        that language.
-    """
-    if language is None:
-        if bundled:
-            return POLISH
-        raise UsageError(
-            "a dictionary is named after the language of its corpus, and none was given; "
-            "say which it is with --language CODE, such as uk"
-        )
-    if not LANGUAGE.fullmatch(language):
-        raise UsageError(f"--language {language!r} cannot name a table; give a code such as pl")
-    if bundled and language != POLISH:
-        raise UsageError(
-            f"--language {language} needs a corpus in that language (the bundled one is Polish); "
-            "give FILEs; corpora/manifest.toml in the repository names public ones"
-        )
-    return language
-
-
-class _Problems:
-    """Reports the lines that are skipped: the first ten one by one, the rest as a number.
-
-    A corpus that is read twice reports each line twice; it is shown and counted once.
-    """
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str | None, int | None]] = set()
-
-    def __call__(self, problem: CorpusError) -> None:
-        where = (problem.path, problem.line)
-        if where not in self._seen and len(self._seen) < _SHOWN_PROBLEMS:
-            note(f"skipped {problem}")
-        self._seen.add(where)
-
-    def summarize(self) -> None:
-        """Say how many more lines were skipped than were shown."""
-        more = len(self._seen) - _SHOWN_PROBLEMS
-        if more > 0:
-            note(f"skipped {more} more lines that cannot be read")
 
 
 def _as_json(report: BuildReport) -> dict[str, Any]:

@@ -27,10 +27,11 @@ from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import Builder, BuildReport, build_pair, write_table
 from tokalign.build.sources import Source, find_sources
 from tokalign.cli.output import note, reading_stdin
-from tokalign.errors import UsageError
+from tokalign.errors import CorpusError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.storage import unwritable
+from tokalign.storage import POLISH, unwritable
 from tokalign.tables.bundle import Bundle, read_bundle
+from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import table_folder
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.options import Writing
@@ -193,6 +194,8 @@ class Plan:
         return built
 
 
+_SHOWN_PROBLEMS = 10
+
 _ROOM = "set TMPDIR to a folder with room for all of standard input"
 
 
@@ -243,3 +246,50 @@ def _stem(name: str) -> str:
     """The name of a corpus file without its suffixes."""
     folder, slash, file = name.rpartition("/")
     return folder + slash + file.split(".")[0]
+
+
+def check_language(language: str | None, *, bundled: bool) -> str:
+    """The language that names the dictionary; that of the bundled corpus is known.
+
+    bundled: whether the corpus is the bundled one.
+    Raises: UsageError if the language of a corpus is not given, for a name that no file can have,
+        and for a language that the bundled corpus is not in: its table would replace a good one of
+        that language.
+    """
+    if language is None:
+        if bundled:
+            return POLISH
+        raise UsageError(
+            "a dictionary is named after the language of its corpus, and none was given; "
+            "say which it is with --language CODE, such as uk"
+        )
+    if not LANGUAGE.fullmatch(language):
+        raise UsageError(f"--language {language!r} cannot name a table; give a code such as pl")
+    if bundled and language != POLISH:
+        raise UsageError(
+            f"--language {language} needs a corpus in that language (the bundled one is Polish); "
+            "give FILEs; corpora/manifest.toml in the repository names public ones"
+        )
+    return language
+
+
+class Problems:
+    """Reports the lines that are skipped: the first ten one by one, the rest as a number.
+
+    A corpus that is read twice reports each line twice; it is shown and counted once.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str | None, int | None]] = set()
+
+    def __call__(self, problem: CorpusError) -> None:
+        where = (problem.path, problem.line)
+        if where not in self._seen and len(self._seen) < _SHOWN_PROBLEMS:
+            note(f"skipped {problem}")
+        self._seen.add(where)
+
+    def summarize(self) -> None:
+        """Say how many more lines were skipped than were shown."""
+        more = len(self._seen) - _SHOWN_PROBLEMS
+        if more > 0:
+            note(f"skipped {more} more lines that cannot be read")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
     from tokalign.train.estimate import Estimate, ModelShape
     from tokalign.train.options import FitOptions, LabelOptions
-    from tokalign.train.run import Evaluation, Trained
+    from tokalign.train.run import Evaluation
 
 _WIDEST = 2_048
 _RANK, _SMALL, _CANDIDATES = 16, 500_000_000, 4_096
@@ -223,7 +223,15 @@ def command(
     )
     kind = "drafter" if draft is None else "draft"
     note(f"{kind} -> {output}; the labels stay in {workspace} for other runs")
-    result = {"target": target, **_as_json(trained, output, kind)}
+    result = {
+        "target": target,
+        kind: str(output),
+        "parameters": trained.parameters,
+        "positions": trained.positions,
+        "steps": trained.steps,
+        "stopped_early": trained.stopped_early,
+        "accepted_per_round": round(trained.best, 4),
+    }
     show(result, lambda: table(result.items()))
 
 
@@ -355,17 +363,6 @@ def _in_units(estimated: Estimate, parameters: int) -> dict[str, Any]:
         "rows_of_the_target": estimated.rows,
         "labelling_tflop": round(estimated.labelling_work / 1e12, 1),
         "training_tflop": round(estimated.training_work / 1e12, 1),
-    }
-
-
-def _as_json(trained: Trained, output: Path, kind: str) -> dict[str, Any]:
-    return {
-        kind: str(output),
-        "parameters": trained.parameters,
-        "positions": trained.positions,
-        "steps": trained.steps,
-        "stopped_early": trained.stopped_early,
-        "accepted_per_round": round(trained.best, 4),
     }
 
 
