@@ -9,8 +9,8 @@ It imports neither models nor mlx, so that the command line can parse its option
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import Field, dataclass, field, fields
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -252,10 +252,11 @@ class CacheOptions:
 def check_declared(options: Any) -> None:
     """Raises: UsageError for a field with a value that it cannot have, whatever the others are."""
     for one in fields(options):
-        _check(one.name, getattr(options, one.name), one.metadata)
+        _check(one, getattr(options, one.name))
 
 
-def _check(name: str, given: Any, said: Mapping[str, Any]) -> None:
+def _check(one: Field[Any], given: Any) -> None:
+    name, said = one.name, one.metadata
     if said.get("takes") in ("FILE", "FOLDER"):
         for file in several(given):
             if not isinstance(file, str | PathLike):
@@ -266,9 +267,12 @@ def _check(name: str, given: Any, said: Mapping[str, Any]) -> None:
         return
     elif "least" in said:
         require_integer(name, given, least=said["least"], most=said.get("most"))
-    elif said.get("several"):
-        require_texts(name, several(given))
-    elif said.get("takes"):
+    elif isinstance(one.default, bool):
+        if not isinstance(given, bool):
+            raise UsageError(f"{name} has to be True or False, not {shown(given)}")
+    elif said.get("several") and isinstance(given, Iterable) and not isinstance(given, str):
+        require_texts(name, given)
+    else:
         require_text(name, given)
 
 
