@@ -214,16 +214,6 @@ def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> N
         )
 
 
-def test_a_folder_with_other_files_is_refused_and_left_alone(
-    tmp_path: Path, corpus: Corpus
-) -> None:
-    (tmp_path / "workspace").mkdir()
-    (tmp_path / "workspace" / "thesis.txt").write_text("Rozdział pierwszy")
-    with pytest.raises(UsageError, match=r"no build has left.*--workspace"):
-        job_in(tmp_path, corpus)
-    assert [path.name for path in (tmp_path / "workspace").iterdir()] == ["thesis.txt"]
-
-
 def test_a_table_that_was_made_before_is_reported_where_it_is(
     tmp_path: Path, corpus: Corpus
 ) -> None:

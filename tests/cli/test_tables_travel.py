@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import run
 from fake_hub import Hub, serve_hub, write_snapshot
 from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
@@ -27,7 +28,7 @@ TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])
 DRAFT: Tokenizer[Any] = of_merges(b"abc ", [(b"b", b"c")])
 
 pytestmark = pytest.mark.slow
-"""Each command runs in a process of its own: the Hub's library reads its settings at import."""
+"""What asks the Hub runs in a process of its own: its library reads its settings at import."""
 
 
 WHOLE = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
@@ -133,22 +134,22 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
         (["pl.dictionary.tok", ""], 2, "'REPO': it is empty"),
     ],
 )
-def test_what_is_not_there_is_not_pushed(
-    world: World, names: list[str], code: int, said: str
+def test_what_is_not_there_is_not_pushed(names: list[str], code: int, said: str) -> None:
+    found = run("tables", "push", *names)
+    assert (found.code, found.err.splitlines()[-1].count(said)) == (code, 1)
+
+
+def test_a_local_folder_is_a_repository_too(
+    tmp_path: Path, dictionary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = world.run("tables", "push", *names)
-    assert (found.returncode, found.stderr.splitlines()[-1].count(said)) == (code, 1)
-
-
-def test_a_local_folder_is_a_repository_too(world: World, dictionary: Path) -> None:
-    model = world.folder / "model"
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
+    model = tmp_path / "model"
     model.mkdir()
-    pushed = world.run("tables", "push", dictionary, model, "--json")
-    told = json.loads(pushed.stdout)
+    told = run("tables", "push", dictionary, model, "--json").json
     assert told["files"][0]["path"] == "tokalign/pl.dictionary.tok"
     assert open_dictionary(TARGET, model_folder=model) is not None
-    told = json.loads(world.run("tables", "pull", model, "--json").stdout)
-    assert told["files"] == [str(world.tables / "pulled" / "model" / "pl.dictionary.tok")]
+    told = run("tables", "pull", model, "--json").json
+    assert told["files"] == [str(tmp_path / "tables" / "pulled" / "model" / "pl.dictionary.tok")]
 
 
 def test_tables_of_several_models_do_not_replace_each_other(world: World, dictionary: Path) -> None:
@@ -187,16 +188,15 @@ def damaged(data: bytes) -> bytes:
     return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
 
 
-def test_a_damaged_table_is_not_pushed(world: World, dictionary: Path) -> None:
+def test_a_damaged_table_is_not_pushed(tmp_path: Path, dictionary: Path) -> None:
+    (tmp_path / "model").mkdir()
     bad = dictionary.with_name("bad.dictionary.tok")
     bad.write_bytes(damaged(dictionary.read_bytes()))
-    refused = world.run("tables", "push", dictionary, bad, "someone/tables")
-    assert (refused.returncode, refused.stdout) == (3, "")
-    assert refused.stderr.startswith(f"tokalign: {bad} is damaged")
-    assert world.repositories["someone/tables"] == {}
+    refused = run("tables", "push", dictionary, bad, tmp_path / "model")
+    refused.is_refused(3, f"{bad} is damaged")
     misnamed = dictionary.rename(dictionary.with_name("pl.tok"))
-    refused = world.run("tables", "push", misnamed, "someone/tables")
-    assert (refused.returncode, ".dictionary.tok" in refused.stderr) == (2, True)
+    run("tables", "push", misnamed, tmp_path / "model").is_refused(2, ".dictionary.tok")
+    assert list((tmp_path / "model").iterdir()) == []
 
 
 def test_of_a_repository_with_a_damaged_table_nothing_is_kept(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from labelled import random_labels
 
-from tokalign.errors import BundleError, IncompatibleError, UsageError
+from tokalign.errors import BundleError, IncompatibleError
 from tokalign.train.labels import Batches, Labels, are_complete, open_labels, write_labels
 
 RECIPE = {"target": "a", "window": 8}
@@ -103,12 +103,6 @@ def test_damaged_labels_are_refused(tmp_path: Path, harm: Callable[[Path], None]
 def test_no_labels_are_no_labels(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no labels"):
         open_labels(tmp_path)
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x", "utf-8")
-    with pytest.raises(UsageError, match="cannot be written"):
-        list(write_labels(tmp_path / "file" / "labels", RECIPE, WINDOWS, label))
 
 
 VOCABULARY = 96

@@ -15,13 +15,13 @@ from polish import SENTENCES
 from random_models import write_model
 
 from tokalign.build.corpus import Corpus
-from tokalign.errors import BundleError, CorpusError, IncompatibleError, UsageError
+from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 from tokalign.train.fit import Course
 from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.options import FitOptions, Labelling, LabelOptions
+from tokalign.train.options import FitOptions, LabelOptions
 from tokalign.train.run import Evaluation, Trained, fit
 from tokalign.train.training import RecurrentLearner
 
@@ -191,18 +191,3 @@ def test_a_damaged_checkpoint_is_refused(
     checkpoint.write_bytes(harm(checkpoint.read_bytes()))
     with pytest.raises(BundleError, match="training starts again"):
         train(target, corpus, tmp_path)
-
-
-def test_labels_of_another_labelling_are_refused(
-    target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path
-) -> None:
-    other = replace(LABELS, labelling=Labelling(kind="text"))
-    with pytest.raises(IncompatibleError, match="labelling"):
-        label_corpus(target, corpus, uninterrupted / "workspace", other)
-
-
-def test_a_corpus_that_is_all_held_out_is_refused(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
-) -> None:
-    with pytest.raises(CorpusError, match="held out"):
-        label_corpus(target, corpus, tmp_path, replace(LABELS, held_out=10**6))

@@ -248,16 +248,17 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(
     tables = open_alignment(onto_bielik.target, onto_bielik.draft, otherwise=align)
     assert tables.merge_sites is not None
     accepted = proposed = rounds = empty = 0
+    statistics = Statistics()
     for text in SENTENCES:
-        kept, played, proposals = play(
-            "exact", onto_bielik, text, steps=2, alignment=tables, trees=trees
-        )
+        given = {"alignment": tables, "trees": trees, "statistics": statistics}
+        kept, played, proposals = play("exact", onto_bielik, text, steps=2, **given)
         accepted, rounds = accepted + kept, rounds + played
         proposed += sum(map(len, proposals))
         empty += sum(not proposal for proposal in proposals)
     assert accepted > 0.9 * proposed
     assert accepted > 1.7 * rounds
     assert empty < 0.15 * rounds
+    assert 0 < statistics.counts["healed"] <= statistics.counts["taken_back"] < 0.2 * rounds
 
 
 def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None:
