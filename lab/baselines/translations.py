@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from tokalign.runtime.decoder import Prompt
-from tokalign.runtime.decoder import make_translation as product_translation
+from tokalign.runtime.draft.neural import make_translation as product_translation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import Context

@@ -153,7 +153,8 @@ def _maker(
     """Makes the drafter of each text, whose first `given` ids are its prompt."""
     if model is None or not drafting.uses_model:
         return lambda _: make_drafter(drafting, None)
-    from tokalign.runtime.decoder import Prompt, make_model_drafter
+    from tokalign.runtime.decoder import Prompt
+    from tokalign.runtime.draft.neural import make_model_drafter
     from tokalign.runtime.mlx.draft_session import DraftModelSession
 
     pair, session = Pair(target, model.tokenizer), DraftModelSession(model.model)

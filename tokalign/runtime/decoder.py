@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
@@ -21,11 +21,10 @@ from tokalign.runtime.chat import (
     plain_text,
     with_bos,
 )
-from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft.neural import NeuralDrafter, make_model_drafter
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, DrafterSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
@@ -35,11 +34,8 @@ from tokalign.runtime.mlx.weights import load_weights, vocabulary_size
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
-from tokalign.runtime.translation.base import Pair, Translation
-from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
+from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import ChunkedText, DraftText
-from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -307,28 +303,6 @@ class Decoder:
         return self.sampler.draft_sampler(vocabulary_size(self.target.model))
 
 
-def make_model_drafter(
-    drafting: Drafting,
-    pair: Pair,
-    prompt: Prompt,
-    session: DraftModelSession,
-    sampler: Sampling | None = None,
-    *,
-    trees: bool = True,
-) -> NeuralDrafter:
-    """A draft model with its translation as a drafter for one request.
-
-    session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
-    alternatives beside its chain. Raises: as `make_translation`.
-    """
-    return NeuralDrafter(
-        session,
-        make_translation(drafting.translation, pair, prompt, drafting.alignment, sampler),
-        num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
-        alternatives=drafting.alternatives if trees else 0,
-    )
-
-
 def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[Id]:
     """The ids that end an output: those of the tokenizer and of the model's configuration.
 
@@ -358,27 +332,3 @@ def _token_named(tokenizer: Tokenizer[Id], name: str) -> Id:
         f"--extra-eos-token {name} is no single token of this tokenizer; give the spelling of a "
         "special token, or --stop TEXT to end before a text"
     )
-
-
-def make_translation(
-    name: str,
-    pair: Pair,
-    prompt: Prompt,
-    alignment: Callable[[], Alignment],
-    sampler: Sampling | None = None,
-) -> Translation:
-    """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
-
-    alignment: gives the pair's tables if the translation needs them.
-    sampler: draws the draft's ids; without one, and always in `context`, the draft takes its
-    most probable id.
-    """
-    kind, _, window = name.partition(":")
-    if kind == "none":
-        return same_tokenizer(pair, sampler)
-    if kind == "context":
-        return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
-    if kind == "intersection":
-        table = alignment().intersection
-        return token_intersection(pair, prompt.draft_text(pair), table, sampler)
-    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), sampler=sampler)

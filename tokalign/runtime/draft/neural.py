@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
-from tokalign.runtime.translation.base import Translated, Translation
+from tokalign.runtime.translation.base import Pair, Translated, Translation
+from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
+from tokalign.runtime.translation.exact import ExactTranslation
+from tokalign.tables.alignment import Alignment
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
+    from tokalign.runtime.decoder import Prompt
+    from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.mlx.sampling import Sampling
 
 _ACCEPTANCES = 160
 """Trials that an acceptance looks back on."""
@@ -183,3 +190,49 @@ class NeuralDrafter(ModelDrafter):
             alternatives=self.alternatives,
             learned=self._acceptance.probabilities,
         )
+
+
+def make_model_drafter(
+    drafting: Drafting,
+    pair: Pair,
+    prompt: Prompt,
+    session: DraftModelSession,
+    sampler: Sampling | None = None,
+    *,
+    trees: bool = True,
+) -> NeuralDrafter:
+    """A draft model with its translation as a drafter for one request.
+
+    session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
+    alternatives beside its chain. Raises: as `make_translation`.
+    """
+    return NeuralDrafter(
+        session,
+        make_translation(drafting.translation, pair, prompt, drafting.alignment, sampler),
+        num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
+        alternatives=drafting.alternatives if trees else 0,
+    )
+
+
+def make_translation(
+    name: str,
+    pair: Pair,
+    prompt: Prompt,
+    alignment: Callable[[], Alignment],
+    sampler: Sampling | None = None,
+) -> Translation:
+    """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
+
+    alignment: gives the pair's tables if the translation needs them.
+    sampler: draws the draft's ids; without one, and always in `context`, the draft takes its
+    most probable id.
+    """
+    kind, _, window = name.partition(":")
+    if kind == "none":
+        return same_tokenizer(pair, sampler)
+    if kind == "context":
+        return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
+    if kind == "intersection":
+        table = alignment().intersection
+        return token_intersection(pair, prompt.draft_text(pair), table, sampler)
+    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), sampler=sampler)
