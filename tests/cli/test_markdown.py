@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from polish import texts
 from rich.cells import cell_len
 
-from tokalign.cli.markdown import Markdown
-from tokalign.cli.wrapping import Wrapper
+from tokalign.cli.markdown import Markdown, Wrapper
 
 BOLD, ITALIC, BOTH, CODE, END = "\x1b[1m", "\x1b[3m", "\x1b[1;3m", "\x1b[36m", "\x1b[0m"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tokalign.cli.run_page import Run
+from tokalign.cli.page import Run
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Roles, TargetId, Vocabulary

@@ -26,7 +26,7 @@ from tokalign.cli.entries import (
     typing_hidden,
 )
 from tokalign.cli.generation import STYLES, PromptOptions, as_text, closing_line, legend, load
-from tokalign.cli.markdown import open_view
+from tokalign.cli.markdown import View, open_view
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
 from tokalign.cli.output import (
     asked,
@@ -39,7 +39,6 @@ from tokalign.cli.output import (
     write,
 )
 from tokalign.cli.settings import Settings
-from tokalign.cli.wrapping import View
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file

@@ -109,7 +109,7 @@ def command(
     if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
         note(why)
     if html is not None:
-        from tokalign.cli.run_page import Run, run_page
+        from tokalign.cli.page import Run, run_page
 
         vocabulary = decoder.target.tokenizer.vocabulary
         write_file(html, run_page(Run(generation.rounds, vocabulary, generation.summary())))

@@ -13,8 +13,18 @@ from saved_runs import rounds, run_of
 from trees import ids
 
 from tokalign.cli.generation import OUTCOMES
-from tokalign.cli.page import Html, details, figures, page, section, table, tag
-from tokalign.cli.run_page import Run, run_page, shown_tokens
+from tokalign.cli.page import (
+    Html,
+    Run,
+    details,
+    figures,
+    page,
+    run_page,
+    section,
+    shown_tokens,
+    table,
+    tag,
+)
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
