@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn, cast
 
 from mlx_lm.server import (
@@ -41,13 +42,19 @@ class _Number(NamedTuple):
     is_integer: bool = False
 
 
+def _as_set(setting: str) -> _Number:
+    """A field whose default is a setting, in the range of that."""
+    (one,) = (one for one in fields(Settings) if one.name == setting)
+    least, most = one.metadata["least"], one.metadata.get("most", UNLIMITED)
+    return _Number(setting, least, most, isinstance(one.default, int))
+
+
 _SAMPLING: Mapping[str, _Number] = {
-    "temperature": _Number("temp", 0),
-    "top_p": _Number("top_p", 0, 1),
-    "top_k": _Number("top_k", 0, is_integer=True),
-    "min_p": _Number("min_p", 0, 1),
-    "xtc_probability": _Number("xtc_probability", 0, 1),
-    "xtc_threshold": _Number("xtc_threshold", 0, 1),
+    "temperature": _as_set("temp"),
+    **{
+        name: _as_set(name)
+        for name in ("top_p", "top_k", "min_p", "xtc_probability", "xtc_threshold")
+    },
 }
 _PENALTIES: Mapping[str, _Number] = {
     "repetition_penalty": _Number(0.0, 0),
@@ -58,7 +65,7 @@ _PENALTIES: Mapping[str, _Number] = {
     "frequency_context_size": _Number(20, 0, is_integer=True),
 }
 _OTHERS: Mapping[str, _Number] = {
-    "max_tokens": _Number("max_tokens", 1, is_integer=True),
+    "max_tokens": _as_set("max_tokens"),
     "num_draft_tokens": _Number("num_draft_tokens", 0, is_integer=True),
     "top_logprobs": _Number(-1, -1, _MOST_TOP_LOGPROBS, is_integer=True),
     "seed": _Number(None, is_integer=True),
@@ -152,10 +159,10 @@ def arguments(body: Mapping[str, Any], settings: Settings) -> GenerationArgument
 
 
 def _numbers(
-    fields: Mapping[str, _Number], body: Mapping[str, Any], settings: Settings
+    asked: Mapping[str, _Number], body: Mapping[str, Any], settings: Settings
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, (default, least, most, is_integer) in fields.items():
+    for name, (default, least, most, is_integer) in asked.items():
         if isinstance(default, str):
             default = getattr(settings, default)
         value = found[name] = body.get(name, default)
