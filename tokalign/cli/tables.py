@@ -78,11 +78,8 @@ def pull(*, name: str) -> None:
     if asked.quiet:
         hide_progress()
     paths = pull_tables(name, note=note)
-    if asked.as_json:
-        print_json({"files": [str(path) for path in paths]})
-    else:
-        for path in paths:
-            echo(str(path))
+    names = [str(path) for path in paths]
+    show({"files": names}, lambda: "\n".join(map(one_line, names)))
 
 
 @command.command("push", cls=Command, params=[_FILES, _REPOSITORY, _FOLDER])

@@ -276,8 +276,8 @@ class Handler(BaseHTTPRequestHandler):
                 raise
             except Exception as error:
                 refusal = refusal_of(error)
-                if refusal.status >= 500:
-                    _LOG.error("%s", refusal, exc_info=None if error is refusal else error)
+                if refusal.status >= 500 and error is not refusal:
+                    _LOG.error("%s", refusal, exc_info=error)
                 self._refuse(refusal)
         except (ConnectionError, TimeoutError):
             self.close_connection = True  # nobody is there to read an answer
