@@ -35,18 +35,18 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair, Translation
-from tokalign.runtime.translation.exact import CoverSearch, ExactTranslation
+from tokalign.runtime.translation.exact import MOST_BACK, ExactTranslation
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 PUBLISHED = ("naive", "context:5", "intersection")
 PARTS = {
-    "exact, no healing": (CoverSearch(max_back=0), 0),
-    "exact, chain only": (CoverSearch(), 0),
-    "exact": (CoverSearch(), DEFAULT_ALTERNATIVES),
+    "exact, no healing": (0, 0),
+    "exact, chain only": (MOST_BACK, 0),
+    "exact": (MOST_BACK, DEFAULT_ALTERNATIVES),
 }
-"""The cover search of each row, and how many alternatives a tree has; 0 for a chain."""
+"""The most draft tokens taken back in each row, and the alternatives of a tree; 0 for a chain."""
 
 TREE = ", tree"
 """Ends the name of a published translation with a tree."""
@@ -76,12 +76,12 @@ class Ladder:
         statistics = Statistics()
         rounds, accepted = [0] * len(self.texts), [0] * len(self.texts)
         default = None, DEFAULT_ALTERNATIVES if name.endswith(TREE) else 0
-        search, alternatives = PARTS.get(name, default)
+        most_back, alternatives = PARTS.get(name, default)
         texts = track(self.texts, name, console=Console(stderr=True), transient=True)
         for number, ids in enumerate(texts):
             drafter = NeuralDrafter(
                 self.session,
-                self.translation(name.removesuffix(TREE), ids, search),
+                self.translation(name.removesuffix(TREE), ids, most_back),
                 num_draft_tokens=self.steps,
                 alternatives=alternatives,
             )
@@ -100,14 +100,14 @@ class Ladder:
             f"| {statistics.host_ms_per_round['p99']:.2f} |"
         )
 
-    def translation(
-        self, name: str, ids: Sequence[TargetId], search: CoverSearch | None
-    ) -> Translation:
-        """A translation for one text; `exact` if a cover search is given."""
+    def translation(self, name: str, ids: Sequence[TargetId], most_back: int | None) -> Translation:
+        """A translation for one text; `exact` if `most_back` is given."""
         prompt = Prompt(target=ids[: self.given])
-        if search is None:
+        if most_back is None:
             return make_translation(name, self.pair, prompt, lambda: self.alignment)
-        return ExactTranslation(self.pair, prompt.draft_text(self.pair), self.alignment, search)
+        return ExactTranslation(
+            self.pair, prompt.draft_text(self.pair), self.alignment, most_back=most_back
+        )
 
 
 @click.command()

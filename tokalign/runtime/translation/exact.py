@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
 from operator import attrgetter
@@ -52,23 +51,20 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoverSearch:
-    """How far to search.
+MOST_BACK = 2
+"""J, the most draft tokens taken back; a third one changed nothing."""
 
-    max_back: J, the most draft tokens taken back. 0 means no healing; a third one changed nothing.
-    width: how many draft tokens are listed at each position.
-    least_cover: covers of a lower probability are not translated, unless none above it begins with
-        a target token. At 0.015 half of them are left out, and 1 in 200 accepted tokens is lost.
-    """
+_LISTED = 32
+"""Draft tokens listed at each position."""
 
-    max_back: int = 2
-    width: int = 32
-    least_cover: float = 0.015
+_LEAST_OF_CHAIN, _LEAST_DRAWN, _LEAST_OF_TREE = 0.015, 0.003, 0.002
+"""Less probable covers are not translated, unless none above them begins with a target token.
 
-
-FOR_SAMPLING = CoverSearch(least_cover=0.003)
-"""Where ids are drawn, unlikely ones come up as well, and there are many of them."""
+At 0.015 half of them are left out, and 1 in 200 accepted tokens of a chain is lost. Where ids are
+drawn, unlikely ones come up as well. For a tree more are translated, while its first pass runs.
+Many covers may begin with one target token: a number after a space is hundreds of Llama's tokens,
+each of which begins with one of ten digits.
+"""
 
 Cover: TypeAlias = tuple[float, int, DraftId]
 """Log-probability (given the text without its last J tokens), how many tokens it takes back, the
@@ -80,7 +76,7 @@ class CandidateCovers:
 
     lists: element j says what may follow with j tokens taken back. At j = 0 the whole vocabulary
         may, listed or not.
-    least: `CoverSearch.least_cover`. absorbs: whether the target has ruled out that these bytes
+    least: see `_LEAST_OF_CHAIN`. absorbs: whether the target has ruled out that these bytes
         follow; such covers are masked.
 
     mass: for each next target token found so far, the summed probability of its covers.
@@ -189,18 +185,11 @@ class CandidateCovers:
         return {token: log(probability) for token, probability in self.mass.items()}
 
 
-_LEAST_COVER = 0.002
-"""For a tree less likely covers are translated than for a chain, while its first pass runs.
-
-Many covers may begin with one target token: a number after a space is hundreds of Llama's tokens,
-each of which begins with one of ten digits.
-"""
-
-
 class ExactTranslation:
     """Drafts canonically, heals the boundary, masks merge sites, translates incrementally.
 
-    sampler: how the draft's ids are chosen; None takes the argmax.
+    sampler: how the draft's ids are chosen; None takes the argmax. most_back: draft tokens taken
+    back at most; 0 means no healing.
     """
 
     def __init__(
@@ -208,11 +197,12 @@ class ExactTranslation:
         pair: Pair,
         text: DraftText,
         alignment: Alignment,
-        search: CoverSearch | None = None,
         sampler: Sampling | None = None,
+        *,
+        most_back: int = MOST_BACK,
     ) -> None:
         self._pair, self._text, self._alignment = pair, text, alignment
-        self._search = search or (CoverSearch() if sampler is None else FOR_SAMPLING)
+        self._most_back = most_back
         self._sampler, self._target_ids = sampler, len(pair.target.vocabulary)
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
@@ -233,14 +223,13 @@ class ExactTranslation:
         rows = session.start_shortlists(ids, len(pending) - 1)
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
-        lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
+        lists = rows.among([extending(data) for data in pending[1:]], _LISTED)
         grows = can_grow(session, self._sampler, alternatives)
         self._boundary.follow(committed)
         self._translator.pending = pending
         noise = self._start_noise(context, session)
-        least = self._search.least_cover
-        if grows:
-            least = min(least, _LEAST_COVER)
+        least = _LEAST_OF_CHAIN if self._sampler is None else _LEAST_DRAWN
+        least = _LEAST_OF_TREE if grows else least
         covers = CandidateCovers(lists.read(), least, self._translator, self._boundary.absorbs)
         greedy = self._sampler is None
         covers.look(enough=WIDTH if grows and greedy else None)
@@ -310,7 +299,7 @@ class ExactTranslation:
         """
         tokens, segment = self._pair.draft.vocabulary.tokens, self._text.segment
         pending, tail = [b""], b""
-        most = min(self._search.max_back, len(self._text.ids) - 1)
+        most = min(self._most_back, len(self._text.ids) - 1)
         # By piece: `stable` would be finer, but costs 60 µs, and no more was accepted with it.
         unstable = segment.ids[max(segment.settled, len(segment.ids) - most) :]
         while unstable:
