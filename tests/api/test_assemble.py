@@ -254,6 +254,9 @@ def test_options_that_cannot_be_honoured_are_refused_at_once(wrong: dict[str, An
 def test_a_method_without_what_it_needs_is_refused(files: Files) -> None:
     with pytest.raises(UsageError, match="--draft NAME"):
         load_decoder("no/such-model", None, DraftingOptions(method="draft"))
+    for name in ("dictionary", "alignment"):  # before the model is looked for
+        with pytest.raises(MissingAssetError, match=r"nowhere\.tok"):
+            load_decoder("no/such-model", None, DraftingOptions(**{name: "nowhere.tok"}))  # type: ignore[arg-type]
     with pytest.raises(MissingAssetError, match="tokalign build"):
         load_decoder(str(files.bare), None, DraftingOptions(method="dictionary"))
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokalign.api.choosing import choose_drafting
+from tokalign.api.choosing import choose_drafting, fail_early
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
-from tokalign.runtime.methods import AUTO, choose_method
+from tokalign.runtime.methods import AUTO
 from tokalign.runtime.options import CacheOptions, DraftingOptions
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.spec import Level
@@ -112,9 +112,7 @@ def load_decoder(
     before_costs: as in `assemble`.
     Raises: as `load_models` and `assemble`.
     """
-    choose_method(
-        options.method, draft=draft is not None, dictionary=True, drafter=True
-    )  # fail before loading
+    fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
     ours, *theirs = load_models(
         [target, *([] if draft is None else [draft])],

@@ -15,14 +15,27 @@ from typing import Any
 
 from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.methods import AUTO, choose_method, choose_translation
-from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.options import DraftingOptions, several
 from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
+from tokalign.tables.bundle import read_header
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import Note, no_note
 from tokalign.tables.opening import open_alignment, open_dictionary, open_logit_rows
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+
+def fail_early(options: DraftingOptions, *, with_model: bool) -> None:
+    """Raise what is known to fail before any model is loaded, which may take minutes.
+
+    with_model: whether there is a draft model.
+    Raises: UsageError for a method without what it needs; BundleError or MissingAssetError for a
+    file that is no table.
+    """
+    choose_method(options.method, draft=with_model, dictionary=True, drafter=True)
+    for file in (*options.dictionaries, *several(options.alignment)):
+        read_header(Path(file))
 
 
 def choose_drafting(

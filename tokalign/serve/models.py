@@ -13,6 +13,7 @@ from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.server import ModelDescription, ModelProvider
 
 from tokalign.api.assemble import assemble, choose_dtype, keep_loaded
+from tokalign.api.choosing import fail_early
 from tokalign.errors import CacheError, MissingAssetError
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop
@@ -107,6 +108,7 @@ class Models(ModelProvider):  # type: ignore[misc]
         found = resolve_model(model_path)
         note(found.description)
         drafts = None if draft_model_path is None else resolve_model(draft_model_path)
+        fail_early(settings.drafting, with_model=drafts is not None)
         try:
             super()._load(str(found.folder), adapter_path, None)
         except (FileNotFoundError, ValueError) as error:
