@@ -30,6 +30,7 @@ def test_bytes_of_an_encoding_are_the_bytes_of_the_text(
     if tokenizer.spec.by_characters:  # the library takes the mark itself for a space, too
         composed = composed.replace(SPACE_MARK, " ")
     assert tokenizer.text_bytes(text) == prefix + composed.encode()
+    assert tokenizer.decode(ids) == composed
 
 
 @given(text=texts)

@@ -1,8 +1,9 @@
-"""Encoding in batches equals encoding one by one, whatever was met before."""
+"""Encoding in batches equals encoding one by one, whatever was met before; lists of words."""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import texts
 
+from tokalign.build.corpus import Corpus
 from tokalign.build.counting.windows import IdSpace
 from tokalign.build.counting.word_encoder import WordEncoder, words_stand_alone
+from tokalign.build.counting.word_list import WordList, find_words
 from tokalign.tokenizer.bpe.pretokenizer import WordSplitter
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
@@ -54,3 +57,36 @@ def test_which_tokenizers_can_encode_word_by_word(tokenizer: Tokenizer[Any]) -> 
     assert words_stand_alone(WordSplitter())
     for pattern in (r"\p{L}+(?: \p{L}+)*", r"(?<=[a-ż]) \w+|\w+"):
         assert not words_stand_alone(LibrarySplitter(byte_level(pattern)))
+
+
+def test_the_most_frequent_words_are_found_and_numbered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of texts with weights; a word counts once or more, and one of 65 characters never."""
+    monkeypatch.setattr("tokalign.build.counting.word_list.MAX_WORDS", 4)
+    longest, too_long = "\n" + 63 * "a", "\n" + 64 * "b"
+    for name, text in {
+        "a.txt": "Ala ma kota\nAla ma psa\nAla",
+        "b.txt": "Ala ma kota\nEwa ma kota\n" + 2 * (longest + too_long)[1:] + 3 * "\nraz dwa",
+        "c.txt": 3 * (longest + too_long),
+    }.items():
+        (tmp_path / name).write_text(text)
+
+    def found(*names: str, **weights: float) -> list[str]:
+        named = {f"{name}.txt": weight for name, weight in weights.items()}
+        return list(
+            find_words(Corpus([tmp_path / f"{n}.txt" for n in names], weights=named)).vocabulary
+        )
+
+    assert found("a") == ["\nAla", " kota", " ma", " psa"]
+    assert found("a", "b", b=0.4) == ["\nAla", "\nraz", " kota", " ma"]
+    assert found("c", c=0.5) == [longest]
+    assert found("c", c=0.3) == []
+
+    words = WordList(["\nAla", " kota", " ma"])
+    gap = words.space.gap
+    assert words.encode(["Ala ma psa", "Ala", "Ewa ma kota"]).tolist() == [
+        *(0, 2, gap, gap),
+        *(0, gap),
+        *(gap, 2, 1, gap),
+    ]

@@ -82,6 +82,9 @@ few_bytes = st.lists(st.sampled_from([0, 97, 254, 255]), max_size=4).map(bytes)
 def test_ranges_are_what_comparing_every_token_gives(tokens: list[bytes], prefix: bytes) -> None:
     order = TokenOrder.of(tokens, (i for i, token in enumerate(tokens) if token))
     ids = {i for i, token in enumerate(tokens) if token}
+    at = order.find(prefix)
+    same = (i for i in ids if tokens[i] == prefix)
+    assert (None if at is None else order.ids[at]) == min(same, default=None)
     first, last = order.starting_with(prefix)
     assert set(order.ids[first:last]) == {i for i in ids if tokens[i].startswith(prefix)}
     first, last = order.extending(prefix)
