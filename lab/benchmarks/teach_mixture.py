@@ -25,7 +25,7 @@ from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from tokalign.api.assemble import load_models
-from tokalign.cli.bench_options import read_texts
+from tokalign.cli.texts import read_texts
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.train.teaching import _copy, _freeze_ends, _number_format
 
