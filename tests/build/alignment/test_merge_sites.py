@@ -11,8 +11,7 @@ from polish import SENTENCES
 from small_tables import bundle_of
 from small_tokenizers import random_merges
 
-from tokalign.build.alignment.followers import Derivations
-from tokalign.build.alignment.merge_sites import SiteSearch, find_merge_sites
+from tokalign.build.alignment.merge_sites import find_merge_sites
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.bpe.absorption import MIN_FANOUT, Absorption
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -37,49 +36,13 @@ def test_sites_are_the_shortest_prefixes_that_are_absorbed(seed: int) -> None:
     draw, found = Random(seed), 0
     for _ in range(40):
         tokenizer = random_merges(draw)
-        absorption, search = Absorption(tokenizer.bpe), SiteSearch(tokenizer, more_than=0)
+        absorption, sites = Absorption(tokenizer.bpe), find_merge_sites(tokenizer, more_than=0)
         every = prefixes(tokenizer)
-        for tokens, signature in search.groups():
-            sites = [search.text(node) for node in search.sites(signature)]
-            for token in tokens.tolist():
-                absorbed = [p for p in every if absorption.within_piece(token, p)]
-                assert sites == [p for p in absorbed if p[:-1] not in absorbed]
-            found += len(sites)
+        for token in filter(tokenizer.bpe.validity.reachable, tokenizer.bpe.order.ids):
+            absorbed = [p for p in every if absorption.within_piece(token, p)]
+            assert sites.after(token) == [p for p in absorbed if p[:-1] not in absorbed]
+            found += len(sites.after(token))
     assert found > 100
-
-
-@pytest.mark.slow
-def test_derivations_of_all_tokens_at_once_are_those_of_each(tokenizer: Tokenizer[Any]) -> None:
-    bpe, found = tokenizer.bpe, Derivations.of(tokenizer)
-    for token in Random(3).sample(bpe.order.ids, 500):
-        derived = bpe.validity.derivation(token)
-        halves = derived.last_pair or (-1, -1)
-        assert found.reachable[token] == bpe.validity.reachable(token)
-        assert (found.left[token], found.right[token]) == halves
-        assert (found.last_rank[token], found.max_rank[token]) == (
-            derived.last_rank,
-            derived.max_rank,
-        )
-
-
-@pytest.mark.slow
-def test_validity_of_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> None:
-    compare_validity(tokenizer, pairs=2_000)
-
-
-@pytest.mark.long
-def test_validity_of_very_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> None:
-    compare_validity(tokenizer, pairs=30_000)
-
-
-def compare_validity(tokenizer: Tokenizer[Any], *, pairs: int) -> None:
-    found, bpe, draw = Derivations.of(tokenizer), tokenizer.bpe, np.random.default_rng(4)
-    tokens = np.flatnonzero(found.reachable)
-    left, right = draw.choice(tokens, (2, pairs))
-    valid = found.stay_apart(left, right, but_for_whole=False)
-    assert 0 < valid.sum() < len(valid)
-    for a, b, expected in zip(left.tolist(), right.tolist(), valid.tolist(), strict=True):
-        assert bpe.validity.may_follow(a, b) == expected
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@ merges across a boundary.
 
 `alignment_bundle.py` builds all of it as a bundle; read it first.
 
-    merge_sites.py      bytes that the target would merge into a token; it asks followers.py which
-                        tokens may follow which, and how tokens are merged;
-                        it holds the vocabulary as a tree of prefixes
+    merge_sites.py      bytes that the target would merge into a token
     fit.py              how often all this matters in a text; recorded in the bundle
 """
