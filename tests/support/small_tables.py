@@ -108,7 +108,8 @@ def counted(
         windows = np.lib.stride_tricks.sliding_window_view(np.array(text, dtype=np.uint16), n)
         ids, counts = np.unique(windows, axis=0, return_counts=True)
         orders.append(TokenNgrams(ids, counts))
-    return make_table(grow_tree(orders), vocabulary_size=vocabulary_size, max_bytes=max_bytes)
+    levels = grow_tree(orders)
+    return make_table(levels, vocabulary_size=vocabulary_size, max_bytes=max_bytes)[0]
 
 
 def write_alignment(path: Path, draft: Tokenizer[Any], target: Tokenizer[Any]) -> Path:

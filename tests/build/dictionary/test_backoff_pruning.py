@@ -201,7 +201,7 @@ def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
         return
     smoothed, _ = smooth(levels)
     likely = [in_other_text(values, USUAL) for values in smoothed]
-    entries = find_candidates(levels, 0.05).best(room)
+    entries = find_candidates(levels, smooth(levels), 0.05).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}
     above: dict[tuple[int, int], float] = {}
@@ -247,7 +247,7 @@ def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[in
     levels = grow_tree(as_orders(counted(text * 3)))
     if len(levels) < 2:
         return
-    candidates = find_candidates(levels, 0.1)
+    candidates = find_candidates(levels, smooth(levels), 0.1)
     full, pruned = candidates.best(10**6), candidates.best(5)
     for every, some in zip(full, pruned, strict=True):
         if some.rank:  # a context that is met more often may have more alternatives
@@ -261,7 +261,10 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
-    pairs = {rows_of(levels, 2)[node] for node in find_candidates(levels, 0.1).best(4)[1].nodes}
+    pairs = {
+        rows_of(levels, 2)[node]
+        for node in find_candidates(levels, smooth(levels), 0.1).best(4)[1].nodes
+    }
     assert (4, 1) in pairs
     assert (3, 1) not in pairs
 
@@ -271,7 +274,7 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     rng = np.random.default_rng(3)
     text = [rng.zipf(1.5, 40).clip(0, 300).tolist() for _ in range(1500)]
     levels = grow_tree(as_orders(counted(text, 2)))
-    table = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
+    table, _ = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
     taken = sum(map(len, table.to_sections().values()))
     assert taken <= max(max_bytes, 64)
     if 1_000 < max_bytes < 100_000:
@@ -281,7 +284,7 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
 def test_equal_ngrams_give_equal_tables() -> None:
     text = [[1, 2, 3, 1, 2, 4]] * 9
     made = [
-        make_table(grow_tree(as_orders(counted(text))), vocabulary_size=10, max_bytes=1000)
+        make_table(grow_tree(as_orders(counted(text))), vocabulary_size=10, max_bytes=1000)[0]
         for _ in range(2)
     ]
     assert made[0].to_sections() == made[1].to_sections()

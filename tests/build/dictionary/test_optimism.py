@@ -26,7 +26,7 @@ def test_answers_are_those_that_are_left_when_each_occurrence_is_taken_away(
     levels = grow_tree(as_orders(counted(text)))
     rows = [rows_of(levels, order) for order in range(1, len(levels) + 1)]
     at = {row: i for some in rows for i, row in enumerate(some)}
-    candidates = find_candidates(levels, 0.05)
+    candidates = find_candidates(levels, smooth(levels), 0.05)
     smoothed, weights = smooth(levels)
     stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
     for some in candidates.best(room):
@@ -80,7 +80,7 @@ def test_a_table_says_how_often_it_is_right_in_text_that_was_not_counted(spread:
     levels = grow_tree(as_orders(counted(text[:1200], 2)))
 
     def measured(optimism: list[float] | None) -> tuple[float, int]:
-        table = make_table(levels, vocabulary_size=400, max_bytes=200_000, optimism=optimism)
+        table, _ = make_table(levels, vocabulary_size=400, max_bytes=200_000, optimism=optimism)
         found = [
             (answer, line[end])
             for line in text[1200:]
@@ -100,6 +100,6 @@ def test_a_table_says_how_often_it_is_right_in_text_that_was_not_counted(spread:
 
 def test_without_evidence_a_table_is_as_optimistic_as_usual() -> None:
     few = grow_tree(as_orders(counted([[1, 2, 3]] * 2)))
-    found = measure_optimism(few, vocabulary_size=10, max_bytes=1000)
+    found = measure_optimism(few, smooth(few), 100)
     assert found == pytest.approx([USUAL] * (len(few) - 1), abs=0.1)
-    assert measure_optimism(few[:1], vocabulary_size=10, max_bytes=1000) == []
+    assert measure_optimism(few[:1], smooth(few[:1]), 100) == []

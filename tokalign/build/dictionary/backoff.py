@@ -92,18 +92,18 @@ class Candidates:
 
 def find_candidates(
     levels: Sequence[Level],
+    smoothed: Smoothed,
     p_min: float,
     optimism: Sequence[float] | None = None,
-    smoothed: Smoothed | None = None,
 ) -> Candidates:
     """What could be stored after each context of these n-grams.
 
-    optimism: of contexts by length, from 1 on (`optimism.py`); `USUAL` by default.
-    smoothed: from `smooth`, if that has been done.
+    smoothed: from `smooth`. optimism: of contexts by length, from 1 on (`optimism.py`); `USUAL` by
+    default.
     """
     if len(levels) < 2:
         return Candidates(predictions=[[]], contexts=Contexts.that_gain(levels, []))
-    likely, weights = smoothed or smooth(levels)
+    likely, weights = smoothed
     lowered = [0.0, *([USUAL] * (len(levels) - 1) if optimism is None else optimism)]
     probabilities = [
         in_other_text(values, less) for values, less in zip(likely, lowered, strict=True)
@@ -120,25 +120,17 @@ def find_candidates(
 
 
 def measure_optimism(
-    levels: Sequence[Level],
-    *,
-    vocabulary_size: int,
-    max_bytes: int,
-    p_min: float = P_MIN,
-    smoothed: Smoothed | None = None,
+    levels: Sequence[Level], smoothed: Smoothed, entries: int, *, p_min: float = P_MIN
 ) -> list[float]:
-    """The optimism of a table of this size, by length of context: see `optimism.py`.
+    """The optimism of a table of so many entries, by length of context: see `optimism.py`.
 
     It is that of the contexts which such a table would have if it was `USUAL`.
-    smoothed: from `smooth`, if that has been done.
     """
     if len(levels) < 2:
         return []
-    smoothed = smoothed or smooth(levels)
-    candidates = find_candidates(levels, p_min, smoothed=smoothed)
-    room = entries_within(max_bytes, id_width=_width(vocabulary_size))
+    candidates = find_candidates(levels, smoothed, p_min)
     stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
-    for some in candidates.best(room):
+    for some in candidates.best(entries):
         stored[some.length - 1][some.nodes] = True
     answers = leave_one_out(levels, smoothed, candidates.predictions, stored)
     return [optimism_of(some) for some in answers]
@@ -151,26 +143,19 @@ def make_table(
     max_bytes: int,
     p_min: float = P_MIN,
     optimism: Sequence[float] | None = None,
-    smoothed: Smoothed | None = None,
-) -> BackoffTable:
+) -> tuple[BackoffTable, Sequence[float]]:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
-    levels: from `grow_tree`. p_min: see `P_MIN`. optimism: by default measured. smoothed: from
-    `smooth`, if that has been done.
-    Cost: about 4 µs and 80 bytes per n-gram, and 4 µs per entry; half as much again to measure.
+    levels: from `grow_tree`. p_min: see `P_MIN`. optimism: by default measured.
+    Returns: the table, and the optimism.
+    Cost: about 6 µs and 80 bytes per n-gram, and 4 µs per entry.
     """
-    smoothed = smoothed or smooth(levels)
+    smoothed, width = smooth(levels), _width(vocabulary_size)
+    room = entries_within(max_bytes, id_width=width)
     if optimism is None:
-        optimism = measure_optimism(
-            levels,
-            vocabulary_size=vocabulary_size,
-            max_bytes=max_bytes,
-            p_min=p_min,
-            smoothed=smoothed,
-        )
-    candidates = find_candidates(levels, p_min, optimism, smoothed)
-    width = _width(vocabulary_size)
-    entries = candidates.best(entries_within(max_bytes, id_width=width))
+        optimism = measure_optimism(levels, smoothed, room, p_min=p_min)
+    candidates = find_candidates(levels, smoothed, p_min, optimism)
+    entries = candidates.best(room)
     # There are far fewer different predictions than there may be: room for more entries.
     used = len(number_predictions(*_answers(entries)).ids)
     for margin in _MARGINS:
@@ -179,7 +164,7 @@ def make_table(
         if len(number_predictions(*_answers(more)).ids) <= different:
             entries = more
             break
-    return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min)
+    return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min), optimism
 
 
 def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> Entries:

@@ -11,8 +11,8 @@ from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.workers import MEMORY
-from tokalign.build.dictionary.backoff import P_MIN, make_table, measure_optimism
-from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, Level, grow_tree, smooth
+from tokalign.build.dictionary.backoff import P_MIN, make_table
+from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, Level, grow_tree
 from tokalign.build.dictionary.pruning import ROW_COST
 from tokalign.errors import UsageError, require_number
 from tokalign.tables.backoff import KIND as BACKOFF
@@ -96,17 +96,11 @@ def backoff_bundle(
             f"give at least {options.max_bytes - room + 10_000}"
         )
     with stage(1, "Choosing contexts") as advance:
-        size, p_min, smoothed = len(target.vocabulary), options.p_min, smooth(levels)
-        optimism = measure_optimism(
-            levels, vocabulary_size=size, max_bytes=room, p_min=p_min, smoothed=smoothed
-        )
-        table = make_table(
+        table, optimism = make_table(
             levels,
-            vocabulary_size=size,
+            vocabulary_size=len(target.vocabulary),
             max_bytes=room,
-            p_min=p_min,
-            optimism=optimism,
-            smoothed=smoothed,
+            p_min=options.p_min,
         )
         advance(1)
     return replace(
