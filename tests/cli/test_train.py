@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command_lines import Ended
 from command_lines import run as tokalign
+from killed_runs import files
 from polish import SENTENCES
 from random_models import write_model
 
@@ -42,10 +43,6 @@ def arguments(target: Path, corpus: Path, output: Path, *more: str) -> list[str]
 
 def run(target: Path, corpus: Path, output: Path, *more: str) -> Ended:
     return tokalign("train", *arguments(target, corpus, output, *more))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +86,7 @@ def test_a_killed_process_is_resumed_by_the_same_command(
     assert process.returncode == -signal.SIGKILL
     assert list((tmp_path / "drafter").iterdir()) == []
     assert run(target, corpus, tmp_path / "drafter").code == 0
-    assert contents(tmp_path / "drafter") == contents(trained[0])
+    assert files(tmp_path / "drafter") == files(trained[0])
 
 
 def test_other_labels_in_the_workspace_are_refused(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killed_runs import files
 from labelled import random_labels
 
 from tokalign.errors import BundleError, IncompatibleError
@@ -33,10 +34,6 @@ def whole(folder: Path) -> Path:
     return folder
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     found = open_labels(whole(tmp_path))
     expected = [label(number, number) for number in WINDOWS]
@@ -51,7 +48,7 @@ def test_killed_and_resumed_is_the_same(tmp_path: Path, windows: int) -> None:
     part.close()
     (tmp_path / "a" / "hidden.f16").open("ab").write(b"half a row")
     assert not are_complete(tmp_path / "a", RECIPE)
-    assert contents(whole(tmp_path / "a")) == contents(whole(tmp_path / "b"))
+    assert files(whole(tmp_path / "a")) == files(whole(tmp_path / "b"))
     assert are_complete(tmp_path / "a", RECIPE)
 
 
