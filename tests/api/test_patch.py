@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ ours.stream_generate = counting
 """
 
 
+MAIN = "from mlx_lm.generate import main; main()"
+GENERATE = ("--model", str(DEMO / "target"), "--prompt", "Wisła jest", "--max-tokens", "24")
+GENERATE += ("--verbose", "False", "--ignore-chat-template")
+DRAFT = ("--draft-model", str(DEMO / "draft"))
+
+
+@cache
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
@@ -48,23 +56,13 @@ def test_an_option_that_there_is_not_is_refused_at_once() -> None:
 
 @pytest.mark.slow
 def test_mlx_lms_command_line_drafts_across_tokenizers() -> None:
-    generate = (
-        *("--model", str(DEMO / "target"), "--prompt", "Wisła jest", "--max-tokens", "24"),
-        *("--verbose", "False", "--ignore-chat-template"),
-    )
-    main = "from mlx_lm.generate import main; main()"
-    plain = run(main, *generate)
-    draft = ("--draft-model", str(DEMO / "draft"))
-    drafted = run(
-        f"{_COUNTED}{_PATCHED}{main}\nimport sys; print(sum(made), len(made), file=sys.stderr)",
-        *generate,
-        *draft,
-    )
-    assert drafted.stdout == plain.stdout
+    told = "import sys; print(sum(made), len(made), file=sys.stderr)"
+    drafted = run(f"{_COUNTED}{_PATCHED}{MAIN}\n{told}", *GENERATE, *DRAFT)
+    assert drafted.stdout == run(MAIN, *GENERATE).stdout
     accepted, tokens = map(int, drafted.stderr.split()[-2:])
     assert 0 < accepted < tokens
     with pytest.raises(subprocess.CalledProcessError):
-        run(main, *generate, *draft)  # alone, mlx-lm refuses the pair
+        run(MAIN, *GENERATE, *DRAFT)  # alone, mlx-lm refuses the pair
 
 
 _FAILING = """
@@ -87,21 +85,15 @@ tokalign.patch_mlx_lm({options})
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["failing", "failing_late"])
 def test_what_tokalign_cannot_generate_mlx_lm_generates_as_before(name: str) -> None:
-    generate = (
-        *("--model", str(DEMO / "target"), "--prompt", "Wisła jest", "--max-tokens", "12"),
-        *("--verbose", "False", "--ignore-chat-template"),
-    )
-    main = "from mlx_lm.generate import main; main()"
-    program = _FAILING.format(name=name, options="", error="IncompatibleError") + main
-    plain = run(main, *generate)
+    program = _FAILING.format(name=name, options="", error="IncompatibleError") + MAIN
     # A draft model that mlx-lm would have refused is left out.
-    for draft in ((), ("--draft-model", str(DEMO / "draft"))):
-        patched = run(program, *generate, *draft)
-        assert patched.stdout == plain.stdout
+    for draft in ((), DRAFT):
+        patched = run(program, *GENERATE, *draft)
+        assert patched.stdout == run(MAIN, *GENERATE).stdout
         assert patched.stderr.count("no way here") == 1
-    wrong = _FAILING.format(name=name, options="method='copy'", error="UsageError") + main
+    wrong = _FAILING.format(name=name, options="method='copy'", error="UsageError") + MAIN
     with pytest.raises(subprocess.CalledProcessError):
-        run(wrong, *generate)  # an option of tokalign's is the caller's own mistake
+        run(wrong, *GENERATE)  # an option of tokalign's is the caller's own mistake
 
 
 @contextmanager

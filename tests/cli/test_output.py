@@ -11,6 +11,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from command_lines import run
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import write_model
@@ -107,10 +108,7 @@ def test_a_models_text_is_escaped_on_a_terminal_and_exact_in_a_pipe(tmp_path: Pa
     piped = subprocess.run(
         [sys.executable, "-m", "tokalign", *arguments], capture_output=True, check=True
     ).stdout.decode()
-    exact = subprocess.run(
-        [sys.executable, "-m", "tokalign", *arguments, "--json"], capture_output=True, check=True
-    ).stdout
-    assert piped == json.loads(exact)["text"] + "\n"
+    assert piped == run(*arguments, "--json").json["text"] + "\n"
     assert drives_a_terminal(piped)
     code, shown = on_a_terminal(arguments)
     assert code == 0

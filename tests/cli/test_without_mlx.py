@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import DEMO
 
 WITHOUT_MLX = """
 import sys
@@ -51,10 +52,10 @@ def test_a_command_that_runs_models_says_what_to_install(line: str, text: Path) 
 
 @pytest.mark.slow
 def test_commands_that_only_read_texts_work(text: Path) -> None:
-    pair = ("--draft", "llama3.2", "--target", "bielik")
+    pair = ("--draft", DEMO / "draft", "--target", DEMO / "target")
     for arguments in (
         ("check", *pair, text, "--json"),
-        ("bench", "--method", "copy", "--target", "bielik", "--text", text, "--json"),
+        ("bench", "--method", "copy", *pair[2:], "--text", text, "--json"),
     ):
         result = run(*arguments)
         assert result.returncode == 0, result.stderr
