@@ -55,6 +55,7 @@ def command(
     sample text.
     """
     from tokalign.build.corpus import Corpus
+    from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.runtime.cost.curve import ASSUMED_DRAFT, PUBLISHED, read_curve
@@ -72,7 +73,7 @@ def command(
         note(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
     lines = list(_lines(Corpus([path], field=field).lines()))
     tables = open_dictionary(theirs.tokenizer, note=note)
-    saving = measure_dictionaries(theirs.tokenizer, lines, tables)
+    saving = measure_dictionaries(theirs.tokenizer, lines, tables, dictionary_of_lines)
     fingerprint = "" if ours is None else ours.tokenizer.fingerprint
     curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, fingerprint)
     unmeasured = _NOT_MEASURED.format("" if ours is None else " --draft DRAFT")

@@ -8,19 +8,14 @@ domain, before any table of it exists. It is a lower bound: more text makes a be
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
-from tokalign.build.corpus import Corpus
-from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Verdict
 from tokalign.runtime.statistics import Statistics
-from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -110,9 +105,12 @@ class DictionarySaving:
 
 
 def measure_dictionaries(
-    target: Tokenizer[TargetId], lines: Sequence[str], found: Dictionary | None
+    target: Tokenizer[TargetId],
+    lines: Sequence[str],
+    found: Dictionary | None,
+    build: Callable[[Tokenizer[TargetId], Sequence[str]], Dictionary],
 ) -> DictionarySaving:
-    """What `found`, and a dictionary of the text itself, save on the lines.
+    """What `found`, and a dictionary that `build` makes of the text itself, save on the lines.
 
     Cost: about 2 s per megabyte of text.
     """
@@ -120,7 +118,7 @@ def measure_dictionaries(
     rest = [line for number, line in enumerate(lines) if number // _RUN % 10]
     return DictionarySaving(
         found=None if found is None else _saving(target, held, found),
-        own=_saving(target, held, _build(target, rest)) if len(lines) >= _LEAST_LINES else None,
+        own=_saving(target, held, build(target, rest)) if len(lines) >= _LEAST_LINES else None,
     )
 
 
@@ -133,11 +131,3 @@ def _saving(target: Tokenizer[TargetId], lines: Sequence[str], table: Dictionary
         if left <= 0:
             break
     return emulate(Drafting(method="dictionary", dictionary=table), texts).tokens_per_round
-
-
-def _build(target: Tokenizer[TargetId], lines: Sequence[str]) -> Dictionary:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "lines.txt"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        built = build_dictionary(target, Corpus([path]), BackoffOptions(), language="und")
-        return BackoffTable.from_bundle(built)

@@ -37,15 +37,12 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     incomplete_tail,
     looks_back,
 )
+from tokalign.tokenizer.spec import Step
 from tokalign.tokenizer.spelling import SPACE_MARK, byte_alphabet, write_byte_level
 from tokalign.tokenizer.vocabulary import Id, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
-
-
-Step = Mapping[str, Any]
-"""A step of a pipeline, as a tokenizer.json spells it."""
 
 _BY_NEIGHBOURS = frozenset(("CharDelimiterSplit", "Digits", "Metaspace", "Punctuation"))
 """Steps that decide about a cut by the characters before and after it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
@@ -16,6 +17,7 @@ from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, Level,
 from tokalign.build.dictionary.pruning import ROW_COST
 from tokalign.errors import UsageError, require_number
 from tokalign.tables.backoff import KIND as BACKOFF
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, encode_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.header import ALIGNMENT
@@ -71,6 +73,15 @@ def build_dictionary(
         stage=stage,
     )
     return backoff_bundle(target, corpus, counted, options, language=language, stage=stage)
+
+
+def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> BackoffTable:
+    """The dictionary that `build_dictionary` makes of a few lines."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "lines.txt"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        built = build_dictionary(target, Corpus([path]), BackoffOptions(), language="und")
+        return BackoffTable.from_bundle(built)
 
 
 def backoff_bundle(
