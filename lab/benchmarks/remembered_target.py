@@ -18,9 +18,9 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.baselines.unispec import UNISPEC_WIDTH
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import ComingNoise
+from tokalign.runtime.draft.lookup import KEPT
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
@@ -43,8 +43,8 @@ class Rows:
     def __init__(self) -> None:
         self._places: dict[Key, int] = {}
         self._choices: list[TargetId] = []
-        self._likely = np.empty((0, UNISPEC_WIDTH), dtype=np.int32)
-        self._logprobs = np.empty((0, UNISPEC_WIDTH), dtype=np.float32)
+        self._likely = np.empty((0, KEPT), dtype=np.int32)
+        self._logprobs = np.empty((0, KEPT), dtype=np.float32)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._places
@@ -56,7 +56,7 @@ class Rows:
                 place = self._places[key] = len(self._choices)
                 self._choices.append(choices[row])
                 if place >= len(self._likely):
-                    more = np.zeros((place + 1024, UNISPEC_WIDTH))
+                    more = np.zeros((place + 1024, KEPT))
                     self._likely = np.concatenate([self._likely, more.astype(np.int32)])
                     self._logprobs = np.concatenate([self._logprobs, more.astype(np.float32)])
                 self._likely[place] = last.likely[row]
@@ -140,7 +140,7 @@ def given_text(ids: Sequence[TargetId], given: int) -> Text:
 class LastPass:
     """A store of rows that keeps one pass only."""
 
-    width = UNISPEC_WIDTH
+    width = KEPT
 
     def learn(
         self,
