@@ -33,7 +33,7 @@ from processes import nobody
 from small_tokenizers import of_merges
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.cli.tables import show, verify
+from tokalign.cli.tables import show_table, verify
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, read_header
 from tokalign.tables.dictionary import Dictionaries
@@ -283,7 +283,7 @@ def test_whatever_a_header_may_hold_is_shown(folder: Path, value: Any) -> None:
     body = split_file(encode_bundle(sound("backoff")))[1]
     path.write_bytes(forge_file(changed("statistics", {"more": value}), body))
     for options in ([], ["--json"]):
-        assert CliRunner().invoke(show, [str(path), *options]).exit_code == 0
+        assert CliRunner().invoke(show_table, [str(path), *options]).exit_code == 0
 
 
 def test_a_file_that_is_forged_without_a_fault_is_used(folder: Path) -> None:
@@ -471,7 +471,7 @@ def test_a_section_with_a_right_checksum_and_wrong_content_is_refused(
     assert_refused(path, kind, verified=verified)
     if verified:
         assert_not_pushed(path)
-    assert CliRunner().invoke(show, [str(path)]).exit_code == 0
+    assert CliRunner().invoke(show_table, [str(path)]).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

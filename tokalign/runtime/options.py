@@ -258,12 +258,13 @@ def check_declared(options: Any) -> None:
 def _check(one: Field[Any], given: Any) -> None:
     name, said = one.name, one.metadata
     if said.get("takes") in ("FILE", "FOLDER"):
-        for file in several(given):
+        single = () if given is None else (given,)
+        for file in several(given) if said.get("several") else single:
             if not isinstance(file, str | PathLike):
                 raise UsageError(f"{name} has to be a path, not {shown(file)}")
             if file == "":
                 raise UsageError(f"{name} is empty; give a path, or leave it out")
-    elif given is None:
+    elif given is None and one.default is None:
         return
     elif "least" in said:
         require_integer(name, given, least=said["least"], most=said.get("most"))
