@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import takewhile
 
-from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import make_translation as product_translation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling

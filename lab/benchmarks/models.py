@@ -101,12 +101,7 @@ def _drafted(model: Any, expected: list[int], *, trees: bool, **how: Any) -> lis
     session = TargetModelSession(model, CacheOptions(**how))
     context = Context([TargetId(i) for i in PROMPT[:12]])
     drafter = zoo.WildDrafter(expected, trees=trees and session.can_branch)
-    limits = Limits(
-        max_tokens=len(expected),
-        context_length=session.context_length,
-        quantized_from=session.quantized_from,
-        read_again=session.read_again,
-    )
+    limits = Limits(max_tokens=len(expected), context_length=session.context_length, target=session)
     for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
         pass
     return list(context.emitted)

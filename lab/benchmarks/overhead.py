@@ -26,7 +26,8 @@ from rich.progress import track
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation

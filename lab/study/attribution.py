@@ -15,7 +15,8 @@ from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, Attribution
 from lab.study.oracle import Oracle
 from tokalign.evaluate.measurements import Block, Condition
-from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.methods import METHODS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Outcome, Round

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, log
 
-from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.chat import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import Boundary, CoverTranslator

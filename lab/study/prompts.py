@@ -17,7 +17,8 @@ from tokalign.storage import POLISH, prompts, sample_text
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import MakePrompt
-    from tokalign.runtime.decoder import Decoder, Prompt
+    from tokalign.runtime.chat import Prompt
+    from tokalign.runtime.decoder import Decoder
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
 
@@ -116,8 +117,7 @@ def _turn(text: str, decoder: Decoder) -> Prompt:
 
 
 def _window(ids: list[TargetId], decoder: Decoder) -> Prompt:
-    from tokalign.runtime.chat import with_bos
-    from tokalign.runtime.decoder import Prompt
+    from tokalign.runtime.chat import Prompt, with_bos
 
     return Prompt(target=with_bos(decoder.target.tokenizer, ids))
 

@@ -12,7 +12,8 @@ from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.comparison import compare, conditions_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
 

@@ -13,7 +13,8 @@ from random_models import emitted, random_model, write_model
 from small_tokenizers import of_merges
 
 from tokalign.api.assemble import assemble
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.options import CacheOptions, DraftingOptions

@@ -88,7 +88,7 @@ def test_text_ends_right_before_a_stop_string(
     stop = text[cut[0] : cut[0] + cut[1]] or text[:3]
     ids = tokenizer.encode(text)
     watching, shown = (TextStream(tokenizer, stop_strings=[stop, extra * 4]) for _ in range(2))
-    kept, reason = Limits(max_tokens=None, text=watching).cut(tuple(ids))
+    kept, reason = Limits(max_tokens=None, completes_stop=watching.completes_stop).cut(tuple(ids))
     printed = ""
     for token in kept:
         assert not shown.stopped
@@ -103,7 +103,8 @@ def test_text_ends_right_before_a_stop_string(
 
 
 def test_a_stop_string_is_found_across_rounds(bielik: Tokenizer[Any]) -> None:
-    limits = Limits(max_tokens=None, text=TextStream(bielik, stop_strings=["dwa, t"]))
+    watching = TextStream(bielik, stop_strings=["dwa, t"])
+    limits = Limits(max_tokens=None, completes_stop=watching.completes_stop)
     emitted = []
     for token in bielik.encode("raz, dwa, trzy, cztery"):
         kept, reason = limits.cut((token,))

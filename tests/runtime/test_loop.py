@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -17,6 +19,7 @@ from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import (
+    UNBOUNDED,
     Context,
     Drafter,
     Event,
@@ -173,7 +176,8 @@ def test_time_between_events_is_not_counted() -> None:
 
 
 def test_nothing_is_proposed_across_the_position_where_quantization_begins() -> None:
-    limits = Limits(max_tokens=None, quantized_from=20)
+    target: Any = SimpleNamespace(rewindable=UNBOUNDED, quantized_from=20, read_again=lambda _: 0)
+    limits = Limits(max_tokens=None, target=target)
     for length, most in ((17, 3), (19, 1), (20, 0)):
         assert limits.proposed(Context([TargetId(0)] * length)) == most
     assert limits.proposed(Context([TargetId(0)] * 21)) > 1000

@@ -18,7 +18,8 @@ import mlx_lm.models
 from mlx.utils import tree_map_with_path
 from small_tables import half_right
 
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling

@@ -25,7 +25,8 @@ from tokalign.api.objects import (
     split_cache,
 )
 from tokalign.errors import UsageError, require_integer, require_text, shown
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.sampling import LogitsProcessor

@@ -26,7 +26,8 @@ from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_metho
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
     from tokalign.evaluate.comparison import Comparison, Row
-    from tokalign.runtime.decoder import Decoder, Prompt
+    from tokalign.runtime.chat import Prompt
+    from tokalign.runtime.decoder import Decoder
 
 
 @click.command("bench", cls=Command, params=[*OPTIONS])

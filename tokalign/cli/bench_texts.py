@@ -19,7 +19,7 @@ from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
 from tokalign.runtime.draft_length.learned_costs import costs_at
-from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.rounds import Drafter, Event, Round
 from tokalign.runtime.statistics import Statistics, ratio
 from tokalign.runtime.translation.base import Pair
@@ -153,8 +153,7 @@ def _maker(
     """Makes the drafter of each text, whose first `given` ids are its prompt."""
     if model is None or not drafting.uses_model:
         return lambda _: make_drafter(drafting, None)
-    from tokalign.runtime.decoder import Prompt
-    from tokalign.runtime.draft.neural import make_model_drafter
+    from tokalign.runtime.chat import Prompt
     from tokalign.runtime.mlx.draft_session import DraftModelSession
 
     pair, session = Pair(target, model.tokenizer), DraftModelSession(model.model)

@@ -44,7 +44,8 @@ from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:
-    from tokalign.runtime.decoder import Decoder, Prompt
+    from tokalign.runtime.chat import Prompt
+    from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.rounds import Outcome
 

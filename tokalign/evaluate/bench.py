@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 from tokalign.evaluate.comparison import drafting_of
 from tokalign.evaluate.measurements import Block, Condition, Measurement
-from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation

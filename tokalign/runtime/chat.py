@@ -1,4 +1,4 @@
-"""Prompts: conversations rendered by the model's own chat template, and encoded.
+"""Prompts: conversations rendered by each model's own chat template, and encoded.
 
 Rendering is transformers', which comes with mlx-lm; it is imported when the first template is
 looked for. The rendered text is encoded by our own tokenizer, so that a prompt's ids stand for
@@ -8,13 +8,16 @@ exactly its bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tokalign.errors import UsageError
+from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.committed_text import ChunkedText, DraftText
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import Id
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizer
@@ -42,6 +45,29 @@ RESERVED = frozenset(
 """Arguments of `apply_chat_template`, which are no variables of a template."""
 
 _REMEDY = "give --ignore-chat-template to use the prompt as it is"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The ids that the target reads first, and the draft's rendering of the same conversation.
+
+    draft: None if the draft model reads the target's prompt, special tokens matched by role.
+    """
+
+    target: Sequence[TargetId]
+    draft: Sequence[DraftId] | None = None
+
+    def draft_text(self, pair: Pair, *, chunked: bool = False) -> DraftText:
+        """The draft's view of the prompt, to be extended by the output.
+
+        chunked: encode each round's output separately, as the published systems do.
+        """
+        kind = ChunkedText if chunked else DraftText
+        if self.draft is not None:
+            return kind(pair.target, pair.draft, draft_prompt=self.draft, covered=self.target)
+        given = list(self.target[:1]) == [pair.target.vocabulary.roles.bos]
+        opening: list[DraftId] = [] if given else with_bos(pair.draft, [])
+        return kind(pair.target, pair.draft, draft_prompt=opening)
 
 
 class ChatTemplate:

@@ -14,15 +14,15 @@ from tokalign.errors import UsageError
 from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
+    Prompt,
     as_messages,
     encode_chat,
     encode_prompt,
     find_template,
     plain_text,
-    with_bos,
 )
-from tokalign.runtime.draft.neural import NeuralDrafter, make_model_drafter
-from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, DrafterSession
@@ -35,7 +35,6 @@ from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.committed_text import ChunkedText, DraftText
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -82,29 +81,6 @@ class LanguageModel(Generic[Id]):
     def template(self) -> ChatTemplate | None:
         """The chat template in its folder, if there is one. Raises: as `find_template`."""
         return None if self.folder is None else find_template(self.folder)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """The ids that the target reads first, and the draft's rendering of the same conversation.
-
-    draft: None if the draft model reads the target's prompt, special tokens matched by role.
-    """
-
-    target: Sequence[TargetId]
-    draft: Sequence[DraftId] | None = None
-
-    def draft_text(self, pair: Pair, *, chunked: bool = False) -> DraftText:
-        """The draft's view of the prompt, to be extended by the output.
-
-        chunked: encode each round's output separately, as the published systems do.
-        """
-        kind = ChunkedText if chunked else DraftText
-        if self.draft is not None:
-            return kind(pair.target, pair.draft, draft_prompt=self.draft, covered=self.target)
-        given = list(self.target[:1]) == [pair.target.vocabulary.roles.bos]
-        opening: list[DraftId] = [] if given else with_bos(pair.draft, [])
-        return kind(pair.target, pair.draft, draft_prompt=opening)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,11 +213,8 @@ class Decoder:
         limits = replace(
             limits,
             context_length=context_length,
-            drafted_length=target.rewindable,
-            quantized_from=target.quantized_from,
-            read_again=target.read_again,
+            target=target,
             most_rows=self.drafting.exact_rows or UNBOUNDED,
-            unread=target.unread,
             drafts_last_id=as_mlx_lm,
         )
         return context, decode(context, drafter, verifier, limits=limits)

@@ -17,19 +17,23 @@ from tokalign.runtime.draft.lookup import (
     logit_sources,
 )
 from tokalign.runtime.draft.mixing import Mixing, Source
-from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter, make_translation
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.methods import NO_DICTIONARY
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY
 from tokalign.runtime.options import HowToDraft
 from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
 
 if TYPE_CHECKING:
+    from tokalign.runtime.chat import Prompt
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.runtime.translation.base import Pair
     from tokalign.tables.dictionary import Dictionary
     from tokalign.tokenizer.vocabulary import TargetId
 
@@ -162,6 +166,28 @@ def make_drafter(
         return free
     given = Knowledge.given(drafting.costs, drafting.model_worth)
     return Planner(given, free, model, steps=model.steps, clock=None)
+
+
+def make_model_drafter(
+    drafting: Drafting,
+    pair: Pair,
+    prompt: Prompt,
+    session: DraftModelSession,
+    sampler: Sampling | None = None,
+    *,
+    trees: bool = True,
+) -> NeuralDrafter:
+    """A draft model with its translation as a drafter for one request.
+
+    session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
+    alternatives beside its chain. Raises: as `make_translation`.
+    """
+    return NeuralDrafter(
+        session,
+        make_translation(drafting.translation, pair, prompt, drafting.alignment, sampler),
+        num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
+        alternatives=drafting.alternatives if trees else 0,
+    )
 
 
 def _sources(drafting: Drafting) -> list[Source]:

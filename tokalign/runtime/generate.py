@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from tokalign.errors import UsageError, require_integer, require_texts
-from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -85,7 +86,7 @@ class Generation:
         limits = Limits(
             max_tokens=max_tokens,
             stop_ids=decoder.target.stop_ids,
-            text=text() if stop else None,
+            completes_stop=text().completes_stop if stop else None,
         )
         self._decoder = decoder
         self.context, self.events = decoder.run(
@@ -190,6 +191,11 @@ class TextStream:
     def push(self, token: TargetId) -> str:
         """The text that can be released now: often none, sometimes that of earlier tokens too."""
         return self._release(self._spell(token))
+
+    def completes_stop(self, token: TargetId) -> bool:
+        """Whether this token completes a stop string; an alternative to `push`."""
+        self.push(token)
+        return self.stopped
 
     def finish(self) -> str:
         """The text still held back; bytes that never became a character are U+FFFD."""

@@ -7,7 +7,7 @@ never asks for a rollback: sessions compare the committed context with their cac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -34,7 +34,6 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.runtime.generate import TextStream
     from tokalign.runtime.mlx.sampling import Sampler
     from tokalign.runtime.mlx.session import TargetModelSession
 
@@ -44,39 +43,28 @@ needed than if these ids were read in a pass of their own. With 4 and 12 decodin
 row costs 5 to 24 % of a pass (`lab/results/cache-rows.md`)."""
 
 
-def _none(_: Sequence[TargetId]) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of one generation.
 
     max_tokens: output tokens; None for no bound. context_length: prompt and output together.
     stop_ids: the first of them in the output is emitted and ends it.
-    drafted_length: nothing is proposed beyond so many ids of the context.
-    quantized_from: the position from which rows see a quantized cache. No pass begins before it and
-    ends after it, because one token at a time none would.
-    read_again: how many ids that the target has read already its next pass reads once more, given
-    the context (recurrent states cannot be rewound to every position). If they are many, nothing
-    is proposed: then nothing is rejected either, and the round after begins with none.
-    most_rows: nothing is proposed that would make a pass have more rows. unread: how many rows it
-    has without a proposal, given the context.
+    completes_stop: whether an id completes a stop string, which makes it the last one of the
+    output; asked once for every id, in order.
+    target: the session that verifies. Its cache says how far drafts can be taken back, where it is
+    quantized, and how many ids the next pass reads once more.
+    most_rows: nothing is proposed that would make a pass of `target` have more rows.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
-    text: finds stop strings in the output; the token that completes one is the last to be emitted.
     """
 
     max_tokens: int | None
     context_length: int = UNBOUNDED
-    stop_ids: frozenset[TargetId] = field(default_factory=frozenset)
-    drafted_length: int = UNBOUNDED
-    quantized_from: int = -1
-    read_again: Callable[[Sequence[TargetId]], int] = _none
+    stop_ids: frozenset[TargetId] = frozenset()
+    completes_stop: Callable[[TargetId], bool] | None = None
+    target: TargetModelSession | None = None
     most_rows: int = UNBOUNDED
-    unread: Callable[[Sequence[TargetId]], int] = _none
     drafts_last_id: bool = False
-    text: TextStream | None = None
 
     def room(self, context: Context) -> int:
         """How many more ids may be emitted."""
@@ -88,17 +76,18 @@ class Limits:
     def proposed(self, context: Context) -> int:
         """How many ids in a row may be proposed."""
         # The target adds one id of its own, so the last one need not be proposed.
-        most = self.room(context) - (not self.drafts_last_id)
-        most = min(most, self.drafted_length - len(context.ids))
-        if len(context.ids) <= self.quantized_from:
-            most = min(most, self.quantized_from - len(context.ids))
-        if most > 0 and self.read_again(context.ids) > MOST_READ_AGAIN:
+        most, length = self.room(context) - (not self.drafts_last_id), len(context.ids)
+        if (target := self.target) is None:
+            return max(0, most)
+        most = min(most, target.rewindable - length)
+        # One token at a time, no pass begins before quantization does and ends after it.
+        if length <= target.quantized_from:
+            most = min(most, target.quantized_from - length)
+        if most <= 0 or target.read_again(context.ids) > MOST_READ_AGAIN:
             return 0
-        if most > 0 and self.most_rows < UNBOUNDED and (left := self._rows_left(context)):
-            most = min(
-                most, left
-            )  # not where the prompt is read: drafters learn of the length here
-        return max(0, most)
+        if self.most_rows == UNBOUNDED or not (left := self._rows_left(context)):
+            return most  # where the prompt is read, drafters still learn the limit
+        return min(most, left)
 
     def fitting(self, proposal: Proposal, context: Context) -> Proposal:
         """The same with as many ids as there are rows for: a tree may have more than in a row."""
@@ -107,22 +96,16 @@ class Limits:
         return replace(proposal, tree=proposal.tree.head(left))
 
     def _rows_left(self, context: Context) -> int:
-        return max(0, self.most_rows - self.unread(context.ids))
+        assert self.target is not None, "rows are counted by the target"
+        return max(0, self.most_rows - self.target.unread(context.ids))
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """The ids of a round up to the one that ends the output, and the reason if one does."""
-        if self.text is None and not self.stop_ids:
-            return ids, None
         for count, token in enumerate(ids, 1):
-            if token in self.stop_ids or self._completes_stop_string(token):
+            completes = self.completes_stop
+            if token in self.stop_ids or (completes is not None and completes(token)):
                 return ids[:count], "stop"
         return ids, None
-
-    def _completes_stop_string(self, token: TargetId) -> bool:
-        if self.text is None:
-            return False
-        self.text.push(token)
-        return self.text.stopped
 
 
 def decode(

@@ -17,8 +17,8 @@ from mlx_lm.models.cache import can_trim_prompt_cache
 from mlx_lm.server import make_stop_sequences
 
 from tokalign.errors import CacheError, TokalignError
-from tokalign.runtime.chat import encode_chat
-from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.chat import Prompt, encode_chat
+from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.cache import common_prefix

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.chat import Prompt
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.covers import Covers, Ids

@@ -81,7 +81,7 @@ def emitted(model: Any, drafter: Drafter, store: LogitStore, most: int) -> tuple
     """The output, and the most rows of a pass after that of the prompt."""
     context = Context([TargetId(i) for i in (5, 17, 3)])
     session = TargetModelSession(model)
-    limits = Limits(max_tokens=60, most_rows=most, unread=session.unread)
+    limits = Limits(max_tokens=60, most_rows=most, target=session)
     verifier = TargetVerifier(session, Sampling(), store)
     events = decode(context, drafter, verifier, limits=limits)
     _, *rounds = [event for event in events if isinstance(event, Round)]

@@ -24,7 +24,8 @@ from small_tokenizers import of_merges
 from tokalign.api.assemble import assemble
 from tokalign.api.text import stream_generate
 from tokalign.errors import CacheError, UsageError
-from tokalign.runtime.decoder import LanguageModel, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
@@ -103,13 +104,7 @@ def with_drafts(
     """As many ids as `right` has, which the drafts are made of. cache: one to go on with."""
     session = TargetModelSession(model, CacheOptions(**options), cache=cache)
     drafter = zoo.WildDrafter(right, trees=session.can_branch)
-    limits = Limits(
-        max_tokens=len(right),
-        context_length=session.context_length,
-        drafted_length=session.rewindable,
-        quantized_from=session.quantized_from,
-        read_again=session.read_again,
-    )
+    limits = Limits(max_tokens=len(right), context_length=session.context_length, target=session)
     return rounds_of(drafter, session, prompt=prompt, limits=limits)[0]
 
 
@@ -379,7 +374,7 @@ def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) ->
     session = TargetModelSession(zoo.zoo_model(name))
     passes_without_rows: list[int] = []
     session.watch_prefill(passes_without_rows.append)
-    limits = Limits(max_tokens=60, read_again=session.read_again)
+    limits = Limits(max_tokens=60, target=session)
     drafter = zoo.WildDrafter([], trees=False)
     _, rounds = rounds_of(drafter, session, prompt=PROMPT[:12], limits=limits)
     assert not passes_without_rows

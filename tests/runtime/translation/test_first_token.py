@@ -8,7 +8,7 @@ import pytest
 from first_token_oracle import FirstTokenOracle
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.chat import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import Pair

@@ -15,7 +15,8 @@ import pytest
 from random_models import random_model
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -13,7 +13,7 @@ from polish import SENTENCES
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter, make_translation
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
 from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist

@@ -9,7 +9,7 @@ from math import sqrt
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.translation.base import Pair, Translated, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
@@ -19,8 +19,7 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.runtime.decoder import Prompt
-    from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.chat import Prompt
     from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
 
@@ -190,28 +189,6 @@ class NeuralDrafter(ModelDrafter):
             alternatives=self.alternatives,
             learned=self._acceptance.probabilities,
         )
-
-
-def make_model_drafter(
-    drafting: Drafting,
-    pair: Pair,
-    prompt: Prompt,
-    session: DraftModelSession,
-    sampler: Sampling | None = None,
-    *,
-    trees: bool = True,
-) -> NeuralDrafter:
-    """A draft model with its translation as a drafter for one request.
-
-    session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
-    alternatives beside its chain. Raises: as `make_translation`.
-    """
-    return NeuralDrafter(
-        session,
-        make_translation(drafting.translation, pair, prompt, drafting.alignment, sampler),
-        num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
-        alternatives=drafting.alternatives if trees else 0,
-    )
 
 
 def make_translation(
