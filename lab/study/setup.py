@@ -155,8 +155,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     The empty name is for the target alone.
     """
     from tokalign.evaluate.calibrate import measure_curve
-    from tokalign.runtime.cost.curve import read_curve
-    from tokalign.runtime.cost.store import store_curve
+    from tokalign.runtime.cost.curve import read_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     curves: dict[str, CostCurve] = {}
@@ -164,7 +163,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
         model = decoder.drafting_model
         path = options.output / CURVES / f"{sha256(name.encode()).hexdigest()[:8]}.json"
         curve = read_curve(str(path)) if path.exists() else None
-        if curve is None or curve.is_stale(machine_of(decoder.target.model, model)):
+        if curve is None or curve.machine != machine_of(decoder.target.model, model):
             options.note(f"measuring what passes cost{f' with {name}' if name else ''}")
             seconds = options.protocol.curve_seconds
             store_curve(measure_curve(decoder.target.model, model, budget=seconds), path)

@@ -78,7 +78,7 @@ def command(
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     FILE: a text of one's own, whose lines begin the prompts.
     """
-    from tokalign.runtime.cost.store import find_curve, store_curve
+    from tokalign.runtime.cost.curve import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     if file is not None:
@@ -92,7 +92,7 @@ def command(
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
     known = curve is not None and curve.notes.get("language") == language
-    if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
+    if curve is None or not known or curve.machine != machine or "length" not in curve.notes:
         prompts = prompts or _prompts(language, file)
         curve = _measured(decoder, prompts, budget)
         curve = replace(curve, notes={**curve.notes, "language": language})
@@ -113,7 +113,7 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
     """
     from tokalign.evaluate.calibrate import measure_briefly
-    from tokalign.runtime.cost.store import find_curve, store_curve
+    from tokalign.runtime.cost.curve import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     machine = machine_of(target, drafts)

@@ -58,8 +58,12 @@ def command(
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.runtime.cost.curve import ASSUMED_DRAFT, PUBLISHED, read_curve
-    from tokalign.runtime.cost.store import find_curve_of_tokenizers
+    from tokalign.runtime.cost.curve import (
+        ASSUMED_DRAFT,
+        PUBLISHED,
+        find_curve_of_tokenizers,
+        read_curve,
+    )
     from tokalign.tables.opening import open_dictionary
 
     ours: Resolved[DraftId] | None = None if draft is None else resolve_tokenizer(draft)

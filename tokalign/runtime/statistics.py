@@ -85,11 +85,6 @@ class Statistics:
         return ratio(self.num_accepted_draft_tokens, self.rounds)
 
     @property
-    def proposed_per_round(self) -> float:
-        """Proposed tokens per round, all branches of a tree included."""
-        return ratio(self.num_draft_tokens, self.rounds)
-
-    @property
     def rows_per_round(self) -> float:
         """Rows that the target computed, without those that read the prompt."""
         return ratio(self.rows, self.rounds)
@@ -97,11 +92,6 @@ class Statistics:
     @property
     def draft_passes_per_round(self) -> float:
         return ratio(self.draft_passes, self.rounds)
-
-    @property
-    def mean_acceptance_length(self) -> float:
-        """Tokens per round that had a proposal, the target's own included."""
-        return 1 + self.mean_accepted_length
 
     @property
     def mean_accepted_length(self) -> float:
@@ -117,12 +107,6 @@ class Statistics:
     def coverage(self) -> float:
         """Share of rounds that had a proposal."""
         return ratio(self.num_spec_steps, self.rounds)
-
-    @property
-    def acceptance_histogram(self) -> list[int]:
-        """Entry i: how many proposals had exactly i tokens accepted."""
-        longest = max(self._accepted_lengths, default=-1)
-        return [self._accepted_lengths[length] for length in range(longest + 1)]
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -155,35 +139,31 @@ class Statistics:
 
     def summary(self) -> dict[str, Any]:
         """All figures under their documented names."""
-        return {name: getattr(self, name) for name in _SUMMARY} | {
+        longest = max(self._accepted_lengths, default=-1)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "generation_tokens": self.generation_tokens,
+            "prompt_tokens_per_second": self.prompt_tokens_per_second,
+            "tokens_per_second": self.tokens_per_second,
+            "rounds": self.rounds,
+            "empty_rounds": self.empty_rounds,
+            "tokens_per_round": self.tokens_per_round,
+            "accepted_per_round": self.accepted_per_round,
+            "proposed_per_round": ratio(self.num_draft_tokens, self.rounds),
+            "rows_per_round": self.rows_per_round,
+            "draft_passes_per_round": self.draft_passes_per_round,
+            "num_spec_steps": self.num_spec_steps,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_draft_tokens": self.num_accepted_draft_tokens,
+            "mean_acceptance_length": 1 + self.mean_accepted_length,
+            "draft_acceptance_rate": self.draft_acceptance_rate,
+            "acceptance_histogram": [self._accepted_lengths[n] for n in range(longest + 1)],
+            "finish_reason": self.finish_reason,
             "host_ms_per_round": self.host_ms_per_round,
             "translation_ms_per_round": self.translation_ms_per_round,
             "per_source": self.per_source,
             "translation_counts": dict(sorted(self.counts.items())),
         }
-
-
-_SUMMARY = (
-    "prompt_tokens",
-    "generation_tokens",
-    "prompt_tokens_per_second",
-    "tokens_per_second",
-    "rounds",
-    "empty_rounds",
-    "tokens_per_round",
-    "accepted_per_round",
-    "proposed_per_round",
-    "rows_per_round",
-    "draft_passes_per_round",
-    "num_spec_steps",
-    "num_draft_tokens",
-    "num_accepted_draft_tokens",
-    "mean_acceptance_length",
-    "draft_acceptance_rate",
-    "acceptance_histogram",
-    "finish_reason",
-)
-_QUANTILES = {"p50": 0.50, "p99": 0.99}
 
 
 def ratio(part: float, whole: float) -> float:
@@ -192,10 +172,7 @@ def ratio(part: float, whole: float) -> float:
 
 
 def _quantiles_ms(seconds: list[float]) -> dict[str, float]:
-    return {name: round(_quantile(seconds, q) * 1e3, 4) for name, q in _QUANTILES.items()}
-
-
-def _quantile(values: list[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+    """p50 and p99: more than that share of the times are at most so long."""
+    ordered = sorted(seconds) or [0.0]
+    at = {"p50": 0.50, "p99": 0.99}
+    return {name: round(ordered[int(q * len(ordered))] * 1e3, 4) for name, q in at.items()}

@@ -17,8 +17,8 @@ from tokalign.runtime.cost.curve import (
     Timing,
     published_curve,
     read_curve,
+    store_curve,
 )
-from tokalign.runtime.cost.store import store_curve
 from tokalign.runtime.draft_length.opening_knowledge import (
     knowledge_from,
     opening_knowledge,

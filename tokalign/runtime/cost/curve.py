@@ -1,22 +1,25 @@
-"""What a pass costs on one machine: a measured staircase, as a value and as JSON.
+"""What a pass costs on one machine: a measured staircase, as a value, as JSON and where it is kept.
 
 A curve says how long a pass of the target over m rows takes, m = 1, 2, ..., after contexts of a few
 lengths, and how long a pass of the draft model or a beam search of the recurrent drafter takes. It
-is measured by `evaluate/calibrate.py`, shipped in `cost/curves/`, or written by hand. The decode
-loop and `tokalign bench --text` only read it.
+is measured by `evaluate/calibrate.py` and kept in the user's cache folder, shipped in
+`cost/curves/`, or written by hand. The decode loop and `tokalign bench --text` only read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from tokalign.errors import UsageError
-from tokalign.storage import as_path, parse_json
+from tokalign.storage import as_path, cache_folder, parse_json, write_file
 
 FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")
@@ -64,9 +67,9 @@ class ContextCosts:
     """
 
     tokens: int
-    rows: Mapping[int, Timing]
     draft_pass: Timing | None = None
     tree_pass: Timing | None = None
+    rows: Mapping[int, Timing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +105,10 @@ class CostCurve:
 
     name: str
     source: str
-    contexts: tuple[ContextCosts, ...]
+    machine: Machine | None = None
     unit: str = "seconds"
     host: float = 0.0
-    machine: Machine | None = None
+    contexts: tuple[ContextCosts, ...]
     searches: Mapping[int, Mapping[int, Timing]] = field(default_factory=dict)
     exact_rows: int | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -158,10 +161,6 @@ class CostCurve:
         machine = self.machine and replace(self.machine, draft="")
         return replace(self, contexts=contexts, machine=machine, searches={}, notes={})
 
-    def is_stale(self, machine: Machine) -> bool:
-        """Whether the curve was measured on another machine or for other models."""
-        return self.machine != machine
-
     def expectation(self, *, assumed_draft: float = 0.0) -> str:
         """Say in a sentence what the curve means for someone who wants to decode faster.
 
@@ -186,21 +185,8 @@ class CostCurve:
 
     def to_json(self) -> dict[str, Any]:
         """Return one JSON object; a time is [median, low, high], to a hundred nanoseconds."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": self.name,
-            "source": self.source,
-            "machine": self.machine and asdict(self.machine),
-            "unit": self.unit,
-            "host": round(self.host, 7),
-            "contexts": [_context_to_json(costs) for costs in self.contexts],
-            "searches": {
-                str(width): _times_to_json(of) for width, of in sorted(self.searches.items())
-            },
-            "exact_rows": self.exact_rows,
-            "notes": dict(self.notes),
-        }
+        saved = _as_json(asdict(replace(self, notes={})))
+        return {"format": FORMAT, "version": VERSION, **saved, "notes": dict(self.notes)}
 
     @classmethod
     def from_json(cls, saved: Any, *, name: str) -> Self:
@@ -222,7 +208,7 @@ class CostCurve:
                     int(width): _times_from_json(of)
                     for width, of in saved.get("searches", {}).items()
                 },
-                exact_rows=_whole(saved.get("exact_rows")),
+                exact_rows=(rows := saved.get("exact_rows")) and int(rows),
                 notes=saved.get("notes", {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -262,6 +248,64 @@ def read_curve(name: str) -> CostCurve:
     return CostCurve.from_json(saved, name=name)
 
 
+# -- the cache -------------------------------------------------------------------------------------
+
+
+def find_curve(machine: Machine) -> CostCurve | None:
+    """Find the stored curve; None if there is none, or if it is of another machine or version.
+
+    A curve of the same target with another draft model, or with none, is used for the target's
+    part, because the cost of the target's passes does not depend on the draft.
+    """
+    found = None
+    for curve in _stored():
+        if curve.machine == machine:
+            return curve
+        if curve.machine and replace(curve.machine, draft=machine.draft) == machine:
+            found = found or curve.without_draft()
+    return found
+
+
+def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
+    """Find a curve of models with these tokenizers (by fingerprint), or of the target alone."""
+    found = None
+    for curve in _stored():
+        of = curve.notes.get("tokenizers")
+        if of == [target, draft]:
+            return curve
+        if of and of[0] == target:
+            found = curve.without_draft()
+    return found
+
+
+def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
+    """Write a curve to `path`, or a measured one to its place in the cache; returns where it is.
+
+    The cache has one file for each target and draft on a device, whatever the version of mlx. The
+    file is written whole or not at all. Raises: UsageError if it cannot be written.
+    """
+    remedy = "choose a file that you may write"
+    if path is None:
+        assert curve.machine is not None, "only a measured curve has a place in the cache"
+        of = curve.machine.device, curve.machine.target, curve.machine.draft
+        key = sha256("\n".join(of).encode()).hexdigest()[:20]
+        path = cache_folder() / "curves" / f"{key}.json"
+        remedy = "set TOKALIGN_CACHE to a folder that you may write to"
+    content = json.dumps(curve.to_json(), ensure_ascii=False) + "\n"
+    write_file(path, content, parents=True, remedy=remedy)
+    return path
+
+
+def _stored() -> Iterator[CostCurve]:
+    """Every curve in the cache. A damaged or outdated file counts as none and is measured again."""
+    for path in sorted((cache_folder() / "curves").glob("*.json")):
+        with suppress(OSError, ValueError):
+            yield CostCurve.from_json(parse_json(path.read_text("utf-8")), name=str(path))
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
 def _interpolated(known: Mapping[int, float], context: int) -> float | None:
     return float(np.interp(context, [*known], [*known.values()])) if known else None
 
@@ -274,29 +318,20 @@ def _every_count(times: Mapping[int, Timing]) -> list[float]:
     return found
 
 
-def _context_to_json(costs: ContextCosts) -> dict[str, Any]:
-    return {
-        "tokens": costs.tokens,
-        "draft_pass": costs.draft_pass and _rounded(costs.draft_pass),
-        "tree_pass": costs.tree_pass and _rounded(costs.tree_pass),
-        "rows": _times_to_json(costs.rows),
-    }
-
-
-def _times_to_json(times: Mapping[int, Timing]) -> dict[str, list[float]]:
-    return {str(count): _rounded(timing) for count, timing in sorted(times.items())}
+def _as_json(value: Any) -> Any:
+    """Numbers of rows and of steps become texts; times are rounded."""
+    match value:
+        case float():
+            return round(value, 7)
+        case dict():
+            return {str(key): _as_json(one) for key, one in value.items()}
+        case tuple():
+            return [*map(_as_json, value)]
+    return value
 
 
 def _times_from_json(saved: Mapping[str, Any]) -> dict[int, Timing]:
     return {int(count): _timing(values) for count, values in saved.items()}
-
-
-def _whole(saved: Any) -> int | None:
-    return None if saved is None else int(saved)
-
-
-def _rounded(timing: Timing) -> list[float]:
-    return [round(seconds, 7) for seconds in timing]
 
 
 def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
