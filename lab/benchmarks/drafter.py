@@ -49,7 +49,7 @@ CURVES = ("m1-max", "m2-ultra", "m4-pro")
 
 
 class StatesOfText:
-    """Gives a drafter its states (`beam_search.KeepsStates`) as if passes had just run.
+    """Gives a drafter its states, as a session of the target does whose passes have just run.
 
     model: the target. ids: the text. prompt: how many of the ids were given; after these alone
     there is no state, as before the first pass of a generation.
@@ -85,8 +85,8 @@ class World:
         """The rounds of all texts, without the first of each, which only reads the prompt."""
         for text, states in zip(self.texts, self.states, strict=True):
             sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
-            session = DrafterSession(self.drafter, states)
-            drafter = BeamDrafter(session, sampler=sampler, beam=shape)
+            session = DrafterSession(self.drafter, states)  # type: ignore[arg-type]
+            drafter = BeamDrafter(session, sampler=sampler, shape=shape, whole=True)
             context, limits = Context(text.ids[: text.given]), Limits(max_tokens=len(text.output))
             events = decode(context, drafter, ReplayVerifier(text.ids), limits=limits)
             yield from [event for event in events if isinstance(event, Round)][1:]

@@ -54,8 +54,8 @@ SAMPLINGS: dict[str, Sampling] = {
 HOW: dict[str, dict[str, Any]] = {
     "by probability": {},
     "rows": {"rows": 40},
-    "beam": {"beam": BeamShape(4, 3)},
-    "chain": {"branches": False, "beam": BeamShape(4, 3)},
+    "beam": {"shape": BeamShape(4, 3), "whole": True},
+    "chain": {"branches": False, "shape": BeamShape(4, 3), "whole": True},
 }
 
 

@@ -279,11 +279,10 @@ class _Bench:
         """
         assert self._drafter is not None
         self.verify(1)
-        width, steps = shape
-        drafter = BeamDrafter(self._drafter, width=width)
+        drafter = BeamDrafter(self._drafter, shape=shape)
         committed = Context(self._committed)
         began = perf_counter()
-        drafter.draft(committed, steps=steps, limit=steps)
+        drafter.draft(committed, steps=shape.length, limit=shape.length)
         return perf_counter() - began
 
 
@@ -452,7 +451,7 @@ def self_draft_rounds(
             drafter = decoder.translated(prompt, session, trees=target.can_branch)
         else:
             shape = BeamShape(1, limit)
-            drafter = BeamDrafter(DrafterSession(decoder.drafter, target), beam=shape)
+            drafter = BeamDrafter(DrafterSession(decoder.drafter, target), shape=shape, whole=True)
         if drafter is not None:
             verifier = TargetVerifier(target, Sampling())
             events = decode(Context(prompt.target), drafter, verifier, limits=limits)

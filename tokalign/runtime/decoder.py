@@ -25,7 +25,7 @@ from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, DrafterSession
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, BeamShape, DrafterSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
@@ -70,12 +70,8 @@ class LanguageModel(Generic[Id]):
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
         )
         tokenizer: Tokenizer[Id] = tokenizer_of_folder(folder, trust_remote_code=trust_remote_code)
-        return cls(
-            model=model,
-            tokenizer=tokenizer,
-            folder=folder,
-            stop_ids=stop_ids(tokenizer, config),
-        )
+        ends = stop_ids(tokenizer, config)
+        return cls(model=model, tokenizer=tokenizer, folder=folder, stop_ids=ends)
 
     @property
     def template(self) -> ChatTemplate | None:
@@ -107,10 +103,8 @@ class Decoder:
     @property
     def plain_seconds(self) -> float | None:
         """Seconds per token of plain decoding, if the planner knows them."""
-        knowledge = self.drafting.knowledge
-        if knowledge is None or not knowledge.costs.plain_is_known:
-            return None
-        return knowledge.costs.plain
+        known = self.drafting.knowledge
+        return known.costs.plain if known is not None and known.costs.plain_is_known else None
 
     @property
     def seed(self) -> int | None:
@@ -138,15 +132,12 @@ class Decoder:
         template = target.template if use_template else None
         if template is None:
             text = plain_text(messages)
-            return Prompt(
-                target=encode_prompt(target.tokenizer, text),
-                draft=None if draft is None else encode_prompt(draft.tokenizer, text),
-            )
-        ours = encode_chat(target.tokenizer, template, messages, variables)
-        own = None if draft is None else draft.template
-        if draft is None or own is None:
-            return Prompt(target=ours)
-        return Prompt(target=ours, draft=encode_chat(draft.tokenizer, own, messages, variables))
+            theirs = None if draft is None else encode_prompt(draft.tokenizer, text)
+            return Prompt(target=encode_prompt(target.tokenizer, text), draft=theirs)
+        ours, theirs = encode_chat(target.tokenizer, template, messages, variables), None
+        if draft is not None and (own := draft.template) is not None:
+            theirs = encode_chat(draft.tokenizer, own, messages, variables)
+        return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
         """Write what the target found likely to its file, if that is to be remembered."""
@@ -193,8 +184,7 @@ class Decoder:
         target, draft: sessions to reuse; new ones are opened otherwise. ends_with_context: whether
         the target's context length ends the output.
         Raises: ContextLengthError for a prompt that fills the context, if that ends the output;
-        CacheError; UsageError for an empty prompt, or one with ids that
-        a model does not have.
+        CacheError; UsageError for an empty prompt, or one with ids that a model does not have.
         """
         if not prompt.target:
             raise UsageError("the prompt is empty; give some text")
@@ -203,19 +193,16 @@ class Decoder:
         target.require_ids("prompt", prompt.target)
         if draft is not None and prompt.draft:
             draft.require_ids("draft_prompt", prompt.draft)
-        context_length = limits.context_length
         if ends_with_context:
             target.require_room(len(prompt.target))
-            context_length = min(context_length, target.context_length)
         context = Context(prompt.target)
         drafter, verifier = self._collaborators(target, prompt, draft)
-        as_mlx_lm = draft is not None and self.drafting.num_draft_tokens is not None
         limits = replace(
             limits,
-            context_length=context_length,
+            context_length=target.context_length if ends_with_context else UNBOUNDED,
             target=target,
             most_rows=self.drafting.exact_rows or UNBOUNDED,
-            drafts_last_id=as_mlx_lm,
+            drafts_last_id=draft is not None and self.drafting.num_draft_tokens is not None,
         )
         return context, decode(context, drafter, verifier, limits=limits)
 
@@ -253,7 +240,7 @@ class Decoder:
         return BeamDrafter(
             DrafterSession(self.drafter, target),
             sampler=self._draft_sampler,
-            length=drafting.num_draft_tokens or DEFAULT_SHAPE.length,
+            shape=BeamShape(DEFAULT_SHAPE.width, drafting.num_draft_tokens or DEFAULT_SHAPE.length),
             rows=drafting.draft_rows,
             branches=branches,
         )
@@ -291,17 +278,15 @@ def tokens_that_stop(tokenizer: Tokenizer[Id], names: Sequence[str]) -> frozense
 
     Raises: UsageError for what is no single token.
     """
-    return frozenset(_token_named(tokenizer, name) for name in names)
-
-
-def _token_named(tokenizer: Tokenizer[Id], name: str) -> Id:
-    vocabulary = tokenizer.vocabulary
-    found = vocabulary.special_ids.get(name, vocabulary.id_of.get(name.encode()))
-    if found is not None:
-        return found
-    if name.isdecimal() and int(name) < len(vocabulary):
-        return cast("Id", int(name))
-    raise UsageError(
-        f"--extra-eos-token {name} is no single token of this tokenizer; give the spelling of a "
-        "special token, or --stop TEXT to end before a text"
-    )
+    vocabulary, found = tokenizer.vocabulary, set[Id]()
+    for name in names:
+        token = vocabulary.special_ids.get(name, vocabulary.id_of.get(name.encode()))
+        if token is None and name.isdecimal() and int(name) < len(vocabulary):
+            token = cast("Id", int(name))
+        if token is None:
+            raise UsageError(
+                f"--extra-eos-token {name} is no single token of this tokenizer; give the spelling "
+                "of a special token, or --stop TEXT to end before a text"
+            )
+        found.add(token)
+    return frozenset(found)

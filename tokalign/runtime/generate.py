@@ -55,7 +55,7 @@ class Generation:
 
     max_tokens: None for as many as the context holds. stop: the output ends before these texts, or
     this text.
-    target_session, draft_session, statistics: ones to reuse; new ones are made otherwise.
+    target_session, draft_session: ones to reuse; new ones are opened otherwise.
     ends_with_context: as in `Decoder.run`.
     Raises: as `Decoder.run`; UsageError for a wrong argument.
     """
@@ -69,7 +69,6 @@ class Generation:
         stop: str | Sequence[str] = (),
         target_session: TargetModelSession | None = None,
         draft_session: DraftModelSession | None = None,
-        statistics: Statistics | None = None,
         ends_with_context: bool = True,
     ) -> None:
         if max_tokens is not None:
@@ -83,22 +82,21 @@ class Generation:
             silent=decoder.target.stop_ids,
             stop_strings=stop,
         )
-        limits = Limits(
-            max_tokens=max_tokens,
-            stop_ids=decoder.target.stop_ids,
-            completes_stop=text().completes_stop if stop else None,
-        )
         self._decoder = decoder
         self.context, self.events = decoder.run(
             prompt,
-            limits,
+            Limits(
+                max_tokens=max_tokens,
+                stop_ids=decoder.target.stop_ids,
+                completes_stop=text().completes_stop if stop else None,
+            ),
             target=target_session,
             draft=draft_session,
             ends_with_context=ends_with_context,
         )
         self._text = text()
         self._shown: list[str] = []
-        self.statistics = statistics or Statistics()
+        self.statistics = Statistics()
         self.rounds: list[Round] = []
 
     def __iter__(self) -> Iterator[Piece]:
@@ -251,8 +249,6 @@ class TextStream:
 
     def _possible_stop(self) -> int:
         """Length of the longest suffix of the held text that begins a stop string."""
-        longest = max((min(len(s) - 1, len(self._held)) for s in self._stop_strings), default=0)
-        for length in range(longest, 0, -1):
-            if any(s.startswith(self._held[-length:]) for s in self._stop_strings):
-                return length
-        return 0
+        held, longest = self._held, max(map(len, self._stop_strings), default=1) - 1
+        ends = (held[-n:] for n in range(min(longest, len(held)), 0, -1))
+        return next((len(e) for e in ends if any(s.startswith(e) for s in self._stop_strings)), 0)

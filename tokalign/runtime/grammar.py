@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,9 +108,7 @@ class Grammar:
         """The same after what `opening` matches, an expression in Lark's format."""
         first, *others = _parts(self.definition)
         lead = {"lark_grammar": f"start: {opening} @rest"}
-        return replace(
-            self, definition=json.dumps({"grammars": [lead, {**first, "name": "rest"}, *others]})
-        )
+        return Grammar(json.dumps({"grammars": [lead, {**first, "name": "rest"}, *others]}))
 
 
 def json_lark(schema: Mapping[str, Any] | bool, *, strict: bool = True) -> str:
@@ -150,55 +148,35 @@ def _line(error: object) -> str:
 # -- states ----------------------------------------------------------------------------------------
 
 
-class State(Protocol):
-    """What a text has reached in the grammar."""
-
-    def advance(self, token: TargetId) -> State | None:
-        """The state after one more id; None where it is forbidden or nothing is asked any more."""
-        ...
-
-    def allows(self, token: TargetId) -> bool:
-        """Whether an id may follow; an end of the output is none that is worth drafting."""
-        ...
-
-    @property
-    def allowed(self) -> NDArray[np.uint8] | None:
-        """The ids that may follow, a bit each, the lowest first; None for all."""
-        ...
-
-    @property
-    def forced(self) -> Sequence[TargetId]:
-        """The ids that have to follow: the canonical encoding of the only text that may."""
-        ...
-
-
 class _Matching:
-    """A state inside the grammar."""
+    """What a text has reached inside the grammar."""
 
     __slots__ = ("_allowed", "_forced", "_matcher", "_next", "_stop_ids")
 
     def __init__(self, matcher: LLMatcher, stop_ids: frozenset[TargetId]) -> None:
         self._matcher, self._stop_ids = matcher, stop_ids
-        self._next: dict[TargetId, State | None] = {}
+        self._next: dict[TargetId, _Matching | None] = {}
         self._allowed: NDArray[np.uint8] | None = None
         self._forced: Sequence[TargetId] | None = None
 
-    def advance(self, token: TargetId) -> State | None:
+    def advance(self, token: TargetId) -> _Matching | None:
+        """The state after one more id; None where it is forbidden or nothing is asked any more."""
         if token not in self._next:
-            self._next[token] = self._advanced(token)
+            reached = None
+            if self.allows(token):
+                matcher = self._matcher.deep_copy()
+                if matcher.consume_token(token):
+                    reached = _Matching(matcher, self._stop_ids)
+            self._next[token] = reached
         return self._next[token]
 
-    def _advanced(self, token: TargetId) -> State | None:
-        if not self.allows(token):
-            return None
-        matcher = self._matcher.deep_copy()
-        return _Matching(matcher, self._stop_ids) if matcher.consume_token(token) else None
-
     def allows(self, token: TargetId) -> bool:
+        """Whether an id may follow; an end of the output is none that is worth drafting."""
         return token not in self._stop_ids and bool(self._matcher.validate_tokens([token]))
 
     @property
     def allowed(self) -> NDArray[np.uint8]:
+        """The ids that may follow, a bit each, the lowest first."""
         if self._allowed is None:
             self._allowed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
             if self._matcher.is_error():
@@ -209,6 +187,7 @@ class _Matching:
 
     @property
     def forced(self) -> Sequence[TargetId]:
+        """The ids that have to follow: the canonical encoding of the only text that may."""
         if self._forced is None:
             ids = self._matcher.compute_ff_tokens()  # its next mask is then made of them
             self._forced = cast("list[TargetId]", ids)
@@ -216,12 +195,11 @@ class _Matching:
 
 
 class _Thinking:
-    """A state before the grammar begins: the model thinks, until an id that ends that."""
+    """Before the grammar begins, the model thinks until an id ends that; every id is allowed."""
 
-    allowed: NDArray[np.uint8] | None = None
-    forced: Sequence[TargetId] = ()
+    allowed, forced = None, ()
 
-    def __init__(self, end: TargetId, begin: State) -> None:
+    def __init__(self, end: TargetId, begin: _Matching) -> None:
         self._end, self._begin = end, begin
 
     def allows(self, token: TargetId) -> bool:
@@ -229,6 +207,10 @@ class _Thinking:
 
     def advance(self, token: TargetId) -> State:
         return self._begin if token == self._end else self
+
+
+State: TypeAlias = _Matching | _Thinking
+"""What a text has reached."""
 
 
 class Constraint:
@@ -305,7 +287,7 @@ def constrain(
     matcher = LLMatcher(_engine(tokenizer, stop_ids), grammar.definition, log_level=0)
     if matcher.is_error():
         raise UsageError(f"the grammar cannot be used: {_line(matcher.get_error())}")
-    root: State = _Matching(matcher, stop_ids)
+    root = _Matching(matcher, stop_ids)
     return Constraint(root if end is None else _Thinking(end, root), len(prompt))
 
 

@@ -6,12 +6,13 @@ never asks for a rollback: sessions compare the committed context with their cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.rounds import (
@@ -24,7 +25,6 @@ from tokalign.runtime.rounds import (
     FinishReason,
     Proposal,
     Round,
-    Rows,
     RowStore,
     Started,
     Verdict,
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.session import TargetModelSession
 
 MOST_READ_AGAIN = 8
-"""A round that reads more ids again proposes nothing. It emits one id, so that no more passes are
-needed than if these ids were read in a pass of their own. With 4 and 12 decoding took longer, if a
-row costs 5 to 24 % of a pass (`lab/results/cache-rows.md`)."""
+"""A round that reads more ids again proposes nothing; it emits one id, so no pass is lost. With 4
+and 12 decoding took longer, if a row costs 5 to 24 % of a pass (`lab/results/cache-rows.md`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +155,6 @@ def decode(
     yield Finished(ends)
 
 
-_Rows: TypeAlias = tuple[Sequence[TargetId], TokenTree[TargetId], tuple[Array, ...]]
-
-
 class Choices(NamedTuple):
     """The target's choices.
 
@@ -179,9 +175,8 @@ class TargetVerifier:
     One pass over the last committed id and the proposal gives the target's choice after each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
     At most one path of a tree agrees, as a choice depends on its position and not on its row.
-    store: is told what the target found likely after every row. That is computed and read together
-    with the choices, so nothing waits for the device once more; and it is told while the next pass
-    runs, as rows of a pass hardly ever say what follows the id that ends it.
+    store: is told what the target found likely after every row, which is read with the choices. It
+    is told while the next pass runs, as rows hardly ever say what follows the id that ends them.
     constraint: the grammar that the output follows. Its masks are made while the pass runs.
     """
 
@@ -197,7 +192,7 @@ class TargetVerifier:
         self._store, self._parked = store, False
         self._constraint = constraint
         self._ahead: tuple[int, Choices | Array] | None = None
-        self._untold: _Rows | None = None  # what the store of rows does not know yet
+        self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     @property
     def can_branch(self) -> bool:
@@ -207,7 +202,9 @@ class TargetVerifier:
         began = perf_counter()
         self._parked = proposal.parked
         chosen, logprobs, fed, likely = self._choose(context, proposal)
-        self._tell_store()
+        if self._store is not None and self._untold is not None:
+            ids, tree, arrays = self._untold
+            self._store.learn(ids, tree, *map(np.array, arrays))
         self._untold = (list(context.ids), proposal.tree, likely) if likely else None
         if isinstance(chosen, Mapping):
             choices = chosen
@@ -222,15 +219,9 @@ class TargetVerifier:
             ids=tuple([choices[row] for row in rows]),
             path=tuple(path),
             rows=fed,
-            logprobs=Rows(logprobs, rows),
+            logprobs=[logprobs[row] for row in rows],
             model_seconds=seconds,
         )
-
-    def _tell_store(self) -> None:
-        """Tell the store of rows about the pass before."""
-        if self._store is not None and self._untold is not None:
-            ids, tree, likely = self._untold
-            self._store.learn(ids, tree, *map(np.array, likely))
 
     def _choose(self, context: Context, proposal: Proposal) -> Choices:
         """The target's choice after the context and after each proposed id that matters."""
@@ -270,13 +261,14 @@ class TargetVerifier:
         self._session.start(chosen, logprobs, *likely)
         return Choices(chosen, logprobs, rows, likely)
 
-    def _mask(self, context: Context, tree: TokenTree[TargetId], logits: Array) -> Array | None:
+    def _mask(
+        self, context: Context, tree: TokenTree[TargetId], logits: Array
+    ) -> NDArray[np.bool_] | None:
         """Which ids the grammar allows in each row; the pass begins before that is found out."""
         if self._constraint is None:
             return None
         self._session.start(logits)
-        allowed = self._constraint.rows(context.ids, tree, logits.shape[-1])
-        return None if allowed is None else self._session.mask(allowed)
+        return self._constraint.rows(context.ids, tree, logits.shape[-1])
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
         """What the store of rows is to be told; nothing without one. logprobs: of the logits."""
@@ -287,7 +279,11 @@ class TargetVerifier:
         return self._session.top_k(logprobs, self._store.width)
 
     def _choose_along(
-        self, context: Context, tree: TokenTree[TargetId], logits: Array, mask: Array | None
+        self,
+        context: Context,
+        tree: TokenTree[TargetId],
+        logits: Array,
+        mask: NDArray[np.bool_] | None,
     ) -> tuple[dict[int, TargetId], dict[int, Array]]:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
 

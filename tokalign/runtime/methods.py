@@ -94,11 +94,9 @@ def choose_translation(
 
 def check_translation(name: str | None) -> None:
     """Raises: UsageError for a name of no translation; None leaves the choice open."""
-    if name is None:
-        return
-    kind, _, window = name.partition(":")
-    if name in TRANSLATIONS and not window:
-        return
-    if kind == "context" and window.isdigit() and int(window) > 0:
-        return
-    raise UsageError(f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}")
+    kind, _, window = (name := "none" if name is None else name).partition(":")
+    is_window = kind == "context" and window.isdigit() and int(window) > 0
+    if not is_window and (window or name not in TRANSLATIONS):
+        raise UsageError(
+            f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}"
+        )

@@ -1,12 +1,9 @@
 """What is kept for drafting: a session's outputs, and what a target found likely.
 
-The latter is a logit store with a file. It is kept only where the user asks for it (`--remember`),
+The latter is a logit store with a file, kept only where the user asks for it (`--remember`),
 because the rows tell of the texts that were read: each has up to three ids of a text, and what the
-target expected after them. How far each source
-could be trusted is kept with them. Each target has a folder of its own in the cache, which only its
-owner can enter, with one file, a table of kind "logits". It is hardly larger than the store. It is
-written whole or not at all, and checked like any table when it is opened. Where it cannot be used,
-the store begins empty, and that is said once.
+target expected after them. How far each source could be trusted is kept with them. Each target has
+a folder in the cache that only its owner can enter, with one table of kind "logits".
 
 Several processes may remember the same target. Before one writes, it takes over the rows that
 others have written since, where its own store has room. Where two used the same slot, or wrote in
@@ -92,17 +89,13 @@ class RememberedStore(LogitStore):
 
     def _take_over(self) -> None:
         """Take over the rows of the file, if it has changed and where there is room."""
-        state = _state(self.path)
-        if state == self._seen:
-            return
+        state, seen = _state(self.path), self._seen
         self._seen = state
-        if state is None:
+        if state is None or state == seen:
             return
         try:
-            if (
-                not stat.S_ISREG(self.path.lstat().st_mode)
-                or state[-1] > self.nbytes + MOST_HEADER_BYTES
-            ):
+            is_file = stat.S_ISREG(self.path.lstat().st_mode)
+            if not is_file or state[-1] > self.nbytes + MOST_HEADER_BYTES:
                 raise ValueError("it is no file of a store's size")
             bundle = read_bundle(self.path)
             bundle.require(target=self._tokenizer, remedy="tokalign tables forget --remembered")
@@ -129,24 +122,20 @@ def open_remembered(
     known: rows of a table, with which it begins. note: told where it is, or why nothing is
     remembered. A process has one store of a target.
     """
-    store = _opened(model, tokenizer, width, note)
-    if known is not None:
-        store.begin_with(known)
-    return store
-
-
-def _opened(model: str, tokenizer: str, width: int, note: Note) -> LogitStore:
-    folder = remembered_folder() / model[:20]
+    folder, store = remembered_folder() / model[:20], LogitStore()
     with _opening:
         if folder in _open and folder.is_dir():
-            return _open[folder]
-        try:
-            _make_private(folder)
-        except OSError as error:
-            note(f"{unwritable(folder, error, _REMEDY)}; nothing is remembered")
-            return LogitStore()
-        store = _open[folder] = RememberedStore(folder, tokenizer, width, note)
-    note(f"{len(store):,} rows of earlier texts are remembered, in {folder}")
+            store = _open[folder]
+        else:
+            try:
+                _make_private(folder)
+            except OSError as error:
+                note(f"{unwritable(folder, error, _REMEDY)}; nothing is remembered")
+            else:
+                store = _open[folder] = RememberedStore(folder, tokenizer, width, note)
+                note(f"{len(store):,} rows of earlier texts are remembered, in {folder}")
+    if known is not None:
+        store.begin_with(known)
     return store
 
 

@@ -26,8 +26,7 @@ UNBOUNDED = 1 << 30
 class Context:
     """Prompt and committed output as target ids. It only grows; committed ids never change.
 
-    Caches and the draft's view of the text follow it: their owners compare the context with what
-    they hold and trim or extend that.
+    Owners of caches compare it with what they hold, and trim or extend that.
     """
 
     def __init__(self, prompt: Iterable[TargetId]) -> None:
@@ -84,25 +83,6 @@ class Proposal:
     parked: bool = False
 
 
-class Rows(Sequence[Array]):
-    """Some rows of an array f[rows, ...], or by row, each taken only when it is asked for."""
-
-    __slots__ = ("_array", "_chosen")
-
-    def __init__(
-        self, array: Sequence[Array] | Mapping[int, Array] | Array, chosen: Sequence[int]
-    ) -> None:
-        self._array, self._chosen = array, chosen
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return Rows(self._array, self._chosen[at])
-        return self._array[self._chosen[at]]
-
-
 class Verdict(NamedTuple):
     """The target's answer: the accepted path through the proposal, then one id of its own.
 
@@ -138,14 +118,10 @@ class Outcome(StrEnum):
 class Round:
     """One pass of the target: the proposal, the verdict and the time they took.
 
-    limit: how many ids the drafter was asked for at most. tree: what it proposed.
-    path: indices of the proposed ids that were accepted.
-    emitted: the accepted ids, then the target's own; already committed.
-    rows: rows that the target computed, steps that fill in a long prompt excluded.
-    draft_passes, counts, translation_seconds: as in a `Proposal`.
-    seconds: of the whole round, `model_seconds` of it in passes of either model.
-    logprobs: for each emitted id f[vocabulary], lazy; None when no model was asked.
-    ends: why the generation ends with this round; None if it goes on.
+    limit: how many ids the drafter was asked for at most. emitted: the accepted ids, then the
+    target's own; already committed. seconds: of the whole round, `model_seconds` of it in passes of
+    either model. ends: why the generation ends with this round; None if it goes on.
+    The other fields are as in a `Proposal` and a `Verdict`.
     """
 
     limit: int
@@ -222,16 +198,16 @@ class Verifier(Protocol):
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """Return the accepted path of the proposal and one more id."""
-        ...
 
 
 class RowStore(Protocol):
-    """Keeps what the target found likely after the rows that it verified, for later drafts."""
+    """Keeps what the target found likely after the rows that it verified, for later drafts.
+
+    width: how many of the most probable ids of every row it is told.
+    """
 
     @property
-    def width(self) -> int:
-        """How many of the most probable ids of every row it is told."""
-        ...
+    def width(self) -> int: ...
 
     def learn(
         self,
@@ -245,4 +221,3 @@ class RowStore(Protocol):
         likely: i[1 + tree, width], the most probable next ids in any order. logprobs: of the same
         shape, of the raw logits at temperature 1.
         """
-        ...

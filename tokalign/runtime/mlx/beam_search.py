@@ -6,11 +6,10 @@ drafter over its beams, and which beams go on is decided on the device, too. So 
 whole search and waits once for its result.
 
 A search keeps `width` beams. In every step each beam is continued by its top `count` ids, and the
-best of these continuations are the next step's beams. All of them are the children of a beam, so
-together they are a tree in which every shared prefix exists once: nothing has to be merged
-afterwards, as the published implementation does by comparing candidates (`dedup_prefix`). More
-continuations are listed than are worth verifying, because that costs nothing on top of a step; the
-expected gain decides which of them become rows, as for every source.
+best of these continuations are the next step's beams. All of them are children of a beam, so
+together they are a tree in which every shared prefix exists once, where the published code merges
+candidates afterwards (`dedup_prefix`). More continuations are listed than are worth verifying,
+which costs nothing on top of a step; the expected gain decides which of them become rows.
 Where the target samples, the search predicts its choices, because the drafter shares its noise.
 With logits processors, which need the history of every row, a chain is drawn instead.
 Source: ReDrafter (Cheng et al., 2024), section 3.2.
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import exp, isfinite
-from typing import NamedTuple, Protocol, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -28,7 +27,7 @@ from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import BusyTime, UnderWay, timed, top_k
+from tokalign.runtime.mlx.session import BusyTime, TargetModelSession, UnderWay, timed, top_k
 from tokalign.runtime.rounds import Array, Context
 from tokalign.runtime.translation.base import Translated, chain_with_leaves
 from tokalign.tables.token_tree import TokenTree
@@ -66,15 +65,8 @@ class Beams(NamedTuple):
 
         Example: the beams 7 8 9, 7 8 4 and 7 2 3 are six rows instead of nine.
         """
-        nodes = list(self._nodes())
-        kept: set[tuple[int, int]] = set()
-        for place in self.chosen[-1]:
-            step: int | None = len(self.chosen) - 1
-            while step is not None and step >= 0:
-                kept.add((step, place))
-                place = self._parent(step, place)
-                step -= 1
-        return self._as_tree((node for node in nodes if node in kept), source)
+        kept = {node for place in self.chosen[-1] for node in self._path(place)}
+        return self._as_tree((node for node in self._nodes() if node in kept), source)
 
     @property
     def _count(self) -> int:
@@ -84,15 +76,18 @@ class Beams(NamedTuple):
         """The place in the step before that a continuation follows; -1 in the first one."""
         return self.chosen[step - 1][place // self._count] if step else -1
 
-    def _nodes(self) -> Iterator[tuple[int, int]]:
-        """Step and place of every continuation: those of the most probable beam, then all
-        others."""
-        best, place = [], self.chosen[-1][0]
+    def _path(self, place: int) -> list[tuple[int, int]]:
+        """Step and place of the continuations that lead to one of the last step."""
+        path = []
         for step in reversed(range(len(self.chosen))):
-            best.append((step, place))
+            path.append((step, place))
             place = self._parent(step, place)
-        yield from reversed(best)
-        first = set(best)
+        return path[::-1]
+
+    def _nodes(self) -> Iterator[tuple[int, int]]:
+        """Step and place of every continuation, those of the most probable beam first."""
+        first = self._path(self.chosen[-1][0])
+        yield from first
         for step, of_beams in enumerate(self.logprobs):
             for beam, values in enumerate(of_beams if step else of_beams[:1]):
                 for rank, value in enumerate(values):
@@ -134,8 +129,8 @@ def beam_search(
 ) -> tuple[Array, Array, Array]:
     """The arrays of a `Beams`: i[length, width, count], f[length, width, count], i[length, width].
 
-    state: before the ids `last` i[1] are read. count: ids listed after every beam, at least the
-    width, so that the best continuations are among them; the vocabulary has as many. expect: turns
+    state: before the ids `last` i[1] are read. count: ids listed after every beam, from the width,
+    so that the best continuations are among them, to the size of the vocabulary. expect: turns
     logits f[beams, vocabulary] of a step (0, 1, ...) into the log-probabilities that the target
     chooses each id.
     Lazy: nothing waits for the device.
@@ -163,12 +158,6 @@ def _padded(rows: Array, width: int, value: float) -> Array:
     return mx.pad(rows, [(0, missing), (0, 0)], constant_values=value) if missing else rows
 
 
-class KeepsStates(Protocol):
-    """Where a drafter's states come from: a `TargetModelSession`, as a rule."""
-
-    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None: ...
-
-
 class DrafterSession:
     """The drafter of one request, beside the target's session, from whose latest pass it goes on.
 
@@ -178,7 +167,7 @@ class DrafterSession:
     target: keeps the hidden states of its passes. The drafter's steps are compiled on a GPU.
     """
 
-    def __init__(self, drafter: RecurrentDrafter, target: KeepsStates) -> None:
+    def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
         self._drafter, self._target = drafter, target
         self._step = drafter.step if mx.default_device().type == mx.cpu else compiled_step(drafter)
         self.busy = BusyTime()
@@ -236,14 +225,12 @@ class DrafterSession:
 
         def advance(token: Array) -> Array:
             nonlocal state
-            assert state is not None
-            state, logits = self._step(state, token)
+            state, logits = self._step(cast("DrafterState", state), token)
             return logits.astype(mx.float32)
 
         all_drawn = sampler.draw_chain(advance(_last(ids)), advance, steps, after=ids)
         self.passes += steps
         mx.async_eval(all_drawn)  # type: ignore[no-untyped-call]
-
         return UnderWay(self.busy, lambda: cast("list[TargetId]", all_drawn.tolist()))
 
     def _begin(self, ids: Sequence[TargetId]) -> DrafterState | None:
@@ -285,10 +272,9 @@ class BeamDrafter(ModelDrafter):
     """A recurrent drafter as a drafter of one request, alone or as the model of a hybrid.
 
     session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
-    decodes greedily. length: steps of a search where the caller does not choose their number.
-    width: beams of a search, unless `beam` says.
-    beam: propose this beam whole, however unlikely.
-    rows: propose so many ids, whatever they cost. branches: whether a proposal may be a tree.
+    decodes greedily. shape: its length is that of a search where the caller does not choose.
+    whole: propose the last step's beams, however unlikely. rows: propose so many ids, whatever they
+    cost. branches: whether a proposal may be a tree.
     """
 
     def __init__(
@@ -296,21 +282,19 @@ class BeamDrafter(ModelDrafter):
         session: DrafterSession,
         *,
         sampler: Sampling | None = None,
-        length: int = DEFAULT_SHAPE.length,
-        width: int = DEFAULT_SHAPE.width,
-        beam: BeamShape | None = None,
+        shape: BeamShape = DEFAULT_SHAPE,
+        whole: bool = False,
         rows: int | None = None,
         branches: bool = True,
     ) -> None:
-        steps = length if beam is None else beam.length
-        super().__init__(session, steps, DEFAULT_ALTERNATIVES if branches else 0)
+        super().__init__(session, shape.length, DEFAULT_ALTERNATIVES if branches else 0)
         self._session, self._sampler = session, sampler
-        self._beam, self._rows = beam, rows
-        self._width = 1 if not branches else width if beam is None else beam.width
-        self._listed = self._width if beam is not None or not branches else _LISTED
+        self._whole, self._rows = whole, rows
+        self._width = shape.width if branches else 1
+        self._listed = self._width if whole or not branches else _LISTED
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
-        if self._beam is not None:
+        if self._whole:
             return tree
         if self._rows is not None:
             return tree.most_probable(self._rows, least=0.0, depth=limit)
@@ -328,7 +312,7 @@ class BeamDrafter(ModelDrafter):
         ).read()
         if beams is None:
             return Translated()
-        if self._beam is not None:
+        if self._whole:
             return Translated(beams.beam_tree(SOURCE))
         tree = beams.tree(SOURCE)
         return Translated(tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps))

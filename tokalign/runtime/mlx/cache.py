@@ -65,9 +65,13 @@ class ModelCache(Generic[Id]):
         self._layers = Layers(self.layers, rewinds=rewinds)
         known = [] if layers is None else cast("list[Id] | None", remembered(layers))
         self.unknown_positions = least_positions(self.layers) if known is None else 0
+        # After a pass the cache holds `_held`, and then ids that the host has not seen yet. After a
+        # pass over a tree it holds the ids before the tree and a row for each of the tree. The next
+        # context says which path was accepted: its rows are moved to where a chain would have put
+        # them, and the others are dropped.
         self._held: list[Id] = known or []
-        self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
-        self._branches: tuple[list[Id], TokenTree[Id]] | None = None  # after which ids a tree lies
+        self._unread: list[Array] = []
+        self._branches: tuple[list[Id], TokenTree[Id]] | None = None
         self._passes = 0
         self.computed = 0
         self.context_length = context_length(model)
@@ -187,7 +191,7 @@ class ModelCache(Generic[Id]):
 
         model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
         the first id in the context, where embeddings may have been given for some of them.
-        The caller says with `holds` or `holds_computed` what the cache holds after the pass.
+        The caller notes what the cache holds after the pass.
         Raises: CacheError where a model's attention cannot read a quantized cache.
         """
         self.computed += tokens.size
@@ -206,22 +210,6 @@ class ModelCache(Generic[Id]):
             mx.clear_cache()
         self._passes += 1
         return logits
-
-    def holds(self, ids: list[Id]) -> None:
-        """Note that the cache now holds exactly `ids`."""
-        self._held = ids
-
-    def holds_tree(self, ids: list[Id], tree: TokenTree[Id]) -> None:
-        """Note that the cache now holds `ids` and, after them, a row for each id of a tree.
-
-        The next context says which path of the tree was accepted. Its rows are moved to where a
-        chain would have put them, and the others are dropped.
-        """
-        self._branches = ids, tree
-
-    def holds_computed(self, token: Array) -> None:
-        """Note that the cache now also holds an id i[1] that may still be computing."""
-        self._unread.append(token)
 
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""

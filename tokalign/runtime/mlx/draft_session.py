@@ -63,14 +63,15 @@ class DraftModelSession(ModelSession[DraftId]):
         if not self._can_draft(ids, steps):
             return UnderWay(self.busy, lambda: GreedyDraft([]))
         mask = None if shared is None else self._project(shared).mask
-        row = self.logits(ids)
-        drafted = [_argmax(row, mask)]
-        masked_out = [] if mask is None else [mx.argmax(row, axis=-1) != drafted[-1]]
-        while len(drafted) < steps:
-            row = self.feed(drafted[-1])
-            drafted.append(_argmax(row, mask))
+        row, drafted, masked_out = self.logits(ids), list[Array](), list[Array]()
+        while True:
+            chosen = mx.argmax(row if mask is None else _masked(row, mask), axis=-1)
+            drafted.append(chosen)
             if mask is not None:
-                masked_out.append(mx.argmax(row, axis=-1) != drafted[-1])
+                masked_out.append(mx.argmax(row, axis=-1) != chosen)
+            if len(drafted) == steps:
+                break
+            row = self.feed(chosen)
         results = mx.concatenate([*drafted, *masked_out])
         self.start(results)
         return UnderWay(self.busy, partial(_greedy_draft, results, steps))
@@ -93,17 +94,14 @@ class DraftModelSession(ModelSession[DraftId]):
         """
         if not self._can_draft(ids, steps):
             return UnderWay(self.busy, list[TargetId])
-        onto = None if shared is None else self._project(shared)
-        if onto is None:
-            drawn = sampler.draw_chain(self.logits(ids), self.feed, steps, after=after)
-        else:
-            first = onto.logits(self.logits(ids))
-            drawn = sampler.draw_chain(
-                first,
+        logits, advance = self.logits(ids), self.feed
+        if shared is not None:
+            onto = self._project(shared)
+            logits, advance = (
+                onto.logits(logits),
                 lambda chosen: onto.logits(self.feed(onto.draft_ids(chosen))),
-                steps,
-                after=after,
             )
+        drawn = sampler.draw_chain(logits, advance, steps, after=after)
         self.start(drawn)
         return UnderWay(self.busy, lambda: cast("list[TargetId]", drawn.tolist()))
 
@@ -171,8 +169,7 @@ class Shortlists:
     """A pass under way whose rows will be searched for their most probable ids.
 
     logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back. None where the
-    context is full: then nothing is listed.
-    tail: the ids that are taken back, in their order in the text.
+    context is full. tail: the ids that are taken back, in their order in the text.
     """
 
     def __init__(self, busy: BusyTime, logprobs: Array, tail: Sequence[DraftId]) -> None:
@@ -237,10 +234,6 @@ def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Arr
         return ids, values
     [chosen], [values] = top_k(values[None], count)
     return ids[chosen], values
-
-
-def _argmax(row: Array, mask: Array | None) -> Array:
-    return mx.argmax(row if mask is None else _masked(row, mask), axis=-1)
 
 
 def _masked(rows: Array, mask: Array) -> Array:

@@ -1,7 +1,6 @@
 """A recurrent drafter in a folder: its weights, its shape, and the target that it was trained on.
 
-It is named by the user, or found as tables are. It stays loaded as long as its target does: the
-next decoder of the same model gets the same object, and with it what was learned about it.
+It is named by the user, or found as tables are, and stays loaded as long as its target does.
 
 `config.json` names the weights file by its digest and is replaced last. So a folder that is written
 again, or whose writing is interrupted, holds the old drafter or the new one, never parts of both.

@@ -1,11 +1,11 @@
 """Up to how many rows a pass of a loaded model gives the logits of single rows, bit for bit.
 
 Matrix products of other shapes may add their terms in another order, so that the last bits of a row
-depend on how many rows are computed with it. Where that begins depends on the model, the number
-format, the chip and its libraries; nothing but trying tells. One input is not enough: rounding
-often hides the difference.
+depend on how many rows are computed with it. From how many on depends on the model, the number
+format, the chip and its libraries, so it is tried out; with several texts, as rounding often hides
+the difference.
 
-A text is read one row at a time, as plain decoding does, and again with several rows in a pass: as
+Texts are read one row at a time, as plain decoding does, and again with several rows in a pass: as
 a chain, and as a tree in which every second id is a wrong one. After each such pass one more row is
 read on its own, so that what the pass has left in the cache is compared as well.
 """

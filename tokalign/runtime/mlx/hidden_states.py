@@ -1,13 +1,11 @@
 """The last hidden states of a model's passes, from which a recurrent drafter goes on.
 
-Architectures differ in where their layers are and what they do after the head, so the state is not
-computed by calling parts of a model. A pass runs on a twin of the model (`weights.twin_of`) whose
-head notes its argument. The state is an intermediate result of the pass and costs nothing more.
+Architectures differ in where their layers are and what they do after the head. So a pass runs on a
+twin of the model (`weights.twin_of`) whose head notes its argument, which costs nothing more.
 
 The head is the module that is called last with floating point numbers and gives one number for
-each id. Whether what a model returns comes from it is tried out: the head's output is replaced by
-numbers that increase from id to id, and what the model returns has to do so as well. That holds for
-scaled and soft-capped logits. mlx is lazy, so nothing of the model is computed for it.
+each id. Whether the model returns its output is tried out: replaced by numbers that increase from
+id to id, scaled and soft-capped logits increase as well. mlx is lazy, so no layer is computed.
 Models that multiply by a weight outside of a module have no such head; `docs/models.md` lists them.
 """
 
@@ -126,9 +124,9 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
 class _States(NamedTuple):
     """Hidden states f[1 + tree, hidden] of one pass.
 
-    ids: of which the first row has read the first `read`. Passes that ran ahead share the list, and
-    append to it. fed: the last id i[1] that the first row has read, if the host had not seen it
-    then; it is not in the list. tree: the ids of the other rows.
+    ids: of which the first row has read the first `read`; passes that ran ahead append to the same
+    list. fed: the last id i[1] that the first row has read, if the host had not seen it then; it is
+    not in the list. tree: the ids of the other rows.
     """
 
     ids: list[int]

@@ -51,11 +51,9 @@ def uniform(seed: int, stream: int, position: int, rows: int, *, number: int = 0
 
 
 class Noise(local):
-    """The noise of the choices that one seed makes, each position's computed once.
+    """The noise of the choices that one seed makes, computed once for each position.
 
-    The target's choices, drawn drafts and the ranking of free sources read it here, some positions
-    again and again. What has begun to be computed in one thread is of no use to another, so every
-    thread has rows of its own.
+    What has begun to be computed in one thread is of no use to another: each has rows of its own.
     """
 
     def __init__(self, seed: int) -> None:
@@ -92,8 +90,7 @@ _POSITIONS, _BLOCKS = 8, 6
 class NoiseAhead:
     """The noise of the target's next choices, on the host (`hybrid.ComingNoise`).
 
-    It depends on no token. So what a later round needs is computed while the host drafts in an
-    earlier one: the device has nothing else to do at that time.
+    It depends on no token, so it is computed while the host drafts in an earlier round.
     """
 
     def __init__(self, noise: Noise, vocabulary: int) -> None:
@@ -120,8 +117,8 @@ class NoiseAhead:
 
 
 _KNOWN, _BATCH = 8, 8
-"""Positions of which the noise is looked at: few ids of a tree lie deeper. Those computed at once,
-while more than that many are left: a round emits fewer."""
+"""Positions of which the noise is looked at: few ids of a tree lie deeper. Positions computed at
+once: a round emits fewer."""
 
 
 def _keys(seed: int, stream: int, position: int, rows: int) -> Array:

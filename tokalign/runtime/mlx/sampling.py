@@ -97,9 +97,9 @@ class Sampling:
         logits: Array,
         *,
         position: int,
-        ids: Sequence[TargetId] = (),
+        ids: Sequence[TargetId] | Array = (),
         depths: Sequence[int] | None = None,
-        mask: Array | None = None,
+        mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
@@ -117,15 +117,11 @@ class Sampling:
         """
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1)
-        scores = self._scores(logprobs, position, depths)
+        filtered = self.filter(logprobs, position, depths)
+        scores = filtered.astype(mx.float32) * (1 / max(self.temperature, _COLDEST))
         rows = range(scores.shape[0]) if depths is None else depths
         noise = self._noise.rows([position + row for row in rows], scores.shape[1])
         return mx.argmax(scores + noise, axis=-1)
-
-    def draw(self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array) -> Array:
-        """Draw the id i[1] at index `position` from a draft's logits f[1, vocabulary]; lazy."""
-        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
-        return self.pick(logprobs, position=position)
 
     def draw_chain(
         self,
@@ -142,12 +138,13 @@ class Sampling:
         history = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
         drawn: list[Array] = []
         while True:
-            drawn.append(self.draw(logits, position=len(after) + len(drawn), ids=history))
+            chosen, _ = self.choose(logits, position=len(after) + len(drawn), ids=history)
+            drawn.append(chosen)
             if len(drawn) == steps:
                 return mx.concatenate(drawn)
             if self.needs_history:
-                history = mx.concatenate([history, drawn[-1]])
-            logits = advance(drawn[-1])
+                history = mx.concatenate([history, chosen])
+            logits = advance(chosen)
 
     def noise_at(self, position: int, vocabulary: int) -> Array | None:
         """The noise f[vocabulary] of the choice at `position`, lazy; None for none."""
@@ -185,10 +182,10 @@ class Sampling:
         ids: Sequence[TargetId] = (),
     ) -> dict[TargetId, float]:
         """As `expect`, among a few ids whose log-probabilities the host knows; the likeliest first,
-        which is the one that `draw` would draw.
+        which is the one that `choose` would choose.
 
         logprobs: up to a constant. noise: from `noise_at` for the same position. position, ids: as
-        for `draw`, where there are logits processors; the device is waited for then.
+        for `choose`, where there are logits processors; the device is waited for then.
         Ids that a filter or a processor rules out are missing.
         """
         among, values = np.array(list(logprobs)), self._processed(logprobs, position, ids)
@@ -224,11 +221,6 @@ class Sampling:
         if 0 < self.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, self.top_k)
         return logprobs
-
-    def _scores(self, logprobs: Array, position: int, depths: Sequence[int] | None = None) -> Array:
-        """Logarithms of the distribution, up to a constant; float32, whatever the model's type."""
-        filtered = self.filter(logprobs, position, depths)
-        return filtered.astype(mx.float32) * (1 / max(self.temperature, _COLDEST))
 
     def _processed(
         self, logprobs: Mapping[TargetId, float], position: int, ids: Sequence[TargetId]
@@ -274,7 +266,7 @@ class CallableSampler:
         position: int,
         ids: Sequence[TargetId] = (),
         depths: Sequence[int] | None = None,
-        mask: Array | None = None,
+        mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Array, Array]:
         """See `Sampling`. What is proposed never matters here."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids, mask=mask)
@@ -342,7 +334,7 @@ def logprobs_of(
     *,
     position: int,
     ids: Sequence[TargetId] | Array,
-    mask: Array | None = None,
+    mask: NDArray[np.bool_] | None = None,
 ) -> Array:
     """Log-probabilities f[rows, vocabulary] of the processed logits; row i is for `position + i`.
 
@@ -354,7 +346,7 @@ def logprobs_of(
     if processors:
         logits = apply_processors(processors, logits, position=position, ids=ids)
     if mask is not None:
-        logits = mx.where(mask, logits, -mx.inf)
+        logits = mx.where(mx.array(mask), logits, -mx.inf)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 

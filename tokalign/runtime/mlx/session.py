@@ -1,8 +1,7 @@
-"""Sessions: passes of a language model over whole contexts, counted and timed.
+"""Sessions: passes of a language model over whole contexts and over trees, counted and timed.
 
-`ModelSession` runs the passes, over contexts and over trees, on the cache that it is
-(`cache.py`). The draft model's session is in `draft_session.py`. Results are read when they are
-done; `BusyTime` counts how long passes are under way.
+A session is a cache (`cache.py`) that runs passes. The draft model's session can do more
+(`draft_session.py`). `BusyTime` counts how long passes are under way, until their result is read.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
 from time import perf_counter
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
 
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import ModelCache
@@ -73,25 +70,16 @@ class UnderWay(Generic[T]):
 
 
 P = ParamSpec("P")
-SomeSession = TypeVar("SomeSession", bound="Busy")
 
 
-class Busy(Protocol):
-    """A session that counts the time of its passes."""
-
-    busy: BusyTime
-
-
-def timed(
-    method: Callable[Concatenate[SomeSession, P], T],
-) -> Callable[Concatenate[SomeSession, P], T]:
-    """Count the time that a session's method takes among its `seconds`.
+def timed(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Count the time that a method of a session takes in the session's `busy`.
 
     That includes the time in which the memory allocator frees what a pass leaves behind.
     """
 
     @wraps(method)
-    def with_time(session: SomeSession, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def with_time(session: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         session.busy.begin()
         try:
             return method(session, *args, **kwargs)
@@ -104,8 +92,11 @@ def timed(
 class ModelSession(ModelCache[Id]):
     """A model that is given whole contexts and rewinds its cache by itself.
 
-    cache: as `layers` of `ModelCache`; the rest is as there. Raises: as it does.
+    cache: as `layers` of `ModelCache`; the rest is as there.
+    keeps_states: whether the last hidden states of the latest passes are kept, for a drafter that
+    starts from them.
     passes, rows: computed so far, steps that fill in a long prompt excluded.
+    Raises: as `ModelCache`; IncompatibleError for a model whose states cannot be had.
     """
 
     def __init__(
@@ -115,10 +106,12 @@ class ModelSession(ModelCache[Id]):
         *,
         cache: list[Any] | None = None,
         rewinds: bool = True,
+        keeps_states: bool = False,
     ) -> None:
         super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
-        self._twin = model  # passes run on it, except those that fill in a long prompt
-        self._states: KeptStates | None = None
+        self._states = KeptStates(model) if keeps_states else None
+        # Passes run on it, except those that fill in a long prompt.
+        self._twin = model if self._states is None else self._states.model
         self.passes = self.rows = 0
         self.busy = BusyTime()
 
@@ -137,7 +130,7 @@ class ModelSession(ModelCache[Id]):
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
         kept = self.catch_up(ids, last)
         logits = self.forward(self.tokens(ids[kept:]), self._twin, begin=kept)
-        self.holds(ids)
+        self._held = ids
         self.passes += 1
         self.rows += len(ids) - kept
         if self._states is not None:
@@ -149,7 +142,7 @@ class ModelSession(ModelCache[Id]):
     def feed(self, token: Array) -> Array:
         """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
         logits = self.forward(token, self._twin)
-        self.holds_computed(token)
+        self._unread.append(token)
         self.passes += 1
         self.rows += 1
         if self._states is not None:
@@ -181,7 +174,7 @@ class ModelSession(ModelCache[Id]):
         self.quantize()  # which replaces layers, so it comes before their masks are set
         with self._tree_model.rows(self.layers, len(tokens), tree) as model:
             logits = self.forward(self.tokens(tokens), model, begin=kept)[-wanted:]
-        self.holds_tree(context, tree)
+        self._branches = context, tree
         self.passes += 1
         self.rows += len(tokens)
         if self._states is not None and computed is None:
@@ -220,36 +213,9 @@ class ModelSession(ModelCache[Id]):
                 f"{name}[{place}] is {ids[place]}, but the model's ids are from 0 to {size - 1}"
             )
 
-
-class TargetModelSession(ModelSession[TargetId]):
-    """A session of the target model.
-
-    keeps_states: whether the last hidden states of the latest passes are kept, for a drafter that
-    starts from them. Other parameters and errors are those of `ModelSession`.
-    Raises: IncompatibleError for a model whose states cannot be had.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        options: CacheOptions | None = None,
-        *,
-        cache: list[Any] | None = None,
-        rewinds: bool = True,
-        keeps_states: bool = False,
-    ) -> None:
-        super().__init__(model, options, cache=cache, rewinds=rewinds)
-        if keeps_states:
-            self._states = KeptStates(model)
-            self._twin = self._states.model
-
-    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
+    def state_before_last(self, ids: Sequence[Id]) -> Array | None:
         """See `KeptStates.before_last`; None where none are kept."""
         return None if self._states is None else self._states.before_last(ids)
-
-    def mask(self, allowed: NDArray[np.bool_]) -> Array:
-        """A mask bool[rows, vocabulary] as an array of the device."""
-        return mx.array(allowed)
 
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
         """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
@@ -259,6 +225,8 @@ class TargetModelSession(ModelSession[TargetId]):
         ids, values = top_k(logprobs, count)
         return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 
+
+TargetModelSession: TypeAlias = ModelSession[TargetId]
 
 _BLOCK = 128
 

@@ -7,12 +7,10 @@ changed. `mx.fast.rope` takes an offset per batch item and not per row, so rows 
 batch axis.
 Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa (Cai et al., 2024).
 
-Whether a model takes trees is found out by having it take one without computing it. It does if it
-reads its position only through rotary embeddings, and the rows that a row sees only through the
-mask of its cache. What else a model may do with positions (learned ones, ALiBi, scales that depend
-on them) can be of any form. So a pass is traced over a cache whose `offset` is no number: whoever
-calculates with it fails. mlx is lazy, so nothing is computed, and the price is the host time of a
-pass.
+A model takes trees if it reads positions only through rotary embeddings, and the rows that a row
+sees only through the mask of its cache. What else it may do with positions (learned ones, ALiBi,
+scales that depend on them) can be of any form. So a pass is traced over a cache whose `offset` is
+no number, and calculating with it fails. mlx is lazy, so that costs the host time of a pass.
 """
 
 from __future__ import annotations
@@ -71,8 +69,7 @@ class TreeModel:
     def rows(self, cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[Any]:
         """Give a model whose next pass, over `rows` ids with the tree's last, is one over the tree.
 
-        cache: the session's own. If `rows` are fewer than the tree's ids, the rows of its first ids
-        are the cache's last ones.
+        If `rows` are fewer than the tree's ids, the rows of its first ids end the session's cache.
         """
         leaves = list(leaves_of(cache))
         offset = int(leaves[0].offset)
@@ -109,10 +106,9 @@ class TreeModel:
 
 
 def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
-    """Move cached rows to where a chain would have put them.
+    """Move cached rows to where a chain would have put them; their rotary positions stay right.
 
-    begin: the position where a tree's rows begin. path: indices of those to keep, ascending. Their
-    rotary positions are those of a chain already, because a row's position is its depth.
+    begin: the position where a tree's rows begin. path: indices of those to keep, ascending.
     """
     runs = [run for run in _runs(path) if run.source != run.target]
 
@@ -226,8 +222,7 @@ class _Offset:
 class _Log:
     """What happened in a traced pass."""
 
-    def __init__(self) -> None:
-        self.masks = self.arrays = 0
+    masks = arrays = 0
 
 
 class _Traced:

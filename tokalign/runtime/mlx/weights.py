@@ -66,13 +66,11 @@ def load_weights(
 
 
 def _lay_over(model: Any, adapter: Path) -> None:
-    """Lay an adapter of `mlx_lm.lora` over a model.
-
-    Raises: MissingAssetError for a folder without one; IncompatibleError for one of another model.
-    """
+    """Raises: MissingAssetError for a folder without one; IncompatibleError if it does not fit."""
     from mlx_lm.tuner.utils import load_adapters
 
-    missing = [name for name in _ADAPTER_FILES if not (adapter / name).is_file()]
+    files = "adapter_config.json", "adapters.safetensors"
+    missing = [name for name in files if not (adapter / name).is_file()]
     if missing:
         raise MissingAssetError(
             f"{adapter} lacks {', '.join(missing)}; give the folder that mlx_lm.lora wrote "
@@ -86,9 +84,6 @@ def _lay_over(model: Any, adapter: Path) -> None:
             "give the model that it was trained on"
         ) from error
     model.eval()
-
-
-_ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -248,7 +243,6 @@ def _twin(value: Any, replace: Replace, made: dict[int, Any]) -> Any:
 
 _MAPPED = Path("/proc/self/maps")
 _DEBIAN = "openblas-pthread/libopenblas.so.0"
-_FAST = "libopenblas", "libmkl", "libblis"
 
 
 def slow_blas() -> str | None:
@@ -267,7 +261,7 @@ def remedy(loaded: Iterable[str], installed: Iterable[Path]) -> str | None:
     names = {line.rpartition("/")[2] for line in loaded}
     if not any(name.startswith("libblas") for name in names):
         return None
-    if any(name.startswith(_FAST) for name in names):
+    if any(name.startswith(("libopenblas", "libmkl", "libblis")) for name in names):
         return None
     library = next(iter(installed), None)
     install = "" if library else "apt install libopenblas0-pthread, then "
@@ -307,15 +301,14 @@ def even_length(model: Any) -> int:
     Beyond its bound a dynamic rotary embedding turns all rows of a pass by where the pass ends.
     """
     modules = model.modules() if isinstance(model, nn.Module) else []
-    ropes = [module for module in modules if isinstance(module, DynamicNTKScalingRoPE)]
-    return min([UNBOUNDED, *[int(rope.max_position_embeddings) - 1 for rope in ropes]])
+    ropes = (module for module in modules if isinstance(module, DynamicNTKScalingRoPE))
+    return min((int(rope.max_position_embeddings) - 1 for rope in ropes), default=UNBOUNDED)
 
 
 def embedding_of(model: Any) -> Any:
-    """The embedding of a model's ids: of as many of them, and as wide, as the arguments say.
+    """The embedding of a model's ids: as many and as wide as the arguments say, else the largest.
 
-    Other tables are of positions, and gemma4's of ids for what its layers read beside. The largest
-    one is taken where arguments decide nothing.
+    Other tables are of positions, and gemma4's of ids for what its layers read besides.
     """
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
     wanted = _argument(model, "vocab_size"), _argument(model, "hidden_size")
