@@ -100,7 +100,7 @@ def refused(
     target.logits(theirs)  # refused
     TargetVerifier(draft, Sampling())  # refused
     NeuralDrafter(target, translation)  # refused
-    Sampling().choose(None, position=0, ids=theirs)  # refused
+    Sampling().choose(None, [0], ids=theirs)  # refused
 
 
 def of_tokenizers(draft: Tokenizer[DraftId], target: Tokenizer[TargetId]) -> None:

@@ -107,15 +107,12 @@ class TextSampler:
     def choose(
         self,
         logits: Any,
+        positions: Sequence[int],
         *,
-        position: int,
         ids: Sequence[TargetId] = (),
-        drawn: Any = None,
-        depths: Sequence[int] | None = None,
         mask: Any = None,
     ) -> tuple[Any, Any]:
-        rows = range(len(logits)) if depths is None else depths
-        chosen = mx.array([self._ids[position + depth] for depth in rows])
+        chosen = mx.array([self._ids[position] for position in positions])
         return chosen, logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 

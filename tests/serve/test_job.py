@@ -33,7 +33,7 @@ def test_a_stop_text_is_found_where_the_whole_text_has_it(
 def test_a_sampler_of_a_batch_counts_positions() -> None:
     sampling = Sampling(temperature=1.0, seed=9)
     logprobs = mx.log(mx.softmax(mx.random.normal((5, 200)), axis=-1))
-    together = sampling.pick(logprobs, position=30).tolist()
+    together = sampling.pick(logprobs, range(30, 35)).tolist()
     one_by_one = Positioned(sampling, 30)
     assert [one_by_one(logprobs[i : i + 1]).item() for i in range(5)] == together
 

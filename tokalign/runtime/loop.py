@@ -248,13 +248,8 @@ class TargetVerifier:
             likely = self._likely(logits)
             self._session.start(logits, *likely)
             return Choices(*self._choose_along(context, tree, logits, mask), rows, likely)
-        chosen, logprobs = self._sampler.choose(
-            logits,
-            position=len(context.ids),
-            ids=context.ids,
-            depths=None if tree.chain_length == len(tree) else [0, *tree.depths],
-            mask=mask,
-        )
+        positions = [len(context.ids) + depth for depth in (0, *tree.depths)]
+        chosen, logprobs = self._sampler.choose(logits, positions, ids=context.ids, mask=mask)
         # Processors and masks change the log-probabilities: the raw ones are then computed again.
         changed = self._sampler.needs_history or mask is not None
         likely = self._likely(logits, None if changed else logprobs)
@@ -297,11 +292,9 @@ class TargetVerifier:
         logprobs: dict[int, Array] = {}
         row: int | None = 0
         while row is not None:
+            allowed = None if mask is None else mask[row : row + 1]
             chosen, row_logprobs = self._sampler.choose(
-                logits[row : row + 1],
-                position=len(history),
-                ids=history,
-                mask=None if mask is None else mask[row : row + 1],
+                logits[row : row + 1], [len(history)], ids=history, mask=allowed
             )
             (choices[row],) = self._session.read(chosen)
             logprobs[row] = row_logprobs[0]
@@ -321,7 +314,7 @@ class TargetVerifier:
             self._session.start(logits)
             self._ahead = position, logits
             return
-        following, logprobs = self._sampler.choose(logits, position=position)
+        following, logprobs = self._sampler.choose(logits, [position])
         likely = self._likely(logits, logprobs)
         self._session.start(following, logprobs, *likely)
         self._ahead = position, Choices(following, logprobs, 1, likely)

@@ -134,7 +134,7 @@ class Positioned:
 
     def __call__(self, logprobs: Array) -> Array:
         """The id i[1] for log-probabilities f[1, vocabulary]."""
-        chosen = self._sampling.pick(logprobs, position=self._position)
+        chosen = self._sampling.pick(logprobs, [self._position])
         self._position += 1
         return chosen
 

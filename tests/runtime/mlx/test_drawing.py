@@ -86,8 +86,8 @@ def test_drawing_among_a_few_ids_equals_drawing_among_all(
     options = Sampling(temperature=0.8, seed=2, processors=processors, **filters)
     for position, few, row, known in few_of_many(options):
         history = [*range(position - 1), next(iter(few))]
-        ranked = options.expect_among(few, position=position, ids=history, noise=known)
-        assert next(iter(ranked)) == options.draw(row, position=position, ids=history).item()
+        ranked = options.expect_among(few, ids=history, noise=known)
+        assert next(iter(ranked)) == options.choose(row, [position], ids=history)[0].item()
 
 
 @pytest.mark.parametrize("filters", FILTERS)
@@ -98,7 +98,7 @@ def test_what_is_expected_among_a_few_ids_equals_what_is_expected_among_all(
     options = Sampling(temperature=temperature, seed=2, **filters)
     for position, few, row, known in few_of_many(options):
         found = options.expect_among(few, noise=known)
-        expected = np.array(options.expect(row, positions=[position]))[0]
+        expected = np.array(options.expect(row, [position]))[0]
         assert {i for i, logprob in enumerate(expected) if logprob > -np.inf} == set(found)
         assert list(found.values()) == pytest.approx([expected[i] for i in found], abs=1e-5)
 
@@ -109,7 +109,7 @@ def test_what_is_expected_is_how_often_a_target_that_differs_by_gumbel_noise_cho
     options = Sampling(temperature=0.8, seed=3)
     logits = mx.array(rng.normal(0, 1.5, (2, 12)).astype(np.float32))
     positions = [7, 4]
-    expected = np.exp(np.array(options.expect(logits, positions=positions), dtype=np.float64))
+    expected = np.exp(np.array(options.expect(logits, positions), dtype=np.float64))
     for row, position in enumerate(positions):
         known = 0.8 * np.array(options.noise_at(position, 12))
         targets = np.array(logits)[row] + rng.gumbel(size=(100_000, 12))
@@ -127,15 +127,8 @@ def test_the_most_probable_id_of_a_branch_is_the_one_that_would_be_drawn() -> No
     drawn = DraftModelSession(model).draw(text, 4, sampler=options, after=text, shared=shared)
     session, tree = DraftModelSession(model), EMPTY_TREE
     for position in range(4, 8):
-        [*_, last] = session.branch(
-            text,
-            tree,
-            None,
-            3,
-            shared,
-            options,
-            range(4, 5 + len(tree)),
-        ).read()
+        positions = range(4, 5 + len(tree))
+        [*_, last] = session.branch(text, tree, None, 3, shared, options, positions).read()
         _, token = max(zip(last.logprobs, last.ids, strict=True))
         tree = TokenTree.chain([*tree.ids, TargetId(token)], "test")
         assert len(tree) == position - 3
@@ -171,8 +164,8 @@ def distribution_of_two(
 
     def row(ids: list[int]) -> dict[int, float]:
         logits = session.logits(ids)
-        logprobs = logprobs_of(logits, options.processors, position=len(ids), ids=ids)
-        scores = np.array(options.filter(logprobs)[0], dtype=np.float64) / options.temperature
+        logprobs = options.filter(logprobs_of(logits, options.processors, ids), [len(ids)])
+        scores = np.array(logprobs[0], dtype=np.float64) / options.temperature
         weights = np.exp(scores - scores.max())
         return {int(i): weights[i] / weights.sum() for i in np.flatnonzero(weights)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -33,25 +34,26 @@ def rows(count: int, seed: int = 0) -> Any:
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}])
 def test_close_to_zero_a_temperature_is_greedy(temperature: float, options: Any) -> None:
     sampling = Sampling(temperature=temperature, seed=3, **options)
-    chosen, _ = sampling.choose(rows(5), position=3)
-    drawn = sampling.draw(rows(5), position=3, ids=())
-    best = mx.argmax(rows(5), axis=-1).tolist()
-    assert chosen.tolist() == drawn.tolist() == best
+    chosen, _ = sampling.choose(rows(5), range(3, 8))
+    assert chosen.tolist() == mx.argmax(rows(5), axis=-1).tolist()
 
 
-def test_a_choice_depends_on_its_position_not_on_the_rows_of_a_pass() -> None:
-    sampling, logits = Sampling(temperature=1, top_p=0.9, seed=3), rows(6)
-    together, _ = sampling.choose(logits, position=10)
-    alone = [sampling.choose(logits[i : i + 1], position=10 + i)[0].item() for i in range(6)]
-    assert together.tolist() == alone
+GREEDY, DRAWN = {"temperature": 0}, {"temperature": 1, "top_p": 0.95}
+XTC = {"temperature": 0.9, "xtc_probability": 0.5, "xtc_threshold": 0.02}
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_picking_one_at_a_time_is_choosing(temperature: float) -> None:
-    sampling = Sampling(temperature=temperature, top_p=0.9, seed=3)
-    chosen, logprobs = sampling.choose(mx.random.normal((4, 50)), position=7)
-    picked = [sampling.pick(logprobs[i : i + 1], position=7 + i).item() for i in range(4)]
-    assert picked == chosen.tolist()
+@pytest.mark.parametrize("options", [GREEDY, DRAWN, XTC])
+@pytest.mark.parametrize("positions", [range(10, 15), (10, 11, 12, 11, 13)], ids=["chain", "tree"])
+def test_a_choice_depends_on_its_position_not_on_the_rows_of_a_pass(
+    options: dict[str, Any], positions: Sequence[int]
+) -> None:
+    """Siblings choose with the same noise."""
+    sampling, logits = Sampling(seed=7, **options), rows(5)
+    together, logprobs = sampling.choose(logits, positions)
+    for row, position in enumerate(positions):
+        alone, _ = sampling.choose(logits[row : row + 1], [position])
+        picked = sampling.pick(logprobs[row : row + 1], [position])
+        assert alone.item() == picked.item() == together[row].item()
 
 
 def test_samples_have_the_models_distribution() -> None:
@@ -59,7 +61,7 @@ def test_samples_have_the_models_distribution() -> None:
     count, temperature = 20_000, 0.7
     logits = mx.array([1.0, 0.0, 2.0, -1.0])
     drawn, _ = Sampling(temperature=temperature, seed=5).choose(
-        mx.broadcast_to(logits, (count, 4)), position=0
+        mx.broadcast_to(logits, (count, 4)), range(count)
     )
     expected = np.array(mx.softmax(logits / temperature))
     found = np.bincount(np.array(drawn), minlength=4) / count
@@ -70,36 +72,19 @@ def test_samples_have_the_models_distribution() -> None:
 def test_the_filters_are_mlx_lms(options: dict[str, Any]) -> None:
     """Ours allows whatever mlx-lm's sampler draws, and draws nothing that mlx-lm rules out."""
     logits = rows(1)
-    logprobs = logprobs_of(logits, (), position=0, ids=())
-    allowed = set(
-        np.flatnonzero(np.array(Sampling(temperature=1, **options).filter(logprobs)[0]) > -np.inf)
-    )
+    logprobs, sampling = logprobs_of(logits, ()), Sampling(temperature=1, seed=1, **options)
+    allowed = set(np.flatnonzero(np.array(sampling.filter(logprobs, [0])[0]) > -np.inf))
     theirs = make_sampler(1.0, **options)
     drawn = Counter(int(theirs(logprobs).item()) for _ in range(300))
     assert set(drawn) <= allowed
-    ours, _ = Sampling(temperature=1, seed=1, **options).choose(
-        mx.broadcast_to(logits, (300, VOCABULARY)), position=0
-    )
+    ours, _ = sampling.choose(mx.broadcast_to(logits, (300, VOCABULARY)), range(300))
     assert set(ours.tolist()) <= allowed
     if options:
         assert len(allowed) < VOCABULARY
 
 
 def test_top_k_beyond_the_vocabulary_is_off() -> None:
-    assert Sampling(temperature=1, top_k=10_000).filter(rows(1)).shape == (1, VOCABULARY)
-
-
-def test_processors_see_the_history_of_their_row() -> None:
-    seen: list[list[int]] = []
-
-    def record(tokens: Any, logits: Any) -> Any:
-        seen.append(tokens.tolist())
-        assert logits.shape == (1, VOCABULARY)
-        return logits
-
-    sampling = Sampling(processors=(record,))
-    sampling.choose(rows(3), position=2, ids=[7, 8, 9, 10])
-    assert seen == [[7, 8], [7, 8, 9], [7, 8, 9, 10]]
+    assert Sampling(temperature=1, top_k=10_000).filter(rows(1), [0]).shape == (1, VOCABULARY)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -139,10 +124,10 @@ def test_processors_are_given_rows_of_the_targets_width_by_a_draft(
     ids = [TargetId(i) for i in (1, 2, 3)]
     few = {TargetId(i): -1.0 for i in (2, 3, 4)}
     noise = sampler.noise_at(3, VOCABULARY)
-    ranked = sampler.expect_among(few, position=3, ids=ids, noise=noise)
+    ranked = sampler.expect_among(few, ids=ids, noise=noise)
     assert set(ranked) == {2, 4}
     for width in (VOCABULARY - 8, VOCABULARY + 8):  # of drafts that know fewer ids, or are padded
-        drawn = sampler.draw(mx.zeros((1, width)), position=3, ids=ids)
+        drawn, _ = sampler.choose(mx.zeros((1, width)), [3], ids=ids)
         assert drawn.item() % 2 == 0
     assert widths == {VOCABULARY}
 
@@ -182,7 +167,9 @@ def test_xtc_is_mlx_lms_and_decided_by_the_position() -> None:
         sampling = Sampling(
             temperature=1, xtc_probability=probability, xtc_threshold=0.15, xtc_exempt=exempt
         )
-        left = sampling.filter(mx.broadcast_to(logits, (count, 4)), position)
+        left = sampling.filter(
+            mx.broadcast_to(logits, (count, 4)), range(position, position + count)
+        )
         return [set(np.flatnonzero(np.array(row) > -np.inf)) for row in left]
 
     assert allowed(5, 1, 1.0) == [{2, 3}]  # of the three above the threshold the least likely stays
@@ -203,19 +190,6 @@ def test_the_top_k_are_those_of_a_sort(rows: int, width: int, count: int, seed: 
     assert_allclose(np.sort(values), np.sort(logits)[:, -count:])
 
 
-def test_rows_of_one_depth_choose_with_the_noise_of_their_position() -> None:
-    """As if each row had been chosen by itself, XTC included."""
-    logits = mx.array(np.random.default_rng(1).normal(size=(5, 96)).astype(np.float32)) * 3
-    depths = [0, 1, 2, 1, 3]
-    sampling = Sampling(temperature=0.9, top_p=0.95, xtc_probability=0.5, seed=7)
-    together, _ = sampling.choose(logits, position=11, depths=depths)
-    alone = [
-        sampling.choose(logits[row : row + 1], position=11 + depth)[0].item()
-        for row, depth in enumerate(depths)
-    ]
-    assert together.tolist() == alone
-
-
 def test_it_is_the_noise_of_every_position_however_far_rounds_go() -> None:
     ahead = Sampling(temperature=0.7, seed=5).noise_ahead(40)
     assert ahead is not None
@@ -225,9 +199,6 @@ def test_it_is_the_noise_of_every_position_however_far_rounds_go() -> None:
             expected = np.exp(np.array(gumbel(5, TARGET, position + depth, (1, 40))[0]))
             assert np.allclose(row, expected, rtol=1e-5)
         position += step
-
-
-def test_greedy_choices_have_none() -> None:
     assert Sampling(temperature=0).noise_ahead(40) is None
 
 

@@ -201,7 +201,7 @@ class DrafterSession:
             logits = logits.astype(mx.float32)
             if sampler is None:
                 return logits - logits.logsumexp(axis=-1, keepdims=True)
-            return sampler.expect(logits, positions=[len(ids) + step] * logits.shape[0])
+            return sampler.expect(logits, [len(ids) + step] * logits.shape[0])
 
         count = min(max(count, shape.width), self._drafter.config.vocabulary_size)
         found = beam_search(self._step, state, _last(ids), shape, count=count, expect=expect)

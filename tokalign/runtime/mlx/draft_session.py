@@ -144,7 +144,7 @@ class DraftModelSession(ModelSession[DraftId]):
             logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         else:
             rows = rows if onto is None else onto.logits(rows)
-            logprobs = sampler.expect(rows, positions=positions)
+            logprobs = sampler.expect(rows, positions)
         found, values = top_k(logprobs, count)
         if sampler is not None and onto is not None:
             found = onto.draft_ids(found)

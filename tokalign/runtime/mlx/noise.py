@@ -33,7 +33,7 @@ def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Arr
     """
     rows, width = shape
     count = -(-width // _BLOCK)
-    keys = _keys(seed, stream, position, rows)
+    keys = _keys(seed, stream, range(position, position + rows))
     first = mx.broadcast_to(keys[:, :1], (rows, count))
     second = keys[:, 1:] + mx.arange(count, dtype=mx.uint32)
     blocks = mx.stack([first, second], axis=-1).reshape(-1, 2)
@@ -42,12 +42,12 @@ def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Arr
     return -mx.log(-mx.log1p(-mx.maximum(u, 2.0**-33)))
 
 
-def uniform(seed: int, stream: int, position: int, rows: int, *, number: int = 0) -> Array:
-    """Uniform noise f[rows, 1] in [0, 1), where row i is for `position + i`; lazy.
+def uniform(seed: int, stream: int, positions: Sequence[int], *, number: int) -> Array:
+    """Uniform noise f[positions, 1] in [0, 1); lazy.
 
     number: which one of the independent numbers at every position (of 1024).
     """
-    return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + 1]
+    return mx.vmap(_block)(_keys(seed, stream, positions))[:, number : number + 1]
 
 
 class Noise(local):
@@ -121,9 +121,9 @@ _KNOWN, _BATCH = 8, 8
 once: a round emits fewer."""
 
 
-def _keys(seed: int, stream: int, position: int, rows: int) -> Array:
+def _keys(seed: int, stream: int, positions: Sequence[int]) -> Array:
     seed &= 0xFFFFFFFF
-    keys = mx.array([[seed, position + row] for row in range(rows)], dtype=mx.uint32)
+    keys = mx.array([[seed, position] for position in positions], dtype=mx.uint32)
     return mx.vmap(partial(mx.random.split, num=_STREAMS))(keys)[:, stream]
 
 

@@ -95,33 +95,26 @@ class Sampling:
     def choose(
         self,
         logits: Array,
+        positions: Sequence[int],
         *,
-        position: int,
         ids: Sequence[TargetId] | Array = (),
-        depths: Sequence[int] | None = None,
         mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
-        Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
-        be left out unless `needs_history`. depths: of rows that are no chain, where no history is
-        needed; row i then chooses the id at index `position + depths[i]`.
+        positions: at which index of the context each row's choice comes. ids: what comes before
+        that; if a choice `needs_history`, there is one row.
         mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
         """
-        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids, mask=mask)
-        return self.pick(logprobs, position=position, depths=depths), logprobs
+        logprobs = logprobs_of(logits, self.processors, ids, mask)
+        return self.pick(logprobs, positions), logprobs
 
-    def pick(self, logprobs: Array, *, position: int, depths: Sequence[int] | None = None) -> Array:
-        """The ids i[rows] of plain decoding; row i of `logprobs` f[rows, vocabulary] is for
-        `position + i`, or for `position + depths[i]`, and processors have been applied.
-        """
+    def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
+        """The choices i[rows] by log-probabilities f[rows, vocabulary] that are processed."""
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1)
-        filtered = self.filter(logprobs, position, depths)
-        scores = filtered.astype(mx.float32) * (1 / max(self.temperature, _COLDEST))
-        rows = range(scores.shape[0]) if depths is None else depths
-        noise = self._noise.rows([position + row for row in rows], scores.shape[1])
-        return mx.argmax(scores + noise, axis=-1)
+        scores = self.filter(logprobs, positions) * (1 / max(self.temperature, _COLDEST))
+        return mx.argmax(scores + self._noise.rows(positions, scores.shape[1]), axis=-1)
 
     def draw_chain(
         self,
@@ -138,7 +131,7 @@ class Sampling:
         history = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
         drawn: list[Array] = []
         while True:
-            chosen, _ = self.choose(logits, position=len(after) + len(drawn), ids=history)
+            chosen, _ = self.choose(logits, [len(after) + len(drawn)], ids=history)
             drawn.append(chosen)
             if len(drawn) == steps:
                 return mx.concatenate(drawn)
@@ -156,21 +149,16 @@ class Sampling:
         """The noise of coming choices among `vocabulary` ids; None if nothing is drawn."""
         return keyed.NoiseAhead(self._noise, vocabulary) if self.temperature > 0 else None
 
-    def expect(self, logits: Array, *, positions: Sequence[int]) -> Array:
+    def expect(self, logits: Array, positions: Sequence[int]) -> Array:
         """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
 
-        positions: of each row. Only without logits processors.
+        positions: as for `choose`. Only without logits processors.
         The draft's log-probabilities take the place of the target's, and what they lack is taken to
         be Gumbel noise of its own, at the temperature 1. So the expectation is the softmax of
         log q + T g, and at T = 0 it is q itself.
         """
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        filtered = [
-            self.filter(logprobs[row : row + 1], position).astype(mx.float32)
-            for row, position in enumerate(positions)
-        ]
-        noise = self._noise.rows(positions, logprobs.shape[-1])
-        scores = mx.concatenate(filtered) + self.temperature * noise
+        filtered = self.filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True), positions)
+        scores = filtered + self.temperature * self._noise.rows(positions, logits.shape[-1])
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
     def expect_among(
@@ -178,17 +166,21 @@ class Sampling:
         logprobs: Mapping[TargetId, float],
         *,
         noise: Array | None,
-        position: int = 0,
         ids: Sequence[TargetId] = (),
     ) -> dict[TargetId, float]:
         """As `expect`, among a few ids whose log-probabilities the host knows; the likeliest first,
         which is the one that `choose` would choose.
 
-        logprobs: up to a constant. noise: from `noise_at` for the same position. position, ids: as
-        for `choose`, where there are logits processors; the device is waited for then.
+        logprobs: up to a constant. noise: from `noise_at` for the same position. ids: what comes
+        before it, for logits processors; the device is waited for then.
         Ids that a filter or a processor rules out are missing.
         """
-        among, values = np.array(list(logprobs)), self._processed(logprobs, position, ids)
+        among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
+        if self.processors:
+            row = mx.full((1, 1 + max(*logprobs, *ids)), -mx.inf)
+            row[0, mx.array(among)] = mx.array(values, dtype=mx.float32)
+            row = processed(row, self.processors, ids)
+            values = np.array(row[0, mx.array(among)], dtype=np.float64)
         left = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         left = left[values[left] > -np.inf]
         among, scores = among[left], values[left]
@@ -201,39 +193,22 @@ class Sampling:
         ordered = cast("list[TargetId]", among[order].tolist())
         return dict(zip(ordered, expected.tolist(), strict=True))
 
-    def filter(
-        self, logprobs: Array, position: int = 0, depths: Sequence[int] | None = None
-    ) -> Array:
-        """Log-probabilities with -inf for the ids that top-p, min-p, XTC or top-k rule out.
+    def filter(self, logprobs: Array, positions: Sequence[int]) -> Array:
+        """Log-probabilities f32 with -inf for the ids that top-p, min-p, XTC or top-k rule out.
 
-        position, depths: of the rows, as in `pick`; XTC is decided by them.
+        positions: as for `choose`; XTC is decided by them.
         """
         if 0 < self.top_p < 1:
             logprobs = apply_top_p(logprobs, self.top_p)
         if self.min_p:
             logprobs = apply_min_p(logprobs, self.min_p, 1)
         if self.xtc_probability:
-            rows = logprobs.shape[0] if depths is None else max(depths) + 1
-            number = keyed.uniform(self.seed, keyed.VERDICT, position, rows, number=_XTC)
-            number = number if depths is None else number[mx.array(list(depths))]
+            number = keyed.uniform(self.seed, keyed.VERDICT, positions, number=_XTC)
             without = apply_xtc(logprobs, 1.0, self.xtc_threshold, list(self.xtc_exempt))
             logprobs = mx.where(number < self.xtc_probability, without, logprobs)
         if 0 < self.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, self.top_k)
-        return logprobs
-
-    def _processed(
-        self, logprobs: Mapping[TargetId, float], position: int, ids: Sequence[TargetId]
-    ) -> Floats:
-        """A few log-probabilities, processed. Waits for the device if there are any."""
-        values = np.array(list(logprobs.values()))
-        if self.processors:
-            among = mx.array(list(logprobs))
-            row = mx.full((1, 1 + max(*logprobs, *ids)), -mx.inf)
-            row[0, among] = mx.array(values, dtype=mx.float32)
-            row = apply_processors(self.processors, row, position=position, ids=ids)
-            values = np.array(row[0, among], dtype=np.float64)
-        return values
+        return logprobs.astype(mx.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +237,13 @@ class CallableSampler:
     def choose(
         self,
         logits: Array,
+        positions: Sequence[int],
         *,
-        position: int,
         ids: Sequence[TargetId] = (),
-        depths: Sequence[int] | None = None,
         mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Array, Array]:
-        """See `Sampling`. What is proposed never matters here."""
-        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids, mask=mask)
+        """See `Sampling`; positions do not matter here."""
+        logprobs = logprobs_of(logits, self.processors, ids, mask)
         return self.sampler(logprobs), logprobs
 
 
@@ -331,38 +305,30 @@ def masking(constraint: Constraint) -> LogitsProcessor:
 def logprobs_of(
     logits: Array,
     processors: Sequence[LogitsProcessor],
-    *,
-    position: int,
-    ids: Sequence[TargetId] | Array,
+    ids: Sequence[TargetId] | Array = (),
     mask: NDArray[np.bool_] | None = None,
 ) -> Array:
-    """Log-probabilities f[rows, vocabulary] of the processed logits; row i is for `position + i`.
+    """Log-probabilities f[rows, vocabulary] of the processed logits.
 
+    ids: what comes before the row, for processors; with these there is one row.
     mask: bool[rows, vocabulary], which ids a grammar allows. It has the last word.
-
     Choices are made on these and not on the logits, as in mlx-lm: rounding may make two of them
     equal.
     """
     if processors:
-        logits = apply_processors(processors, logits, position=position, ids=ids)
+        logits = processed(logits, processors, ids)
     if mask is not None:
         logits = mx.where(mx.array(mask), logits, -mx.inf)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
-def apply_processors(
-    processors: Sequence[LogitsProcessor],
-    logits: Array,
-    *,
-    position: int,
-    ids: Sequence[TargetId] | Array,
+def processed(
+    row: Array, processors: Sequence[LogitsProcessor], ids: Sequence[TargetId] | Array
 ) -> Array:
-    """Process every row with its own history: the context and the proposed ids before it."""
+    """A row of logits f[1, vocabulary] after all processors, which are told the ids before it."""
+    assert row.shape[0] == 1, "a history is that of one row"
     history = ids if isinstance(ids, mx.array) else mx.array(list(ids), dtype=mx.uint32)
-    rows = []
-    for row in range(logits.shape[0]):
-        processed = logits[row : row + 1]
-        for processor in processors:
-            processed = processor(history[: position + row], processed)
-        rows.append(processed)
-    return mx.concatenate(rows)
+    row = row[:1]  # another array, as processors may write into it
+    for processor in processors:
+        row = processor(history, row)
+    return row

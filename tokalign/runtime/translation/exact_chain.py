@@ -94,11 +94,7 @@ class ChainDraft:
         """
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
-        return list(
-            self._sampler.expect_among(
-                covers.logprobs(), noise=noise, position=len(context.ids), ids=context.ids
-            )
-        )
+        return list(self._sampler.expect_among(covers.logprobs(), noise=noise, ids=context.ids))
 
     def _join_drafted(
         self, data: bytes, drafted: Sequence[DraftId], counts: Counter[str]
