@@ -1,10 +1,9 @@
 """How to draft and to cache, as a caller asks for it.
 
-Every option is declared once, as a field of `HowToDraft`, `DraftingOptions` or `CacheOptions`. Of
-a field the command line makes an option, the Python API a keyword, and the class a check; the
-server takes the whole value. `api/assemble.py` makes a decoder of it, whose `Drafting` has the
-fields of `HowToDraft` again, so what reads a new one there is all that is left to write.
-It imports neither models nor mlx, so that the command line can parse its options without them.
+Every option is declared once, as a field of `HowToDraft`, `DraftingOptions` or `CacheOptions`. The
+command line makes an option of a field, the Python API a keyword, and the class a check; the server
+takes the whole value. `api/assemble.py` makes a decoder of it, whose `Drafting` has the fields of
+`HowToDraft` again. It imports neither models nor mlx, so the command line can do without them.
 """
 
 from __future__ import annotations
@@ -63,13 +62,10 @@ class HowToDraft:
     method: "auto" or one of METHODS.
     translation: how draft ids become target ids, one of TRANSLATIONS; None to choose it by the
         tokenizers.
-    num_draft_tokens: ids proposed in a round; None to have every round choose its own number by
-        expected gain, zero included.
+    num_draft_tokens: ids proposed in a round; None to have every round choose by expected gain.
     alternatives: ids that a draft model proposes in a tree besides one for each of its passes; 0
-        for chains. A draft that has to stay a chain has them as leaves in the place of its first
-        id.
-    draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
-        costs decide.
+        for chains. A draft that has to stay a chain has them in the place of its first id.
+    draft_rows: how many ids the hybrid proposes in every round; None to have costs decide.
     """
 
     method: str = declared(

@@ -27,7 +27,7 @@ from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import BusyTime, TargetModelSession, UnderWay, timed, top_k
+from tokalign.runtime.mlx.session import BusyTime, TargetModelSession, timed, top_k
 from tokalign.runtime.rounds import Array, Context
 from tokalign.runtime.translation.base import Translated, chain_with_leaves
 from tokalign.tables.token_tree import TokenTree
@@ -175,7 +175,7 @@ class DrafterSession:
 
     @property
     def seconds(self) -> float:
-        """Time spent in steps, each search counted from its start until it is read."""
+        """Time spent in searches and chains."""
         return self.busy.seconds
 
     @timed
@@ -186,16 +186,15 @@ class DrafterSession:
         *,
         count: int,
         sampler: Sampling | None = None,
-    ) -> UnderWay[Beams | None]:
+    ) -> Beams | None:
         """Search for what follows `ids`, with one step for each id of a beam.
 
         count: ids listed after every beam, at least as many as there are beams.
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
         probabilities are the drafter's own.
         """
-        state = self._begin(ids)
-        if state is None:
-            return UnderWay(self.busy, lambda: None)
+        if (state := self._begin(ids)) is None:
+            return None
 
         def expect(logits: Array, step: int) -> Array:
             logits = logits.astype(mx.float32)
@@ -206,32 +205,25 @@ class DrafterSession:
         count = min(max(count, shape.width), self._drafter.config.vocabulary_size)
         found = beam_search(self._step, state, _last(ids), shape, count=count, expect=expect)
         self.passes += shape.length
-        mx.async_eval(*found)  # type: ignore[no-untyped-call]
-
-        def read() -> Beams:
-            mx.eval(*found)  # the one wait of a round's drafting
-            return Beams(*(array.tolist() for array in found))
-
-        return UnderWay(self.busy, read)
+        mx.eval(*found)  # the one wait of a round's drafting
+        return Beams(*(array.tolist() for array in found))
 
     @timed
     def draw(
         self, ids: Sequence[TargetId], steps: int, *, sampler: Sampling
-    ) -> UnderWay[list[TargetId] | None]:
+    ) -> list[TargetId] | None:
         """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
-        state = self._begin(ids)
-        if state is None:
-            return UnderWay(self.busy, lambda: None)
+        if (state := self._begin(ids)) is None:
+            return None
 
         def advance(token: Array) -> Array:
             nonlocal state
             state, logits = self._step(cast("DrafterState", state), token)
             return logits.astype(mx.float32)
 
-        all_drawn = sampler.draw_chain(advance(_last(ids)), advance, steps, after=ids)
         self.passes += steps
-        mx.async_eval(all_drawn)  # type: ignore[no-untyped-call]
-        return UnderWay(self.busy, lambda: cast("list[TargetId]", all_drawn.tolist()))
+        drawn = sampler.draw_chain(advance(_last(ids)), advance, steps, after=ids)
+        return cast("list[TargetId]", drawn.tolist())
 
     def _begin(self, ids: Sequence[TargetId]) -> DrafterState | None:
         """The drafter before it reads the last of `ids`; None where the target has no state."""
@@ -303,13 +295,11 @@ class BeamDrafter(ModelDrafter):
     def find(self, context: Context, steps: int) -> Translated:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""
         if self._sampler is not None and self._sampler.needs_history:
-            drawn = self._session.draw(context.ids, steps, sampler=self._sampler).read()
+            drawn = self._session.draw(context.ids, steps, sampler=self._sampler)
             learned = self._acceptance.probabilities
             return Translated(chain_with_leaves(drawn or (), learned, source=SOURCE))
         shape = BeamShape(self._width, steps)
-        beams = self._session.search(
-            context.ids, shape, count=self._listed, sampler=self._sampler
-        ).read()
+        beams = self._session.search(context.ids, shape, count=self._listed, sampler=self._sampler)
         if beams is None:
             return Translated()
         if self._whole:

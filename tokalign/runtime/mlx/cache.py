@@ -1,8 +1,7 @@
 """A model with its KV cache, kept in step with the contexts that it is given.
 
-mlx-lm's caches can only be extended and trimmed. This module knows which ids a cache holds, so that
-a session can hand over whole contexts: what they share with the cache is not computed again.
-Read next: `session.py`, which runs passes with it.
+It knows which ids a cache holds, so a session can hand over whole contexts: what they share with
+the cache is not computed again. Read next: `session.py`, which runs passes with it.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ class ModelCache(Generic[Id]):
     """A model, its cache, and the ids that the cache holds.
 
     model: an mlx-lm model; `model(ids i[1, n], cache=layers)` gives logits f[1, n, vocabulary].
-    layers: a cache to continue; the list is changed in place. What it holds is known if `remember`
-    noted it and nobody has written into it since. Otherwise its content so far stays in front of
-    every context.
+    layers: a cache to continue, changed in place. Where `remembered` does not know what it holds,
+    its content so far stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
     unknown_positions: how many positions come first whose ids are not known.
     computed: ids that went through the model so far, whatever for.
@@ -125,8 +123,8 @@ class ModelCache(Generic[Id]):
     def catch_up(self, ids: list[Id], last: int) -> int:
         """Rewind to what the cache shares with `ids`, and fill in a long rest.
 
-        Returns: how many of the ids the cache holds then. The last `last` are never among them, as
-        their logits are still to be computed.
+        Returns: how many of the ids the cache holds then, without the last `last`, whose logits are
+        still to be computed.
         """
         self._layers.open()
         self._settle_branches(ids)
@@ -164,11 +162,10 @@ class ModelCache(Generic[Id]):
         self._embeddings = begin, embeddings
 
     def quantize(self) -> None:
-        """Quantize what the cache holds, if it is time; `forward` does so, too.
+        """Quantize what the cache holds, if it is time; `forward` does so, too. It replaces layers.
 
-        mlx-lm does so after each pass, which is before the next one. By then what was rejected is
-        gone, so it does not count. Layers are replaced: what is set on one has to be set later.
-        Raises: CacheError where a layer cannot be quantized as asked.
+        mlx-lm does so after each pass. Here it is before the next one, when what was rejected is
+        gone. Raises: CacheError where a layer cannot be quantized as asked.
         """
         options = self._options
         if options.kv_bits is None or not positions(self.layers):
@@ -241,8 +238,7 @@ class ModelCache(Generic[Id]):
     def _rewind(self, kept: int) -> int:
         """Drop all but the first `kept` ids; more of them, or all, if the cache needs it.
 
-        Returns: how many the cache holds then. Raises: CacheError if it would have to begin anew,
-        but also has ids that are not known.
+        Returns: how many the cache holds then. Raises: as `_begin_anew`.
         """
         held = len(self._held)
         if kept < held:
@@ -273,10 +269,7 @@ class ModelCache(Generic[Id]):
             self._unread.clear()
 
     def _prefill(self, ids: list[Id], begin: int, end: int) -> int:
-        """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`.
-
-        A callback that raises an error ends it between two steps.
-        """
+        """Fill the cache with ids[begin:end]; returns `end`. A callback may raise to end it."""
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
             read = ids[: min(at + step, end)]
@@ -302,9 +295,8 @@ class ModelCache(Generic[Id]):
         return {"input_embeddings": own[None]}
 
     def _new_layers(self) -> list[Any]:
-        return cast(
-            "list[Any]", make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
-        )
+        made = make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
+        return cast("list[Any]", made)
 
     def _cannot_be_quantized(self, reason: str, remedy: str) -> CacheError:
         options = self._options
@@ -315,10 +307,7 @@ class ModelCache(Generic[Id]):
 
 
 def kinds_without_rewinding(model: Any) -> list[str]:
-    """The kinds of caches in a model from which no position can be taken back; none, as a rule.
-
-    Such a model can only decode plainly.
-    """
+    """The kinds of caches in a model that can only decode plainly; none, as a rule."""
     return Layers(make_prompt_cache(model), rewinds=True).unknown_kinds
 
 

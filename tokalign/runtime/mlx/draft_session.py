@@ -47,10 +47,10 @@ class Shortlist(NamedTuple):
 class DraftModelSession(ModelSession[DraftId]):
     """A session of the draft model. Parameters and errors are those of `ModelSession`.
 
-    Everything that it is asked for begins with a pass that brings its cache up to date with `ids`.
+    Everything begins with a pass that brings the cache up to date with `ids`. Where the context
+    would be full, nothing is drafted, drawn or listed.
     shared: which target id each draft id stands for; only ids that stand for one may be taken. None
     allows all of them.
-    Where the context would be full, nothing is drafted, drawn or listed.
     """
 
     _projection: ToTargetIds | None = None  # of the tables asked for last
@@ -88,9 +88,7 @@ class DraftModelSession(ModelSession[DraftId]):
     ) -> UnderWay[list[TargetId]]:
         """Draw `steps` (at least 1) target ids, with one pass each.
 
-        Filters, processors and randomness mean the same for both models, as both choose target ids.
-        after: the target ids that the drawn ones follow. shared: None if both models have the same
-        ids.
+        after: the target ids that they follow. shared: None if both models have the same ids.
         """
         if not self._can_draft(ids, steps):
             return UnderWay(self.busy, list[TargetId])
@@ -128,11 +126,10 @@ class DraftModelSession(ModelSession[DraftId]):
     ) -> UnderWay[list[Shortlist]]:
         """List the top `count` ids after each id of a tree of draft ids, with one pass.
 
-        computed: how many leading ids of the tree are cached after `ids` already; the others are
-        listed. None lists what may follow `ids` too, first of all. Probabilities are those among
-        the ids allowed.
+        Probabilities are those among the ids allowed. computed: as of `tree`; None lists what may
+        follow `ids` too, first of all.
         sampler: how the target draws, at these positions of the rows: then the draft's ids for the
-        target ids that it most probably draws are listed. `shared` says which these are.
+        target ids that it most probably draws are listed.
         """
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
@@ -249,8 +246,7 @@ class ToTargetIds:
 
     shared: says which target id each draft id stands for. Where several draft ids stand for one
     target id, the draft goes on with the one that `target_to_draft` names, if it is one of them.
-    draft_size: ids of the draft model. Its tokenizer may have more, which stand for nothing here:
-    the device would read beyond the logits.
+    draft_size: ids of the draft model. Further ids of its tokenizer stand for nothing here.
     """
 
     def __init__(self, shared: Intersection, draft_size: int) -> None:

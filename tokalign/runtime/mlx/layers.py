@@ -5,10 +5,9 @@
 * A recurrent state (ArraysCache) cannot be trimmed. It is marked before each round, by reference,
   and goes back to the mark; what was accepted since then is read again with the next rows.
 
-Which ids a cache holds is noted on the cache itself, so the note goes wherever the cache goes:
-mlx-lm copies its caches, and trims and extends the copies. So a note holds a proof, too: what the
-first layer that counts positions held when the note was written. The note is believed as far as the
-cache still holds the same.
+Which ids a cache holds is noted on the cache itself, and goes with it where mlx-lm copies, trims
+and extends caches. So a note holds a proof, too: what the first layer that counts positions held
+then. The note is believed as far as the cache still holds the same.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ class Layers:
     @property
     def unknown_kinds(self) -> list[str]:
         """The kinds of layers from which positions cannot be taken back."""
-        leaves = [c for c in leaves_of(self.all) if not isinstance(c, ArraysCache)]
-        left = [c for c in leaves if not _is_ring(c)]
-        return sorted({type(c).__name__ for c in left if not _can_take_back(c, 0)})
+        leaves = (c for c in leaves_of(self.all) if not (isinstance(c, ArraysCache) or _is_ring(c)))
+        return sorted({type(c).__name__ for c in leaves if not _can_take_back(c, 0)})
 
     @cached_property
     def rewindable(self) -> int:
@@ -61,8 +59,8 @@ class Layers:
 
         Only a ring that keeps its first positions (`max_kv_size`) has a bound: when it is full.
         """
-        rings = [c for c in leaves_of(self.all) if _is_ring(c) and c.keep]
-        return min([UNBOUNDED, *[int(ring.max_size) - 1 for ring in rings]])
+        rings = (c for c in leaves_of(self.all) if _is_ring(c) and c.keep)
+        return min((int(ring.max_size) - 1 for ring in rings), default=UNBOUNDED)
 
     @property
     def marked(self) -> int | None:
@@ -205,8 +203,7 @@ def remembered(layers: Sequence[Any]) -> list[int] | None:
     """The ids that a cache holds, if they were noted; what was trimmed since then is left out.
 
     None if others have changed the cache in any other way, even to the same length: a key of the
-    first layer that sees positions tells which id was read there. Ids whose embeddings are equal
-    are the same to a model, and here.
+    first layer that sees positions tells which id was read there.
     """
     note: _Note | None = getattr(layers[0], _NOTE, None) if layers else None
     if note is None:

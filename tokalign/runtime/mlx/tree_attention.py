@@ -15,6 +15,7 @@ no number, and calculating with it fails. mlx is lazy, so that costs the host ti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache as cache_calls
@@ -208,31 +209,28 @@ def _can_hold_trees(cache: Sequence[Any]) -> bool:
 
 
 class _Offset:
-    """A number of positions that may be handed to a rotary embedding, and nothing else."""
+    """A number of positions that may be handed to a rotary embedding, and nothing else.
 
-    def __init__(self, log: _Log) -> None:
+    log: counts what is asked for in a traced pass.
+    """
+
+    def __init__(self, log: Counter[str]) -> None:
         self._log = log
 
     def __mlx_array__(self) -> Array:
         """What comes of it must not reach the logits: it is not a number."""
-        self._log.arrays += 1
+        self._log["arrays"] += 1
         return mx.array(float("nan"))
-
-
-class _Log:
-    """What happened in a traced pass."""
-
-    masks = arrays = 0
 
 
 class _Traced:
     """A cache whose offset is an `_Offset`, and that counts the masks it is asked for."""
 
-    def __init__(self, leaf: Any, log: _Log) -> None:
+    def __init__(self, leaf: Any, log: Counter[str]) -> None:
         vars(self).update(_leaf=leaf, _log=log, offset=_Offset(log))
 
     def make_mask(self, rows: int, *_: Any, **__: Any) -> Array:
-        self._log.masks += 1
+        self._log["masks"] += 1
         return mx.tri(rows, dtype=mx.bool_)
 
     def __getattr__(self, name: str) -> Any:
@@ -244,8 +242,7 @@ class _Traced:
 
 @once_per_model
 def _takes_trees(model: Any) -> bool:
-    log = _Log()
-    positions = RowPositions()
+    log, positions = Counter[str](), RowPositions()
     positions.now = mx.arange(_ROWS)
     try:
         layers = make_prompt_cache(model)
@@ -254,12 +251,12 @@ def _takes_trees(model: Any) -> bool:
             return False
         traced = [_traced(layer, log) for layer in layers]
         logits = with_row_positions(model, positions)(mx.zeros((1, _ROWS), mx.uint32), cache=traced)
-        return log.masks > 0 and not (log.arrays and bool(mx.isnan(logits).any()))
+        return log["masks"] > 0 and not (log["arrays"] and bool(mx.isnan(logits).any()))
     except Exception:  # whatever a model raises when it calculates with what is no number
         return False
 
 
-def _traced(layer: Any, log: _Log) -> Any:
+def _traced(layer: Any, log: Counter[str]) -> Any:
     if isinstance(layer, CacheList):
         return CacheList(*[_traced(inner, log) for inner in layer.caches])
     return _Traced(layer, log)

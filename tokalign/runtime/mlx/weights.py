@@ -36,7 +36,7 @@ def load_weights(
     adapter: Path | None = None,
     trust_remote_code: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """Load an mlx-lm model and its configuration from a local folder, quantized weights included.
+    """Load an mlx-lm model and its configuration from a local folder.
 
     dtype: "float32" makes passes agree on every choice, however many rows they have.
     adapter: a folder that `mlx_lm.lora` wrote, laid over the model.
@@ -92,10 +92,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def default_dtype() -> str | None:
-    """Return the number format to compute in if none is asked for; None is that of the weights.
+    """The number format to compute in if none is asked for; None is that of the weights.
 
-    On a CPU it is float32: float16 is slower there, and in float32 the chosen ids do not depend on
-    the number of rows of a pass.
+    On a CPU float16 is slower, and in float32 choices do not depend on the rows of a pass.
     """
     return "float32" if mx.default_device().type == mx.cpu else None
 
@@ -109,8 +108,7 @@ def weights_fingerprint(model: Any) -> str:
 def content_fingerprint(model: Any) -> str:
     """A digest by which models of one architecture differ: `weights_fingerprint`, and values.
 
-    Up to 64 values are read of every weight, evenly spaced. Fine-tuning changes nearly all values
-    of the weights that it changes at all.
+    Fine-tuning changes nearly all values of the weights that it changes at all.
     """
     digest = sha256(weights_fingerprint(model).encode())
     for name, _, values in sampled_values(model):
@@ -167,8 +165,7 @@ def peak_memory() -> float:
 class Wiring:
     """Keeps weights resident while anything decodes (macOS; elsewhere nothing happens).
 
-    Generations overlap and end in any order, so the first one sets the limit of the process, and
-    the last one sets it back.
+    The first of the generations that overlap sets the limit of the process, the last sets it back.
     """
 
     def __init__(self) -> None:

@@ -23,8 +23,8 @@ class WindowCache:
 
     It has what mlx-lm's models and functions ask of a cache. max_size: the positions that a row
     sees, its own included. offset: positions so far. start: the position of the first one kept.
-    verifies: whether rows of a pass have to see what they would see alone. A model may ask for a
-    mask that is wider than the cache (plamo3): then a row sees more in a pass over several.
+    verifies: whether rows have to see what they would see alone, and not more, where a model asks
+    for a mask that is wider than the cache (plamo3).
     widest: the window of the widest mask that was asked for; 0 before the first pass.
     """
 
