@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -185,20 +186,9 @@ def cheap_drafts() -> Knowledge:
     return Knowledge(costs=LearnedCosts(rows, steps))
 
 
-class Ticking:
-    """A clock on which everything takes as long as nothing."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1e-3
-        return self.now
-
-
 def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
     """Of each request: there, a drafter has no hidden state yet and is not to blame."""
-    knowledge, clock = cheap_drafts(), Ticking()
+    knowledge, clock = cheap_drafts(), count(step=0.001).__next__  # everything takes as long
     plain = generate(NoDrafter(), Sampling())
     for tokens in (1, 40) * 3:
         session, known = opened(), knowledge.model.acceptance.probabilities(4)

@@ -17,12 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, texts
+from random_models import decoder_of
 
 import tokalign
-from tokalign.build.alignment.alignment_bundle import align
 from tokalign.errors import UsageError
-from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
@@ -126,15 +124,9 @@ def test_a_round_with_a_tree_can_be_followed_through_few_modules(
 ) -> None:
     """Between two rounds, text and statistics included; greedy, as noise is one module more."""
     target, draft = demo_pair
-    table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
-    decoder = Decoder(
-        target=replace(target, stop_ids=frozenset()),
-        draft=draft,
-        drafting=Drafting(
-            method=method, translation="exact", num_draft_tokens=3, alignment=lambda: table
-        ),
-        sampler=Sampling(),
-    )
+    endless = replace(target, stop_ids=frozenset()), draft
+    how = {"method": method, "translation": "exact", "num_draft_tokens": 3}
+    decoder = decoder_of(endless, Sampling(), **how)
     generation = Generation(
         decoder, decoder.prompt("Wisła jest", use_template=False), max_tokens=24
     )

@@ -14,10 +14,9 @@ import pytest
 import regex
 from jsonschema import validate
 from llguidance import LLMatcher
-from random_models import emitted
+from random_models import decoder_of, emitted
 from small_tables import half_right
 
-from tokalign.build.alignment.alignment_bundle import align
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.runtime.chat import with_bos
 from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -82,19 +81,11 @@ Emit = Callable[..., tuple[list[int], str, str]]
 @pytest.fixture(scope="module")
 def emit(demo_pair: Pair) -> Emit:
     """The ids, the text and the end of a generation; that of plain decoding is made once."""
-    target, draft = demo_pair
-    pair_tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
 
     def run(
         sampling: Any, grammar: Grammar | None, tokens: int = TOKENS, **how: Any
     ) -> tuple[list[int], str, str]:
-        decoder = Decoder(
-            target=target,
-            draft=draft,
-            drafting=Drafting(alignment=pair_tables, **how),
-            sampler=sampling,
-            grammar=grammar,
-        )
+        decoder = decoder_of(demo_pair, sampling, grammar, **how)
         prompt = decoder.prompt(PROMPT, use_template=False)
         generation = Generation(decoder, prompt, max_tokens=tokens)
         text = "".join(part for part, _ in generation.texts())

@@ -7,18 +7,15 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import pytest
-from random_models import emitted
+from random_models import decoder_of, emitted
 from small_tables import half_right, table_of
 
-from tokalign.build.alignment.alignment_bundle import align
-from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.dictionary import Dictionaries
 
 ModelPair: TypeAlias = tuple[LanguageModel[Any], LanguageModel[Any]]
-TOKENS = 24
 PROMPTS = ("Wczoraj rano", "Napisz: „żółw 🐟”, potem def f(x):\n    return")
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
 
@@ -26,32 +23,13 @@ SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.
 @pytest.fixture(scope="module")
 def plain_output(demo_pair: ModelPair) -> Callable[[str, str], list[int]]:
     """The ids of plain decoding for a sampling and a prompt, each computed once."""
-    return cache(
-        lambda sampling, prompt: emit(
-            demo_pair, SAMPLINGS[sampling], prompt, TOKENS, method="plain"
-        )
-    )
+    return cache(lambda sampling, prompt: emit(demo_pair, sampling, prompt, method="plain"))
 
 
-def emit(
-    pair: ModelPair,
-    sampling: Sampling,
-    prompt: str,
-    tokens: int,
-    **how: Any,
-) -> list[int]:
-    target, draft = pair
-    decoder = Decoder(
-        target=target,
-        draft=draft,
-        drafting=Drafting(
-            alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
-            **how,
-        ),
-        sampler=sampling,
-    )
+def emit(pair: ModelPair, sampling: str, prompt: str, **how: Any) -> list[int]:
+    decoder = decoder_of(pair, SAMPLINGS[sampling], **how)
     given = decoder.prompt(prompt, use_template=False)
-    return emitted(Generation(decoder, given, max_tokens=tokens))
+    return emitted(Generation(decoder, given, max_tokens=24))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -82,20 +60,10 @@ def test_the_demo_pair_is_lossless(
     """knowing: how many dictionaries, and an earlier output, know parts of the output."""
     for prompt in PROMPTS:
         plain = plain_output(sampling, prompt)
-        how: dict[str, Any] = {"num_draft_tokens": 3}
-        if knowing:
-            size = len(demo_pair[0].tokenizer.vocabulary)
-            how = half_right(plain, size)
+        size = len(demo_pair[0].tokenizer.vocabulary)
+        how = half_right(plain, size) if knowing else {"num_draft_tokens": 3}
         if knowing == 2:
             both = {"dictionary:a": how["dictionary"], "dictionary:b": table_of({}, size)}
             how["dictionary"] = Dictionaries(both)
-        drafted = emit(
-            demo_pair,
-            SAMPLINGS[sampling],
-            prompt,
-            TOKENS,
-            method=method,
-            translation=translation,
-            **how,
-        )
-        assert drafted == plain
+        how |= {"method": method, "translation": translation}
+        assert emit(demo_pair, sampling, prompt, **how) == plain

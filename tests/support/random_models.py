@@ -14,7 +14,11 @@ from mlx.utils import tree_map
 from mlx_lm.models.llama import Model, ModelArgs
 from small_tokenizers import write_tokenizer
 
+from tokalign.build.alignment.alignment_bundle import align
+from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -119,6 +123,14 @@ def rounds_of(
     events = decode(context, drafter, TargetVerifier(session, sampling, store), limits=limits)
     rounds = [event for event in events if isinstance(event, Round)]
     return list(context.emitted), rounds
+
+
+def decoder_of(pair: Any, sampler: Any, grammar: Grammar | None = None, **how: Any) -> Decoder:
+    """A decoder of a target and a draft model. how: fields of `Drafting`."""
+    target, draft = pair
+    tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
+    drafting = Drafting(alignment=tables, **how)
+    return Decoder(target=target, draft=draft, drafting=drafting, sampler=sampler, grammar=grammar)
 
 
 def emitted(generation: Generation) -> list[int]:

@@ -1,9 +1,10 @@
-"""Beam search on the device: what a plain search over the paper's equations finds."""
+"""Beam search on the device: what a plain search over the paper's equations finds, as a tree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import exp
 from typing import Any
 
 import mlx.core as mx
@@ -40,7 +41,7 @@ def log_softmax(logits: mx.array, _: int) -> mx.array:
     return logits - logits.logsumexp(axis=-1, keepdims=True)
 
 
-def found(drafter: RecurrentDrafter, shape: BeamShape, count: int) -> Beams:
+def beams_of(drafter: RecurrentDrafter, shape: BeamShape, count: int) -> Beams:
     arrays = beam_search(
         drafter.step,
         drafter.initial_state(hidden_state()),
@@ -76,7 +77,7 @@ def plain_search(drafter: RecurrentDrafter, shape: BeamShape) -> list[tuple[list
 def test_the_beams_are_those_of_a_plain_search(shape: BeamShape) -> None:
     drafter = random_drafter(random_model())
     expected = plain_search(drafter, shape)
-    tree = found(drafter, shape, shape.width).beam_tree("drafter")
+    tree = beams_of(drafter, shape, shape.width).beam_tree("drafter")
     prefixes = {tuple(ids[: n + 1]) for ids, _ in expected for n in range(shape.length)}
     assert set(paths(tree)) == prefixes
     assert len(tree) == len(prefixes)  # every shared prefix is one row
@@ -85,11 +86,41 @@ def test_the_beams_are_those_of_a_plain_search(shape: BeamShape) -> None:
 
 def test_every_listed_id_has_its_conditional_probability() -> None:
     drafter = random_drafter(random_model())
-    tree = found(drafter, BeamShape(3, 3), 5).tree("drafter")
+    tree = beams_of(drafter, BeamShape(3, 3), 5).tree("drafter")
     assert len(tree) == 5 + 2 * 3 * 5
     for ids, probability in paths(tree).items():
         after = logprobs_after(drafter, [LAST, *ids[:-1]])
         assert probability == pytest.approx(np.exp(after[ids[-1]]), rel=1e-4)
+
+
+def test_the_example_of_the_docstring() -> None:
+    """The beams 7 8 9, 7 8 4 and 7 2 3."""
+    no = [float("-inf")] * 3
+    found = Beams(
+        ids=[[[7, 1, 5]] * 3, [[8, 2, 6]] * 3, [[9, 4, 0], [3, 1, 0], [0, 1, 2]]],  # type: ignore[arg-type]
+        logprobs=[
+            [[-0.1, -5.0, -9.0], no, no],
+            [[-0.2, -0.9, -9.0], [-9.0] * 3, [-9.0] * 3],
+            [[-0.3, -0.4, -9.0], [-0.1, -9.0, -9.0], [-9.0] * 3],
+        ],
+        chosen=[[0, 1, 2], [0, 1, 2], [0, 1, 3]],
+    )
+    tree = found.beam_tree("drafter")
+    assert [*paths(tree)] == [(7,), (7, 8), (7, 8, 9), (7, 2), (7, 8, 4), (7, 2, 3)]
+    assert tree.probabilities[0] == exp(-0.1)
+    assert set(tree.sources) == {"drafter"}
+
+
+def test_what_is_impossible_is_left_out() -> None:
+    """A filter may leave one id, so that the other beams have no probability."""
+    no = float("-inf")
+    found = Beams(
+        ids=[[[7, 1]] * 2, [[8, 2], [5, 6]]],  # type: ignore[arg-type]
+        logprobs=[[[0.0, no], [no, no]], [[-0.5, -1.0], [-0.1, -2.0]]],
+        chosen=[[0, 1], [0, 1]],
+    )
+    for tree in (found.tree("drafter"), found.beam_tree("drafter")):
+        assert [*paths(tree)] == [(7,), (7, 8), (7, 2)]
 
 
 @pytest.fixture

@@ -105,19 +105,13 @@ def read(layers: list[Any], ids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("architecture", ALL_KINDS)
-def test_a_note_goes_with_a_copy(architecture: str) -> None:
+def test_a_note_goes_with_a_copy_and_not_with_a_cache_that_has_read_on(architecture: str) -> None:
     layers = filled(architecture)
     assert remembered(layers) is None
     assert least_positions(layers)
     remember(layers, IDS)
     for some in (layers, deepcopy(layers)):
         assert remembered(some) == IDS
-
-
-@pytest.mark.parametrize("architecture", ALL_KINDS)
-def test_a_cache_that_has_read_on_holds_unknown_ids(architecture: str) -> None:
-    layers = filled(architecture)
-    remember(layers, IDS)
     zoo_model(architecture)(mx.array([[9]]), cache=layers)
     assert remembered(layers) is None
 

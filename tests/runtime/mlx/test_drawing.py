@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -12,12 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from random_models import random_model
+from random_models import decoder_of, random_model
 from scipy.stats import chisquare
 
-from tokalign.build.alignment.alignment_bundle import align
-from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx import noise
 from tokalign.runtime.mlx.draft_session import DraftModelSession, ToTargetIds
@@ -190,26 +189,22 @@ def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
 ) -> None:
     """The same test refuses the distribution of a target at half the temperature."""
     target, draft = demo_pair
-    table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
     sessions = TargetModelSession(target.model), DraftModelSession(draft.model)
     options: dict[str, Any] = {"temperature": 1.2, "top_k": TOP}
     if not trees:  # processors need the ids before each row, which only a chain has
         options["processors"] = (parity,)
+    any_seed = decoder_of(
+        demo_pair,
+        Sampling(),
+        method="draft",
+        translation=translation,
+        num_draft_tokens=2 if trees else 1,
+        alternatives=4 if trees else 1,
+    )
     counts: Counter[tuple[int, int]] = Counter()
     accepted = branching = 0
     for seed in range(RUNS):
-        decoder = Decoder(
-            target=target,
-            draft=draft,
-            drafting=Drafting(
-                method="draft",
-                translation=translation,
-                num_draft_tokens=2 if trees else 1,
-                alternatives=4 if trees else 1,
-                alignment=lambda: table,
-            ),
-            sampler=Sampling(seed=seed, **options),
-        )
+        decoder = replace(any_seed, sampler=Sampling(seed=seed, **options))
         prompt = decoder.prompt("Woda w rzece", use_template=False)
         limits = Limits(max_tokens=2)
         context, events = decoder.run(prompt, limits, target=sessions[0], draft=sessions[1])

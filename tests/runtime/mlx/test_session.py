@@ -231,31 +231,17 @@ def test_a_folder_without_weights_names_the_remedy(tmp_path: Any) -> None:
         load_weights(tmp_path)
 
 
-class Clock:
-    """Shows what it is set to."""
-
+def test_time_in_which_passes_overlap_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(session, "perf_counter", found)
-    return found
-
-
-def test_time_in_which_passes_overlap_counts_once(clock: Clock) -> None:
+    monkeypatch.setattr(session, "perf_counter", lambda: now)
     time = BusyTime()
     time.begin()
-    clock.now = 1.0
+    now = 1.0
     time.begin()
-    clock.now = 2.0
+    now = 2.0
     time.end()
     assert time.seconds == 2.0
-    clock.now = 3.0
+    now = 3.0
     time.end()
-    clock.now = 7.0
+    now = 7.0
     assert time.seconds == 3.0

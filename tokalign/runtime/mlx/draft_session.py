@@ -92,14 +92,16 @@ class DraftModelSession(ModelSession[DraftId]):
         """
         if not self._can_draft(ids, steps):
             return UnderWay(self.busy, list[TargetId])
-        logits, advance = self.logits(ids), self.feed
-        if shared is not None:
-            onto = self._project(shared)
-            logits, advance = (
-                onto.logits(logits),
-                lambda chosen: onto.logits(self.feed(onto.draft_ids(chosen))),
-            )
-        drawn = sampler.draw_chain(logits, advance, steps, after=after)
+        onto = None if shared is None else self._project(shared)
+
+        def advance(token: Array) -> Array:
+            if onto is None:
+                return self.feed(token)
+            return onto.logits(self.feed(onto.draft_ids(token)))
+
+        row = self.logits(ids)
+        first = row if onto is None else onto.logits(row)
+        drawn = sampler.draw_chain(first, advance, steps, after=after)
         self.start(drawn)
         return UnderWay(self.busy, lambda: cast("list[TargetId]", drawn.tolist()))
 
