@@ -120,8 +120,7 @@ RUNS_MODELS = {
         "runtime/draft_length": "opening_knowledge",
         "serve": "answer beginnings body completions contexts decoding handler job messages models "
         "responses scheduler server",
-        "train": "fit labellers labelled_corpus lessons logit_table own_texts "
-        "run teaching training",
+        "train": "fit labellers labelled_corpus logit_table own_texts run teaching training",
     }.items()
     for name in names.split()
 }

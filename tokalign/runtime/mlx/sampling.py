@@ -97,13 +97,13 @@ class Sampling:
         logits: Array,
         positions: Sequence[int],
         *,
-        ids: Sequence[TargetId] | Array = (),
+        ids: Sequence[TargetId] = (),
         mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         positions: at which index of the context each row's choice comes. ids: what comes before
-        that; if a choice `needs_history`, there is one row.
+        that, or an array of it; if a choice `needs_history`, there is one row.
         mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
         """
         logprobs = logprobs_of(logits, self.processors, ids, mask)
