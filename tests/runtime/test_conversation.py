@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from random_drafters import random_drafter
-from random_models import emitted, random_model, write_model
-from small_tokenizers import of_merges
+from random_models import emitted, write_model
 
 from tokalign.api.assemble import assemble
 from tokalign.runtime.chat import Prompt
@@ -164,18 +163,3 @@ def test_the_draft_model_also_keeps_its_context(models: Models) -> None:
         computed.append(kept.draft.computed - before)
         prompt = [*turn.context.ids, TargetId(9), TargetId(8)]
     assert computed[0] > 150 > 2 * max(computed[1:])
-
-
-@pytest.mark.parametrize("method", ["plain", "copy"])
-def test_a_window_is_rewound_or_filled_again(method: str) -> None:
-    """Edits of a context that is longer than the window, near its end and far from it."""
-    one_letter_each = of_merges(bytes(range(33, 33 + 90)), [])
-    model: LanguageModel[Any] = LanguageModel(
-        model=random_model(sliding_window=16), tokenizer=one_letter_each
-    )
-    decoder = assemble(model, None, DraftingOptions(method=method))
-    kept = Conversation(decoder)
-    for length in (40, 45, 30, 60, 30, 8):
-        prompt = [TargetId(1 + i % 90) for i in range(length)]
-        fresh = Generation(decoder, Prompt(target=prompt), max_tokens=6)
-        assert emitted(kept.generate(prompt, 6)) == emitted(fresh)

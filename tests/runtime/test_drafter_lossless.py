@@ -15,7 +15,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import taught_drafter
 from random_models import VOCABULARY, RandomDrafter, generate, random_model, rounds_of
 from scripted_models import ScriptedModel, ScriptedSource
@@ -102,15 +101,6 @@ def test_its_answer_joins_the_one_tree(sampling: str) -> None:
     assert emitted == generate(NoDrafter(), chosen)
     assert max(len(one.tree) for one in rounds) == 15
     assert all(SOURCE in one.tree.sources for one in rounds[1:-2])
-
-
-def test_a_target_without_trees_is_given_chains() -> None:
-    layers = [RotatingKVCache(max_size=64, keep=4) for _ in range(2)]
-    session = opened(cache=layers)
-    chains = beam_drafter(session, Sampling(), branches=session.can_branch)
-    emitted, rounds = rounds_of(chains, session, Sampling())
-    assert emitted == generate(NoDrafter(), Sampling())
-    assert all(one.tree.chain_length == len(one.tree) for one in rounds)
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -247,15 +247,11 @@ class OutputStore:
             return
         with self._adding:
             if len(self.text) + len(output) > self._most_ids:
-                self.text = SuffixAutomaton(_newer_half(self.text.ids))
+                half = list(self.text.ids[len(self.text) // 2 :])
+                # It begins with the end of an output.
+                self.text = SuffixAutomaton(half[half.index(SEPARATOR) + 1 :])
             self.text.extend(output)
             self.text.append(SEPARATOR)
-
-
-def _newer_half(ids: Sequence[TargetId]) -> Sequence[TargetId]:
-    """The second half of `ids`, without the end of an output that it begins with."""
-    half = list(ids[len(ids) // 2 :])
-    return half[half.index(SEPARATOR) + 1 :]
 
 
 _STORES: dict[tuple[str, str, int], OutputStore] = {}

@@ -77,16 +77,6 @@ def test_its_parameters_are_counted_and_the_ends_are_not_among_them(
     assert sum(w.size for _, w in tree_flatten(drafter.parameters())) == drafter.config.parameters
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_beams_of_a_round_share_its_context(model: Any, shape: dict[str, Any]) -> None:
-    drafter = made(model, shape)
-    hidden, ids = mx.random.normal((1, drafter.config.hidden_size)), mx.array([4, 5, 6])
-    state, shared = drafter.step(drafter.initial_state(hidden), ids)
-    _, alone = drafter.step(drafter.initial_state(mx.repeat(hidden, 3, axis=0)), ids)
-    assert state.context.shape[0] == 1
-    assert mx.allclose(shared, alone, atol=1e-5)
-
-
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_among_some_ids_are_those_of_all(shape: dict[str, Any], quantized: bool) -> None:

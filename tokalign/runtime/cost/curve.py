@@ -335,13 +335,10 @@ def _times_from_json(saved: Mapping[str, Any]) -> dict[int, Timing]:
 
 
 def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
-    draft, tree = saved.get("draft_pass"), saved.get("tree_pass")
-    return ContextCosts(
-        tokens=int(saved["tokens"]),
-        rows=_times_from_json(saved["rows"]),
-        draft_pass=None if draft is None else _timing(draft),
-        tree_pass=None if tree is None else _timing(tree),
-    )
+    passes = {name: saved.get(name) for name in ("draft_pass", "tree_pass")}
+    known = {name: _timing(time) for name, time in passes.items() if time is not None}
+    rows = _times_from_json(saved["rows"])
+    return ContextCosts(tokens=int(saved["tokens"]), rows=rows, **known)
 
 
 def _timing(saved: float | Sequence[float]) -> Timing:

@@ -74,7 +74,12 @@ class DraftModelSession(ModelSession[DraftId]):
             row = self.feed(chosen)
         results = mx.concatenate([*drafted, *masked_out])
         self.start(results)
-        return UnderWay(self.busy, partial(_greedy_draft, results, steps))
+
+        def read() -> GreedyDraft:
+            found = cast("list[DraftId]", results.tolist())
+            return GreedyDraft(found[:steps], sum(found[steps:]))
+
+        return UnderWay(self.busy, read)
 
     @timed
     def draw(
@@ -148,7 +153,12 @@ class DraftModelSession(ModelSession[DraftId]):
         if sampler is not None and onto is not None:
             found = onto.draft_ids(found)
         self.start(found, values)
-        return UnderWay(self.busy, partial(_rows_of_lists, found, values))
+
+        def read() -> list[Shortlist]:
+            rows = zip(cast("list[list[DraftId]]", found.tolist()), values.tolist(), strict=True)
+            return [Shortlist(ids, logprobs, 0.0) for ids, logprobs in rows]
+
+        return UnderWay(self.busy, read)
 
     def _can_draft(self, ids: Sequence[DraftId], steps: int) -> bool:
         """Whether there is a text to go on from, and room for so many more ids.
@@ -200,11 +210,6 @@ class Shortlists:
         return listed
 
 
-def _greedy_draft(results: Array, steps: int) -> GreedyDraft:
-    found = cast("list[DraftId]", results.tolist())
-    return GreedyDraft(found[:steps], sum(found[steps:]))
-
-
 def _shortlists(ids: Array, values: Array, sizes: list[int]) -> list[Shortlist]:
     """Cut up what the device has listed.
 
@@ -217,12 +222,6 @@ def _shortlists(ids: Array, values: Array, sizes: list[int]) -> list[Shortlist]:
         Shortlist(all_ids[begin:end], logprobs[begin:end], of_next)
         for begin, end, of_next in zip([0, *ends], ends, kept, strict=False)
     ]
-
-
-def _rows_of_lists(ids: Array, values: Array) -> list[Shortlist]:
-    """One list for each row of ids i[rows, count] and log-probabilities f[rows, count]."""
-    rows = zip(cast("list[list[DraftId]]", ids.tolist()), values.tolist(), strict=True)
-    return [Shortlist(found, logprobs, 0.0) for found, logprobs in rows]
 
 
 def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -98,7 +98,12 @@ def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDraf
         drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
     except (TypeError, ValueError) as error:
         raise damaged(folder, str(error)) from error
-    _read_weights(drafter, folder, config)
+    path = find_weights(folder, config)
+    try:
+        drafter.load_weights(str(path))
+    except (ValueError, RuntimeError) as error:
+        raise damaged(folder, " ".join(str(error).split())) from error
+    drafter.eval()
     drafter.set_dtype(ends.dtype)
     mx.eval(drafter.parameters())
     return drafter
@@ -123,15 +128,6 @@ def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
     return path
 
 
-def _read_weights(drafter: RecurrentDrafter, folder: Path, config: Mapping[str, Any]) -> None:
-    path = find_weights(folder, config)
-    try:
-        drafter.load_weights(str(path))
-    except (ValueError, RuntimeError) as error:
-        raise damaged(folder, " ".join(str(error).split())) from error
-    drafter.eval()
-
-
 def _require_target(folder: Path, asked: Mapping[str, Any], found: Mapping[str, str]) -> None:
     if asked.get("tokenizer") != found["tokenizer"]:
         raise FingerprintError(
@@ -154,14 +150,17 @@ _LOADED = "_tokalign_drafter"
 def named_drafter(
     folder: Path, target: LanguageModel[TargetId], *, note: Note = lambda _: None
 ) -> RecurrentDrafter:
-    """The drafter in a folder. `note` is told where it is.
+    """The drafter in a folder as it is now, read once for a model. `note` is told where it is.
 
     Raises: as `load_drafter`; IncompatibleError for a target whose hidden states cannot be had.
     """
     HiddenStates(target.model)
-    drafter = _loaded(folder, target)
+    state = folder.absolute(), read_drafter_config(folder)["sha256"]
+    known: Any = vars(target.model).get(_LOADED)
+    if known is None or known[0] != state:
+        known = vars(target.model)[_LOADED] = state, load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
-    return drafter
+    return cast("RecurrentDrafter", known[1])
 
 
 def find_drafter(
@@ -180,14 +179,3 @@ def find_drafter(
         except TokalignError as error:
             note(f"{error}; it is not used")
     return None
-
-
-def _loaded(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDrafter:
-    """The drafter in a folder as it is now; it is read once for a model."""
-    state = folder.absolute(), read_drafter_config(folder)["sha256"]
-    known: Any = vars(target.model).get(_LOADED)
-    if known is None or known[0] != state:
-        known = state, load_drafter(folder, target)
-        vars(target.model)[_LOADED] = known
-    drafter: RecurrentDrafter = known[1]
-    return drafter

@@ -87,7 +87,7 @@ class Layers:
 
     def hand_over(self) -> None:
         """Leave the layers as mlx-lm's own functions know them."""
-        self._replace(_closed)
+        self._replace(lambda one: one.to_rotating() if isinstance(one, WindowCache) else one)
         self._is_open, self._mark, self._windows = False, None, []
 
     def renew(self, layers: Sequence[Any]) -> None:
@@ -147,10 +147,6 @@ def _opened(layer: Any) -> Any:
     if isinstance(layer, ConcatenateKVCache):
         _take_back(layer, 0)  # what mlx-lm has trimmed is still in there
     return WindowCache.from_rotating(layer) if becomes_window(layer) else layer
-
-
-def _closed(layer: Any) -> Any:
-    return layer.to_rotating() if isinstance(layer, WindowCache) else layer
 
 
 def becomes_window(layer: Any) -> bool:

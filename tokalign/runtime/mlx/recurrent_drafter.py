@@ -115,31 +115,18 @@ class TargetEnds:
                 f"a {getattr(model, 'model_type', 'model')} model has no output head that a "
                 "drafter could share, because no module of it gives its logits; use another target"
             )
+        # Rows are taken of a linear layer as of an embedding, quantized or not.
+        rows = nn.QuantizedEmbedding.__call__ if "scales" in head else nn.Embedding.__call__
         hidden = embedding(mx.array([0]))
         return cls(
             embed=embedding,
             unembed=getattr(head, "as_linear", head),
-            head_rows=partial(_rows_of, head),
+            head_rows=partial(rows, head),
             hidden_size=int(hidden.shape[-1]),
             vocabulary_size=int(head.weight.shape[0]),
             head_bytes=weight_bytes(head),
             dtype=hidden.dtype,
         )
-
-
-def _rows_of(layer: Any, ids: Array) -> Array:
-    """Rows f[n, inputs] of the matrix of a linear layer or an embedding, quantized or not."""
-    if "scales" not in layer:
-        return layer.weight[ids]
-    biases = None if layer.get("biases") is None else layer.biases[ids]
-    return mx.dequantize(
-        layer.weight[ids],
-        layer.scales[ids],
-        biases,
-        group_size=layer.group_size,
-        bits=layer.bits,
-        mode=layer.mode,
-    )
 
 
 class DrafterState(NamedTuple):

@@ -128,7 +128,7 @@ class Sampling:
 
         logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1].
         """
-        history = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
+        history: Array = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
         drawn: list[Array] = []
         while True:
             chosen, _ = self.choose(logits, [len(after) + len(drawn)], ids=history)

@@ -21,7 +21,7 @@ SLACK = 256
 class WindowCache:
     """Keys and values f[1, heads, positions, dimension] of a layer with a window.
 
-    It has what mlx-lm's models and functions ask of a cache. max_size: the positions that a row
+    It has what mlx-lm's models, and sessions, ask of a cache. max_size: the positions that a row
     sees, its own included. offset: positions so far. start: the position of the first one kept.
     verifies: whether rows have to see what they would see alone, and not more, where a model asks
     for a mask that is wider than the cache (plamo3).
@@ -99,34 +99,20 @@ class WindowCache:
         """Whether the last `count` positions can be dropped, and those before are all there."""
         return self.start <= max(0, self.offset - count - self.max_size + 1)
 
-    def is_trimmable(self) -> bool:
-        return self.can_take_back(min(self.offset, SLACK))
-
     def trim(self, count: int) -> int:
         """Drop the last positions. Returns: how many."""
         count = min(self.offset, count)
         self.offset -= count
         return count
 
-    def size(self) -> int:
-        """How many positions a row sees at most."""
-        return min(self.offset, self.max_size)
-
     def to_quantized(self, group_size: int = 64, bits: int = 4) -> Any:
         """As RotatingKVCache's. Raises: NotImplementedError."""
         raise NotImplementedError("a cache with a window cannot be quantized")
-
-    def empty(self) -> bool:
-        return self.keys is None
 
     @property
     def state(self) -> list[Array]:
         """What has to be evaluated."""
         return [part for part in self._parts() if part is not None]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.state)
 
     def _parts(self) -> tuple[Array, Array]:
         return self.keys, self.values
