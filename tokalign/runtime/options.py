@@ -57,12 +57,9 @@ def take(kind: type[T], given: dict[str, Any]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowToDraft:
-    """The options that drafters read.
+    """The options that drafters read; the help of each field says what it is.
 
-    method: "auto" or one of METHODS.
-    translation: how draft ids become target ids, one of TRANSLATIONS; None to choose it by the
-        tokenizers.
-    num_draft_tokens: ids proposed in a round; None to have every round choose by expected gain.
+    num_draft_tokens: None to have every round choose by expected gain.
     alternatives: ids that a draft model proposes in a tree besides one for each of its passes; 0
         for chains. A draft that has to stay a chain has them in the place of its first id.
     draft_rows: how many ids the hybrid proposes in every round; None to have costs decide.
@@ -121,15 +118,10 @@ class HowToDraft:
 class DraftingOptions(HowToDraft):
     """How to draft, as asked for; what is left open is chosen when a decoder is assembled.
 
-    drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
     dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
         dictionaries of these languages are looked for besides. With neither, one of every language,
         and of that of each prompt if there is a pack of it.
-    alignment: a file; None to look for it, and to compute one that is not found.
-    exact: whether drafts end where a pass would give other last bits than a pass of a single row,
-        which is tried once on a machine, for some seconds.
-    remember: whether what the target found likely is kept for later processes, in a private folder
-        of the user's cache.
+    alignment: None to look for one, and to compute one that is not found.
     Raises: UsageError for a name or number that cannot be honoured.
     """
 
@@ -204,10 +196,7 @@ class DraftingOptions(HowToDraft):
 class CacheOptions:
     """How the KV cache is filled and stored; mlx-lm's flags and defaults.
 
-    max_kv_size: the most positions that a layer keeps; the oldest ones are forgotten, except for
-    the first four. None keeps all. As in mlx-lm, models that make their own caches ignore it.
-    kv_bits: None stores the cache in the model's own precision; a number quantizes it from position
-    `quantized_kv_start` on.
+    As in mlx-lm, models that make their own caches ignore `max_kv_size`.
     Raises: UsageError for an argument of a wrong type or out of its range.
     """
 

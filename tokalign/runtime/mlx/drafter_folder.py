@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -24,7 +24,7 @@ from mlx.utils import tree_flatten
 from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.runtime.mlx.weights import sampled_values
+from tokalign.runtime.mlx.weights import once_per_model, sampled_values
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.tables.drafter_files import (
     CONFIG,
@@ -144,7 +144,10 @@ def _require_target(folder: Path, asked: Mapping[str, Any], found: Mapping[str, 
         )
 
 
-_LOADED = "_tokalign_drafter"
+@once_per_model
+def _loaded(_: Any) -> dict[tuple[Path, str], RecurrentDrafter]:
+    """The drafter that was loaded last for a model, by its folder and the digest of its weights."""
+    return {}
 
 
 def named_drafter(
@@ -155,12 +158,15 @@ def named_drafter(
     Raises: as `load_drafter`; IncompatibleError for a target whose hidden states cannot be had.
     """
     HiddenStates(target.model)
-    state = folder.absolute(), read_drafter_config(folder)["sha256"]
-    known: Any = vars(target.model).get(_LOADED)
-    if known is None or known[0] != state:
-        known = vars(target.model)[_LOADED] = state, load_drafter(folder, target)
+    state, loaded = (
+        (folder.absolute(), read_drafter_config(folder)["sha256"]),
+        _loaded(target.model),
+    )
+    if state not in loaded:
+        loaded.clear()
+        loaded[state] = load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
-    return cast("RecurrentDrafter", known[1])
+    return loaded[state]
 
 
 def find_drafter(
