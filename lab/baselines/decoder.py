@@ -46,7 +46,7 @@ class BaselineDecoder(Decoder):
         if knowledge is not None:
             costs = knowledge.costs.verification(MAX_IDS)
         most = drafting.num_draft_tokens
-        branches = verifier.can_branch
+        branches = target.can_branch
         return baseline(name, store, most=most, costs=costs, branches=branches), verifier
 
     def translated(

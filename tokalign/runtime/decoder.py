@@ -208,13 +208,7 @@ class Decoder:
 
     def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
         """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""
-        return constrain(
-            grammar,
-            self.target.tokenizer,
-            prompt,
-            self.target.stop_ids,
-            opens_segment=self.target.tokenizer.opens_segment(prompt),
-        )
+        return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids)
 
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
@@ -227,7 +221,7 @@ class Decoder:
         constraint = None if self.grammar is None else self.constrain(self.grammar, prompt.target)
         drafting = replace(drafting, constraint=constraint)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
-        branches = verifier.can_branch
+        branches = target.can_branch
         recurrent = self._recurrent(target, branches=branches)
         model = recurrent or self.translated(prompt, draft, trees=branches)
         return make_drafter(drafting, model, branches=branches), verifier

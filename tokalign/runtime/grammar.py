@@ -264,13 +264,10 @@ def constrain(
     tokenizer: Tokenizer[TargetId],
     prompt: Sequence[TargetId],
     stop_ids: frozenset[TargetId],
-    *,
-    opens_segment: bool = False,
 ) -> Constraint:
     """The grammar of a request; it begins after the prompt, or after a thought that this opens.
 
-    stop_ids: they may end the output where the grammar allows an end. opens_segment: whether the
-    tokenizer puts a space before the text, which does not count.
+    stop_ids: they may end the output where the grammar allows an end.
     Raises: UsageError for a grammar that cannot be used, or where nothing can end the output;
     IncompatibleError for a tokenizer whose tokens are not known as bytes.
     """
@@ -279,8 +276,8 @@ def constrain(
     if not stop_ids:
         raise UsageError("a grammar needs a model with an end-of-text token; this one has none")
     tokenizer.require(Level.BY_TEXT)
-    if opens_segment and tokenizer.spec.dummy_prefix:
-        grammar = grammar.after('" "?')
+    if tokenizer.spec.dummy_prefix and tokenizer.opens_segment(prompt):
+        grammar = grammar.after('" "?')  # the dummy prefix does not count
     end = _thought_end(tokenizer, prompt)
     if end is not None:
         grammar = grammar.after(r"/\n{0,2}/")

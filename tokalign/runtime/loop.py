@@ -194,10 +194,6 @@ class TargetVerifier:
         self._ahead: tuple[int, Choices | Array] | None = None
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
-    @property
-    def can_branch(self) -> bool:
-        return self._session.can_branch
-
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         began = perf_counter()
         self._parked = proposal.parked

@@ -156,6 +156,14 @@ def test_a_curve_without_draft_passes_can_assume_one() -> None:
     assert known.expectation(assumed_draft=0.5) == known.expectation()
 
 
+def test_a_curve_of_single_rows_alone_expects_nothing() -> None:
+    """As a slow machine leaves it when the time is up."""
+    costs = ContextCosts(tokens=100, rows={1: timing(2.0)})
+    curve = CostCurve(name="slow", source="measured", contexts=(costs,))
+    assert "give a larger --budget" in curve.expectation()
+    assert costs_at(curve, 100).rows == (1.0,)
+
+
 @pytest.mark.parametrize(
     "broken",
     [

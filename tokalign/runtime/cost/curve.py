@@ -168,7 +168,9 @@ class CostCurve:
         assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
         """
         rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
-        fewest = min(count for count in self.contexts[0].rows if count > 1)
+        fewest = min((count for count in self.contexts[0].rows if count > 1), default=None)
+        if fewest is None:
+            return f"on {device}, no pass over several rows was timed; give a larger --budget"
         cost = rows[fewest - 1] / rows[0]
         known = f"on {device}, verifying {fewest} rows takes {cost:.2f} plain passes"
         length = self.notes.get("length")
