@@ -19,8 +19,7 @@ from small_tables import half_right
 
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.runtime.chat import with_bos
-from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.grammar import Grammar, _engine, constrain
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
@@ -148,12 +147,8 @@ def test_forced_ids_are_never_rejected_and_forbidden_ones_never_drafted(
     grammar = CHECKED["schema"][0]
     store = OutputStore()
     store.add(target.tokenizer.encode('Wczoraj rano {"imię": "Wczoraj rano", "wiek": [], }'))
-    decoder = Decoder(
-        target=target,
-        drafting=Drafting(method=method, num_draft_tokens=12, outputs=(store.text,)),
-        sampler=SAMPLINGS[sampling],
-        grammar=grammar,
-    )
+    how = {"method": method, "num_draft_tokens": 12, "outputs": (store.text,)}
+    decoder = decoder_of((target, None), SAMPLINGS[sampling], grammar, **how)
     prompt = decoder.prompt(PROMPT, use_template=False)
     emitted(generation := Generation(decoder, prompt, max_tokens=TOKENS))
     constraint, ids, forced = decoder.constrain(grammar, prompt.target), list(prompt.target), 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,6 +155,10 @@ def decode(
     yield Finished(ends)
 
 
+_Mask: TypeAlias = NDArray[np.bool_] | None
+"""Which ids a grammar allows, bool[rows, vocabulary]; None for all."""
+
+
 class Choices(NamedTuple):
     """The target's choices.
 
@@ -252,9 +256,7 @@ class TargetVerifier:
         self._session.start(chosen, logprobs, *likely)
         return Choices(chosen, logprobs, rows, likely)
 
-    def _mask(
-        self, context: Context, tree: TokenTree[TargetId], logits: Array
-    ) -> NDArray[np.bool_] | None:
+    def _mask(self, context: Context, tree: TokenTree[TargetId], logits: Array) -> _Mask:
         """Which ids the grammar allows in each row; the pass begins before that is found out."""
         if self._constraint is None:
             return None
@@ -270,11 +272,7 @@ class TargetVerifier:
         return self._session.top_k(logprobs, self._store.width)
 
     def _choose_along(
-        self,
-        context: Context,
-        tree: TokenTree[TargetId],
-        logits: Array,
-        mask: NDArray[np.bool_] | None,
+        self, context: Context, tree: TokenTree[TargetId], logits: Array, mask: _Mask
     ) -> tuple[dict[int, TargetId], dict[int, Array]]:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
 
