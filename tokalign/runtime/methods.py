@@ -94,9 +94,9 @@ def choose_translation(
 
 def check_translation(name: str | None) -> None:
     """Raises: UsageError for a name of no translation; None leaves the choice open."""
-    kind, _, window = (name := "none" if name is None else name).partition(":")
-    is_window = kind == "context" and window.isdigit() and int(window) > 0
-    if not is_window and (window or name not in TRANSLATIONS):
-        raise UsageError(
-            f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}"
-        )
+    if name is None or (name in TRANSLATIONS and ":" not in name):
+        return
+    kind, _, window = name.partition(":")
+    if kind != "context" or not window.isdecimal() or not int(window):
+        known = ", ".join(TRANSLATIONS)
+        raise UsageError(f"there is no translation {name!r}; choose one of {known}")

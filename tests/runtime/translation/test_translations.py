@@ -274,7 +274,9 @@ def test_no_translation_between_two_tokenizers_is_refused(onto_bielik: Pair) -> 
         make_translation("none", onto_bielik, Prompt(target=[TargetId(1)]), lambda: None)  # type: ignore[arg-type,return-value]
 
 
-@pytest.mark.parametrize("name", ["context", "context:0", "context:P", "exakt", "none:3", ""])
+@pytest.mark.parametrize(
+    "name", ["context", "context:0", "context:²", "context:P", "exakt", "none:3", "none:", ""]
+)
 def test_unknown_translations_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no translation"):
         check_translation(name)
