@@ -9,9 +9,9 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft_length.knowledge import MAX_IDS
 from tokalign.runtime.loop import TargetVerifier
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.rounds import Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 

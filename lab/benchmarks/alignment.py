@@ -30,8 +30,8 @@ from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair, Translation

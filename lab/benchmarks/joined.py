@@ -42,10 +42,10 @@ from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.runtime.translation.base import Pair, Translated
 from tokalign.tables.opening import open_dictionary

@@ -17,8 +17,8 @@ from lab.study.oracle import Oracle
 from tokalign.evaluate.measurements import Block, Condition
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.methods import METHODS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.options import METHODS
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import DraftText

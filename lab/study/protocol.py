@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from lab.baselines import PUBLISHED_METHODS
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import BASELINES, Block, Condition
-from tokalign.runtime.methods import check_translation
+from tokalign.runtime.options import check_translation
 
 ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS = "encyclopedic", "instructions", "questions"
 SETS = (ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS)

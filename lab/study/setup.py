@@ -66,8 +66,7 @@ def load(options: StudyOptions) -> Loaded:
     """Load the models, and open the tables that fit them. Raises: as `assemble`; UsageError."""
     from lab.baselines.decoder import BaselineDecoder
     from tokalign.api.assemble import assemble, load_models
-    from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-    from tokalign.runtime.options import DraftingOptions
+    from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 
     names = _short_names(options.draft)
     ours, *theirs = load_models(

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tokalign.api.choosing import choose_drafting, fail_early
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
-from tokalign.runtime.methods import AUTO
-from tokalign.runtime.options import CacheOptions, DraftingOptions
+from tokalign.runtime.options import AUTO, CacheOptions, DraftingOptions
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

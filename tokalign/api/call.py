@@ -28,10 +28,9 @@ from tokalign.errors import UsageError, require_integer, require_text, shown
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation, Piece
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.sampling import LogitsProcessor
 from tokalign.runtime.mlx.weights import vocabulary_size
-from tokalign.runtime.options import CacheOptions, DraftingOptions
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, CacheOptions, DraftingOptions
 from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note, no_note

@@ -14,8 +14,13 @@ from threading import Lock
 from typing import Any
 
 from tokalign.runtime.drafting import Drafting, no_alignment
-from tokalign.runtime.methods import AUTO, choose_method, choose_translation
-from tokalign.runtime.options import DraftingOptions, several
+from tokalign.runtime.options import (
+    AUTO,
+    DraftingOptions,
+    choose_method,
+    choose_translation,
+    several,
+)
 from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.bundle import read_header

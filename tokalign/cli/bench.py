@@ -21,7 +21,7 @@ from tokalign.evaluate.measurements import (
     Condition,
     Measurement,
 )
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench

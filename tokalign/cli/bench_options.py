@@ -23,14 +23,15 @@ from tokalign.cli.options import (
     with_conditions,
 )
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import (
+from tokalign.runtime.options import (
     AUTO,
     METHODS,
     TRANSLATIONS,
+    DraftingOptions,
     check_translation,
     read_draft_tokens,
+    take,
 )
-from tokalign.runtime.options import DraftingOptions, take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

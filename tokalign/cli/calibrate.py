@@ -16,7 +16,7 @@ from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import note, progress, show, table
 from tokalign.cli.texts import language_of_model, read_texts
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS
 from tokalign.storage import LANGUAGES, require_writable, sample_text
 
 if TYPE_CHECKING:

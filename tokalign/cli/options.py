@@ -25,8 +25,7 @@ from tokalign.cli.command import (
     Size,
 )
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import METHODS
-from tokalign.runtime.options import CacheOptions, DraftingOptions
+from tokalign.runtime.options import METHODS, CacheOptions, DraftingOptions
 from tokalign.storage import parse_json
 
 _TYPES: dict[str | None, click.ParamType[Any]] = {

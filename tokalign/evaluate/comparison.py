@@ -18,7 +18,7 @@ from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN, Block, Con
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft_length.knowledge import ModelWorth
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.methods import METHODS
+from tokalign.runtime.options import METHODS
 from tokalign.runtime.statistics import ratio
 from tokalign.tokenizer.tokenizer import Tokenizer
 

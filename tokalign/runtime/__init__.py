@@ -15,7 +15,7 @@ What drafts:
 
 Around the loop:
 
-    methods.py, options.py  how to draft and to cache, as asked for
+    options.py              how to draft and to cache, as asked for
     drafting.py             a method's name -> its drafters
     decoder.py              models, tables and options -> a decoder, from which requests are decoded
     generate.py             one request: events -> output tokens with text and statistics

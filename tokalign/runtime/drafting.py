@@ -22,8 +22,7 @@ from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWor
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY
-from tokalign.runtime.options import HowToDraft
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, HowToDraft
 from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows

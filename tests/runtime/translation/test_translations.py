@@ -15,8 +15,8 @@ from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter, make_translation
-from tokalign.runtime.methods import check_translation, choose_method, choose_translation
 from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist
+from tokalign.runtime.options import check_translation, choose_method, choose_translation
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair, Translation

@@ -9,7 +9,7 @@ from math import sqrt
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
+from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.translation.base import Pair, Translated, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection

@@ -24,10 +24,10 @@ from typing import NamedTuple, TypeAlias, cast
 import mlx.core as mx
 
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import BusyTime, TargetModelSession, timed, top_k
+from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Array, Context
 from tokalign.runtime.translation.base import Translated, chain_with_leaves
 from tokalign.tables.token_tree import TokenTree
