@@ -58,7 +58,7 @@ class WindowCache:
         ring = RotatingKVCache(self.max_size)
         if self.keys is not None:
             first = max(self.start, self.offset - self.max_size)
-            ring.keys, ring.values = (self._between(part, first) for part in self._parts())
+            ring.keys, ring.values = self._since(first)
             ring.offset, ring._idx = self.offset, self.offset - first
         return ring
 
@@ -78,7 +78,7 @@ class WindowCache:
 
     def keys_and_values(self) -> tuple[Array, Array]:
         """What the latest pass sees, for layers that share the keys of this one."""
-        return self._between(self.keys, self._first), self._between(self.values, self._first)
+        return self._since(self._first)
 
     def make_mask(
         self, rows: int, window_size: int | None = None, return_array: bool = False
@@ -112,24 +112,22 @@ class WindowCache:
     @property
     def state(self) -> list[Array]:
         """What has to be evaluated."""
-        return [part for part in self._parts() if part is not None]
+        return [] if self.keys is None else [self.keys, self.values]
 
-    def _parts(self) -> tuple[Array, Array]:
-        return self.keys, self.values
-
-    def _between(self, part: Array, first: int) -> Array:
-        return part[..., first - self.start : self.offset - self.start, :]
+    def _since(self, first: int) -> tuple[Array, Array]:
+        """Keys and values from a position on."""
+        at = slice(first - self.start, self.offset - self.start)
+        return self.keys[..., at, :], self.values[..., at, :]
 
     def _make_room(self, keys: Array, values: Array) -> None:
         """Drop what no row will see, and make room for these rows and SLACK more."""
         first = max(self.start, self.offset - self.max_size + 1 - SLACK)
-        parts = []
-        for kept, new in ((self.keys, keys), (self.values, values)):
-            shape = list(new.shape)
-            shape[2] += SLACK
-            room = mx.zeros(shape, new.dtype)
-            parts.append(
-                room if kept is None else mx.concatenate([self._between(kept, first), room], axis=2)
-            )
-        self.keys, self.values = parts
+        room = []
+        for new in (keys, values):
+            batch, heads, rows, size = new.shape
+            room.append(mx.zeros((batch, heads, rows + SLACK, size), new.dtype))
+        if self.keys is not None:
+            both = zip(self._since(first), room, strict=True)
+            room = [mx.concatenate([kept, new], axis=2) for kept, new in both]
+        self.keys, self.values = room
         self.start = first if self.offset else self.start
