@@ -333,7 +333,7 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions: list[TargetModelSession] = []
-    watch = TargetModelSession.watch_prefill
+    watch = ModelSession.watch_prefill
 
     def watched(session: TargetModelSession, callback: Any) -> None:
         def step(ids: int) -> None:
@@ -344,7 +344,7 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
         sessions.append(session)
         watch(session, step)
 
-    monkeypatch.setattr(TargetModelSession, "watch_prefill", watched)
+    monkeypatch.setattr(ModelSession, "watch_prefill", watched)
     options = ["--method", "plain", "--prefill-step-size", "16"]
     long = "Zażółć gęślą jaźń, " * 4
     first, second, third = answers(target, "Kto?", long, "A to?", options=options)
