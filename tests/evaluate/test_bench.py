@@ -77,9 +77,5 @@ def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:
     assert names(*alone) == {PLAIN, CONTROL, "copy", "hybrid"}
     same = conditions_of(drafting, lengths=[2, 4], pair=(tokenizer, tokenizer))
     assert names(*same) - names(*alone) == {"none"}
-    assert names(*bench.conditions) - names(*alone) == {
-        "context:5",
-        "intersection",
-        "exact",
-    }
+    assert names(*bench.conditions) - names(*alone) == {"context:5", "intersection", "exact"}
     assert [c.k for c in same if c.name == "none"] == [2, 4]

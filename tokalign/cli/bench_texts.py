@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.api.choosing import choose_drafting
-from tokalign.cli.bench import markdown_rows
 from tokalign.cli.bench_options import Options
-from tokalign.cli.output import note, progress, show
+from tokalign.cli.output import markdown_table, note, progress, show
 from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
@@ -69,7 +68,7 @@ def show_texts(options: Options) -> None:
         )
         for one, statistics in found.items()
     ]
-    show(result, lambda: "\n".join(markdown_rows(head, rows)))
+    show(result, lambda: markdown_table(head, rows))
 
 
 class _Estimate:
@@ -84,11 +83,9 @@ class _Estimate:
     def add(self, event: Event) -> None:
         """Count a round."""
         if isinstance(event, Round):
-            tree = event.tree
-            grown = tree.chain_length < len(tree)
             self._tokens += len(event.emitted)
             for name, costs in self._costs.items():
-                self._passes[name] += costs.round(len(tree), event.draft_passes, tree=grown)
+                self._passes[name] += costs.of(event.tree, event.draft_passes)
 
     def speeds(self) -> dict[str, float]:
         """By curve."""
@@ -114,9 +111,8 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
     for ids in played:
         drafting = drafting.for_prompt(ids)
     pair = None if model is None else (target, model.tokenizer)
-    conditions = conditions_of(drafting, lengths=options.lengths, pair=pair)
-    if options.methods:
-        conditions = [Condition(name, k) for name in options.methods for k in options.lengths]
+    names = options.methods or None
+    conditions = conditions_of(drafting, names, lengths=options.lengths, pair=pair)
     given = _PROMPT_TOKENS if options.prompt_tokens is None else options.prompt_tokens
     makers = {
         one: _maker(drafting_of(drafting, one), target, model, given)
