@@ -85,9 +85,10 @@ class EditedEntries:
 Entries = StreamEntries | EditedEntries
 
 
-def open_entries(history: Path | None) -> Entries:
+def open_entries(*, keeps: bool) -> Entries:
     """Line editing if stdin and stdout are a terminal, else plain lines.
 
+    keeps: whether entries are kept, in the user's folder for what programs remember.
     Raises: MissingAssetError if the library for it is not installed; UsageError or OutputError for
         a history that cannot be kept.
     """
@@ -96,17 +97,13 @@ def open_entries(history: Path | None) -> Entries:
             sys.stdin.reconfigure(errors="surrogateescape")
         return StreamEntries(sys.stdin)
     try:
-        return EditedEntries(history)
+        folder = user_state_path("tokalign", appauthor=False)
+        return EditedEntries(folder / "chat-history" if keeps else None)
     except ModuleNotFoundError as error:
         raise MissingAssetError(
             "line editing needs prompt_toolkit, which is not installed; install it with: "
             "pip install 'tokalign[mlx]'"
         ) from error
-
-
-def history_file() -> Path:
-    """Where entries are kept: `chat-history` in the user's folder for what programs remember."""
-    return user_state_path("tokalign", appauthor=False) / "chat-history"
 
 
 def _private(path: Path) -> str:
