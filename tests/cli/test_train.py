@@ -89,12 +89,6 @@ def test_a_killed_process_is_resumed_by_the_same_command(
     assert files(tmp_path / "drafter") == files(trained[0])
 
 
-def test_other_labels_in_the_workspace_are_refused(
-    target: Path, corpus: Path, trained: tuple[Path, Ended]
-) -> None:
-    run(target, corpus, trained[0], "--labels", "text").is_refused(3, "labelling")
-
-
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     target: Path, corpus: Path, tmp_path: Path
 ) -> None:
