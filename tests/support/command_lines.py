@@ -29,13 +29,14 @@ class Ended(NamedTuple):
         return json.loads(self.out)
 
     def is_refused(self, code: int, *words: str) -> str:
-        """The last line of stderr, which says why it ended with this code, in these words."""
+        """The last line of stderr, which alone says why it ended with this code, in these words."""
         assert self.code == code, self.err
         assert "Traceback" not in self.err
-        last = self.err.splitlines()[-1]
-        assert last.startswith("tokalign: "), last
-        assert [word for word in words if word not in last] == [], last
-        return last
+        assert "Exception ignored" not in self.err
+        said = [line for line in self.err.splitlines() if line.startswith("tokalign: ")]
+        assert said == self.err.splitlines()[-1:]
+        assert [word for word in words if word not in said[0]] == [], said
+        return said[0]
 
 
 def run(*words: object, typed: str | None = None) -> Ended:
