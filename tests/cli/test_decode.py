@@ -121,6 +121,14 @@ def test_sampling_is_reproduced_whatever_drafts(models: dict[str, str]) -> None:
     assert plain["seed"] == 7
 
 
+def test_xtc_leaves_line_feeds_and_the_end_alone(models: dict[str, str]) -> None:
+    """With a threshold of 0, all other ids but the least likely one are ruled out."""
+    ruled_out = ("--xtc-probability", "1", "--xtc-threshold", "0")
+    drawn = decode(models, "--temp", "1", "--seed", "1", *ruled_out)
+    tokenizer: Tokenizer[Any] = read_tokenizer(models["target"])
+    assert {*tokenizer.encode("\n"), *tokenizer.vocabulary.roles.eos} & {*drawn["token_ids"]}
+
+
 def test_minus_one_token_is_as_many_as_the_context_holds(models: dict[str, str]) -> None:
     found = decode(models, "-m", "-1", "--method", "plain")
     longer = decode(models, "-m", "500", "--method", "plain")

@@ -76,14 +76,14 @@ def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
 def _sampling(given: dict[str, Any], target: LanguageModel[TargetId]) -> Sampling:
     from tokalign.runtime.mlx.sampling import Sampling
 
+    seed, sampling = given.pop("seed"), take(Sampling, given)
     # As in mlx-lm, XTC leaves line feeds and the ends of the output alone.
-    exempt = {*target.tokenizer.encode("\n"), *target.stop_ids}
-    seed = given.pop("seed")
+    exempt = {*target.tokenizer.encode("\n"), *target.stop_ids} if sampling.xtc_probability else ()
     return replace(
-        take(Sampling, given),
+        sampling,
         temperature=given.pop("temp"),
         seed=randbits(32) if seed is None else seed,
-        xtc_exempt=tuple(sorted(exempt)) if given.pop("xtc_probability", 0) else (),
+        xtc_exempt=tuple(sorted(exempt)),
     )
 
 
