@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
-from tokalign.runtime.draft_length.learned_costs import costs_at
+from tokalign.runtime.cost.curve import ASSUMED_DRAFT, read_curve
+from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.rounds import Drafter, Event, Round
 from tokalign.runtime.statistics import Statistics, ratio
@@ -40,13 +40,11 @@ def show_texts(options: Options) -> None:
     for name, curve in curves.items():
         note(f"{name}: {curve.source}")
     makers, encoded, given = prepare(options)
-    found, estimated = dict[Condition, Statistics](), dict[Condition, _Estimate]()
+    costs = {
+        name: costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT) for name, curve in curves.items()
+    }
     with progress(len(makers) * len(encoded), "playing") as advance:
-        for one, make in makers.items():
-            estimated[one] = _Estimate(curves)
-            found[one] = replay_texts(
-                encoded, make, prompt_tokens=given, watch=estimated[one].add, progress=advance
-            )
+        found = {one: _played(encoded, make, given, costs, advance) for one, make in makers.items()}
     result = {
         "target": options.target,
         "draft": options.draft,
@@ -54,8 +52,8 @@ def show_texts(options: Options) -> None:
         "texts": len(encoded),
         "conditions": [
             {"name": one.name, "k": one.k, **_figures(statistics)}
-            | {"speed": {name: round(x, 4) for name, x in estimated[one].speeds().items()}}
-            for one, statistics in found.items()
+            | {"speed": {name: round(speed, 4) for name, speed in speeds.items()}}
+            for one, (statistics, speeds) in found.items()
         ],
     }
     head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN), *curves)
@@ -64,32 +62,33 @@ def show_texts(options: Options) -> None:
             one.name,
             str(one.k),
             *(f"{getattr(statistics, name):.3f}" for name in _SHOWN),
-            *(f"{speed:.2f}" for speed in estimated[one].speeds().values()),
+            *(f"{speed:.2f}" for speed in speeds.values()),
         )
-        for one, statistics in found.items()
+        for one, (statistics, speeds) in found.items()
     ]
     show(result, lambda: markdown_table(head, rows))
 
 
-class _Estimate:
-    """How fast rounds are under curves, 1 being plain decoding; only passes take time."""
+def _played(
+    texts: Sequence[Sequence[TargetId]],
+    make: MakeDrafter,
+    given: int,
+    costs: Mapping[str, Costs],
+    advance: Callable[[int], object],
+) -> tuple[Statistics, dict[str, float]]:
+    """What a drafter saves, and by curve how fast that is if only passes take time.
 
-    def __init__(self, curves: Mapping[str, CostCurve]) -> None:
-        self._costs = {
-            name: costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT) for name, curve in curves.items()
-        }
-        self._tokens, self._passes = 0, dict.fromkeys(curves, 0.0)
+    The speed of plain decoding is 1. given: how many ids of a text are its prompt.
+    """
+    passes = dict.fromkeys(costs, 0.0)
 
-    def add(self, event: Event) -> None:
-        """Count a round."""
+    def watch(event: Event) -> None:
         if isinstance(event, Round):
-            self._tokens += len(event.emitted)
-            for name, costs in self._costs.items():
-                self._passes[name] += costs.of(event.tree, event.draft_passes)
+            for name, one in costs.items():
+                passes[name] += one.of(event.tree, event.draft_passes)
 
-    def speeds(self) -> dict[str, float]:
-        """By curve."""
-        return {name: ratio(self._tokens, passes) for name, passes in self._passes.items()}
+    found = replay_texts(texts, make, prompt_tokens=given, watch=watch, progress=advance)
+    return found, {name: ratio(found.generation_tokens, took) for name, took in passes.items()}
 
 
 def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[TargetId]], int]:

@@ -81,8 +81,7 @@ def command(
     from tokalign.runtime.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
-    if file is not None:
-        language = str(file)
+    language = language if file is None else str(file)
     prompts = None if language is None else _prompts(language, file)
     if output is not None:
         require_writable(output, parents=True)
@@ -216,9 +215,7 @@ def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | Non
     from tokalign.runtime.mlx.drafter_folder import find_drafter
     from tokalign.runtime.options import DraftingOptions
 
-    method = "plain" if draft is None else "draft"
-    if drafter is not None:
-        method = "drafter"
+    method = "drafter" if drafter is not None else "plain" if draft is None else "draft"
     options = DraftingOptions(method=method, drafter=drafter, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
     decoder = load_decoder(target, draft, options, dtype=dtype, note=note)
     if method == "plain":
