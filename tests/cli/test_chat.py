@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 from command_lines import Ended, run
-from fake_hub import serve_hub, write_snapshot
 from places import DEMO, ROOT
 from processes import wait_for
 
@@ -367,25 +366,6 @@ def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
     assert chat.returncode == 0
     assert "interrupted]" in said
     assert "/retry" in said
-
-
-def test_a_snapshot_in_part_is_completed(target: str, tmp_path: Path) -> None:
-    """What an interrupted download left is completed, and not a reason to fail."""
-    files = {path.name: path.read_bytes() for path in Path(target).iterdir() if path.is_file()}
-    write_snapshot(tmp_path / "hub", "someone/model", {"config.json": files["config.json"]})
-    arguments = ["--target", "someone/model", "-m", "10", "--no-calibrate"]
-    with serve_hub({"someone/model": files}) as address:
-        found = subprocess.run(
-            [sys.executable, "-m", "tokalign", "chat", *arguments],
-            env={**os.environ, "HF_ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "hub")},
-            input="Kto?\n",
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            check=False,
-        )
-    assert found.returncode == 0, found.stderr
-    assert found.stdout == talk(target, "Kto?").out
 
 
 PROMPTS = b"\x1b[?2004h"

@@ -136,11 +136,6 @@ def test_the_same_tokenizer_needs_no_translation() -> None:
     assert "no translation" in found["verdict"]
 
 
-def test_unknown_names_are_refused() -> None:
-    for name, code in (("bielk", 2), ("./nowhere/at/all", 4)):
-        run("check", "--draft", name, "--target", "bielik").is_refused(code, name)
-
-
 def test_it_says_how_each_tokenizer_is_used_and_what_that_leaves(tmp_path: Path) -> None:
     by_ids = str(write_family(tmp_path / "w", "WordPiece"))
     by_text = str(write_family(tmp_path / "u", "Unigram"))

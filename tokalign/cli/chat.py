@@ -18,7 +18,7 @@ import click
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.command import Option
 from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
-from tokalign.cli.entries import Entries, interrupts_noted, open_entries, typing_hidden
+from tokalign.cli.entries import Entries, Interrupts, open_entries, typing_hidden
 from tokalign.cli.generation import STYLES, PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.markdown import View, open_view
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
@@ -289,7 +289,7 @@ class Chat:
         self._view = open_view(markdown=self._settings.markdown and not self._color)
         self._write(begun)
         try:
-            with interrupts_noted() as interrupts, closing(generation.by_round()) as rounds:
+            with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
                 self._target.watch_prefill(interrupts.check)
                 try:
                     for pieces in rounds:

@@ -137,16 +137,18 @@ class Dialogue:
     left_out: int = 0
 
     @property
+    def _opening(self) -> list[Mapping[str, Any]]:
+        return [] if self.system is None else [{"role": "system", "content": self.system}]
+
+    @property
     def messages(self) -> list[Mapping[str, Any]]:
         """The whole conversation."""
-        opening = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*opening, *self.turns]
+        return [*self._opening, *self.turns]
 
     @property
     def read(self) -> list[Mapping[str, Any]]:
         """What the model reads of it: the system message and the latest turns."""
-        opening = len(self.messages) - len(self.turns)
-        return [*self.messages[:opening], *self.turns[self.left_out :]]
+        return [*self._opening, *self.turns[self.left_out :]]
 
     def leave_out(self) -> bool:
         """Leave out the oldest question and its answer. Returns: False if only the last is left."""
@@ -213,11 +215,8 @@ class Dialogue:
 
 def _are_messages(values: Sequence[Any]) -> bool:
     """Whether these are messages of two people in turn, after at most one system message."""
-    roles = []
-    for value in values:
-        if not isinstance(value, dict) or not is_text(value.get("content")):
-            return False
-        roles.append(value.get("role"))
+    texts = [isinstance(value, dict) and is_text(value.get("content")) for value in values]
+    roles = [value.get("role") for value in values] if all(texts) else [None]
     turns = roles[1:] if roles[:1] == ["system"] else roles
     return all(role == _ROLES[1 + index % 2] for index, role in enumerate(turns))
 

@@ -153,10 +153,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def echo(text: str) -> None:
-    """Print `text` on stdout, for a terminal with its control characters written out.
-
-    Raises: OutputError.
-    """
+    """Print `text` and a line end on stdout, as `for_stdout` has it. Raises: StdoutError."""
     write(for_stdout(text) + "\n")
 
 
