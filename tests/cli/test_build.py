@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_lines import Ended, run
+from command_lines import Ended, run, start
 from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
@@ -216,13 +216,7 @@ main()
 def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> None:
     out = tmp_path / "out"
     arguments = ("build", "--target", target, ONLY, "--language", "pl", corpus, "--output", out)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SLOW_BUILD, *map(str, arguments)],
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts background jobs with this signal ignored, and a child inherits that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = start(*arguments, code=_SLOW_BUILD, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while "reading" not in process.stderr.readline():
         assert process.poll() is None

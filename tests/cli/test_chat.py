@@ -8,7 +8,6 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,8 +16,8 @@ from shutil import copytree
 from typing import Any
 
 import pytest
-from command_lines import Ended, run
-from places import DEMO, ROOT
+from command_lines import Ended, run, start
+from places import DEMO
 from processes import wait_for
 
 from tokalign.cli.chat import Chat
@@ -335,17 +334,7 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
     assert third["token_ids"] == decoded(target, prompt)["token_ids"]
 
 
-def process(options: Sequence[object], stderr: Path, **given: Any) -> subprocess.Popen[Any]:
-    """A chat with the demo's target in a process of its own."""
-    words = [sys.executable, "-m", "tokalign", "chat", "--target", DEMO / "target", *options]
-    return subprocess.Popen(
-        [*map(str, words), "--no-calibrate"],
-        stderr=stderr.open("wb"),
-        cwd=ROOT,
-        # A test run in the background of a shell ignores Ctrl-C, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        **given,
-    )
+DEMO_CHAT = ("chat", "--target", DEMO / "target", "--no-calibrate")
 
 
 @pytest.mark.slow
@@ -353,8 +342,8 @@ def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
     """An answer without end is stopped, and then more may be said."""
     stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
     options = ["--ignore-chat-template", "--temp", "1", "--seed", "1"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": stdout.open("wb"), "text": True}
-    chat = process(options, stderr, **pipes)
+    pipes = {"stdin": subprocess.PIPE, "stdout": stdout.open("wb"), "stderr": stderr.open("wb")}
+    chat = start(*DEMO_CHAT, *options, text=True, **pipes)
     assert chat.stdin is not None
     chat.stdin.write("Wisła jest\n")
     chat.stdin.flush()
@@ -384,8 +373,8 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     environment |= {"TERM": "xterm", "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     options = ["-m", 20, "--prefill-response", "**Zażółć** gęślą jaźń i idź do domu " * 2]
-    ends = {"stdin": terminal, "stdout": terminal, "env": environment}
-    chat = process(options, tmp_path / "stderr", **ends)
+    ends = {"stdin": terminal, "stdout": terminal, "stderr": (tmp_path / "stderr").open("wb")}
+    chat = start(*DEMO_CHAT, *options, env=environment, **ends)
     os.close(terminal)
     os.set_blocking(person, False)
     shown = b""

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -18,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from command_lines import run
+from command_lines import run, start
 from places import DEMO
 
 from tokalign.cli.command import Size
@@ -82,15 +81,9 @@ def test_a_port_in_use_is_no_crash() -> None:
 @contextmanager
 def process(*options: str, **environment: str) -> Iterator[tuple[Any, str]]:
     """A running server and where it listens."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tokalign", "serve", *options, "--port", "0", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-        # A test run in the background of a shell ignores Ctrl-C, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as started:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    words = ("serve", *options, "--port", "0", "--json")
+    with start(*words, env={**os.environ, **environment}, **pipes) as started:
         try:
             lines = ""
             while not lines.endswith("}\n") and (line := started.stdout.readline()):

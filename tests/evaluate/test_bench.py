@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from measured import block
-from places import DEMO
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench
@@ -18,9 +18,8 @@ from tokalign.runtime.mlx.sampling import Sampling
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    target = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    draft = LanguageModel.from_folder(DEMO / "draft", dtype="float32")
+def bench(demo_pair: tuple[LanguageModel[Any], LanguageModel[Any]]) -> Bench:
+    target, draft = demo_pair
     drafting = Drafting(
         translation="exact",
         alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +48,20 @@ def run(*words: object, typed: str | None = None) -> Ended:
         with pytest.raises(SystemExit) as ended:
             main()
         return Ended(int(ended.value.code or 0), out.getvalue().decode(), err.getvalue().decode())
+
+
+def start(*words: object, code: str = "", **how: Any) -> subprocess.Popen[Any]:
+    """`tokalign` with these words, in a process of its own that Ctrl-C interrupts.
+
+    A test run in the background of a shell ignores that signal, and its children would too.
+    code: a program to run in its place. how: as of `Popen`.
+    """
+    program = ["-c", code] if code else ["-m", "tokalign"]
+    return subprocess.Popen(
+        [sys.executable, *program, *map(str, words)],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **how,
+    )
 
 
 DECODE = "--target TARGET --draft DRAFT --ignore-chat-template"

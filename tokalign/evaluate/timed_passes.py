@@ -45,6 +45,7 @@ Step = Callable[[], float]
 class TimedPasses:
     """Models at one context length, up to which their caches stay filled.
 
+    What is timed once returns its seconds.
     draft: as in `measure_curve`. length: of the context; `fill` may lower it.
     """
 
@@ -57,7 +58,8 @@ class TimedPasses:
         self._drafter = None if drafter is None else DrafterSession(drafter, session)
         self.length = length
         self._chosen = TargetId(0)
-        size, draft_size = (max(2, vocabulary_size(one or target)) for one in (target, model))
+        size = max(2, vocabulary_size(target))
+        draft_size = 2 if model is None else max(2, vocabulary_size(model))
         self._ids = [TargetId(i * 7919 % size) for i in range(length + MOST_ROWS)]
         self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
 
