@@ -258,7 +258,7 @@ def _drift(seconds: Sequence[float]) -> float:
 
 
 def self_draft_rounds(
-    decoder: Decoder, prompts: Sequence[str], *, tokens: int, limit: int, seconds: float = math.inf
+    decoder: Decoder, prompts: Sequence[str], *, tokens: int, limit: int, seconds: float
 ) -> list[Round]:
     """Decode `tokens` ids after each prompt with long drafts. Returns: the rounds with a draft.
 
