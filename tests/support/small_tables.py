@@ -84,7 +84,15 @@ def dictionary_bundle(
     p_min: float = 0.01,
 ) -> Bundle:
     """The table of these entries (`table_of`) as a bundle."""
-    table = table_of(entries, vocabulary_size, p_min)
+    return as_bundle(
+        table_of(entries, vocabulary_size, p_min), vocabulary_size, fingerprint, language
+    )
+
+
+def as_bundle(
+    table: BackoffTable, vocabulary_size: int, fingerprint: str, language: str | None = "pl"
+) -> Bundle:
+    """A table as a bundle, of a tokenizer with this fingerprint."""
     return Bundle(
         kind="dictionary",
         fingerprints={"target": fingerprint},
