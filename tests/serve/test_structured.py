@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+import served
 from jsonschema import validate
 from places import DEMO
-from served import demo_settings, metric, serving
+from served import demo_settings, metric, serving, text_of
 
 from tokalign.runtime.grammar import Grammar, constrain
 from tokalign.serve.admission import Refusal
@@ -58,11 +59,7 @@ def server() -> Iterator[Server]:
 
 
 def ask(server: Server, text: str = "Kto to?", **more: Any) -> Any:
-    from openai import OpenAI
-
-    client = OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
-    given = {"model": "default_model", "messages": [{"role": "user", "content": text}]}
-    return client.chat.completions.create(**{**given, "max_tokens": 80, **more})
+    return served.ask(server, text, **{"max_tokens": 80, **more})
 
 
 def said(server: Server, **more: Any) -> tuple[str, str]:
@@ -79,8 +76,7 @@ def test_a_schema_is_followed_with_and_without_drafts(
     validate(json.loads(text), PERSON)
     assert reason == "stop"
     assert said(server, extra_body={"num_draft_tokens": 0}, **given) == (text, reason)
-    chunks = list(ask(server, stream=True, **given))
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text
+    assert text_of(list(ask(server, stream=True, **given))) == text
     assert said(server, max_tokens=3, **given)[1] == "length"
 
 
