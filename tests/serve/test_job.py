@@ -1,15 +1,13 @@
-"""A request's own parts: stop texts in an answer that comes in pieces, a sampler that counts."""
+"""A request's own parts: stop texts in an answer that comes in pieces, and its client."""
 
 from __future__ import annotations
 
 import socket
 
-import mlx.core as mx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve.job import Asked, Positioned, StopTexts
+from tokalign.serve.job import Asked, StopTexts
 
 texts = st.text("aąb ", min_size=1, max_size=4)
 
@@ -28,14 +26,6 @@ def test_a_stop_text_is_found_where_the_whole_text_has_it(
             break
         before += len(part)
     assert found == min(ends, default=None)
-
-
-def test_a_sampler_of_a_batch_counts_positions() -> None:
-    sampling = Sampling(temperature=1.0, seed=9)
-    logprobs = mx.log(mx.softmax(mx.random.normal((5, 200)), axis=-1))
-    together = sampling.pick(logprobs, position=30).tolist()
-    one_by_one = Positioned(sampling, 30)
-    assert [one_by_one(logprobs[i : i + 1]).item() for i in range(5)] == together
 
 
 def test_a_client_is_gone_when_it_has_closed_its_end() -> None:

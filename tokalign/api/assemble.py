@@ -103,14 +103,13 @@ def load_decoder(
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
     before_costs: BeforeCosts = lambda _target, _drafts: None,
+    background: bool = False,
     note: Note = no_note,
 ) -> Decoder:
     """Load the models that two names stand for and assemble a decoder from them.
 
-    A draft model that the method does not use is not loaded. dtype, trust_remote_code: as in
-    `load_models`. adapter: laid over the target.
-    before_costs: as in `assemble`.
-    Raises: as `load_models` and `assemble`.
+    A draft model that the method does not use is not loaded. dtype, adapter, trust_remote_code: as
+    in `load_models`. The rest is as in `assemble`. Raises: as both.
     """
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
@@ -128,6 +127,7 @@ def load_decoder(
         sampler=sampler,
         cache=cache,
         before_costs=before_costs,
+        background=background,
         note=note,
     )
 

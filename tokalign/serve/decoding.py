@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import can_trim_prompt_cache
@@ -108,7 +108,7 @@ class Speculation:
         self._step = decoder.cache.prefill_step_size
         self._target = decoder.open_target()
         self._trims = can_trim_prompt_cache(self._target.layers)
-        draft, job.draft = list(job.draft), ()
+        draft, job.opening = list(job.opening.draft), NOTHING
         self._draft = decoder.open_draft(draft if remembered(draft) else None)
         self._generation = Generation(
             decoder,
@@ -173,7 +173,7 @@ class Speculation:
         if self._reading:
             ids = job.ids[: min([read + self._step, *marks])]
             self._target.settle(ids)
-            job.progress(len(ids), len(job.ids))
+            job.queue.put((len(ids), len(job.ids)))
             if len(ids) in marks:
                 self._keep(Held(deepcopy(self._target.layers), list(ids)), job.marks[len(ids)])
         return self._reading
@@ -186,17 +186,6 @@ def _handed_over(session: ModelSession[Any], ids: list[Any]) -> Held:
     except CacheError:
         return NOTHING
     return Held(list(session.layers), list(ids))
-
-
-class Read(NamedTuple):
-    """The cache of a job whose prompt has been read to the end of a segment.
-
-    kind: mlx-lm's name for what the segment was.
-    """
-
-    job: Job
-    held: Held
-    kind: str
 
 
 class Batch:
@@ -244,19 +233,21 @@ class Batch:
         )
         self._jobs[uid], self._began[uid] = job, len(held.ids)
 
-    def step(self) -> list[Read]:
+    def step(self) -> list[tuple[Job, Held, str]]:
         """One id for every job whose prompt has been read, and more of the other prompts.
 
-        Returns: caches that other requests can go on with.
+        Returns: caches at marks of prompts, with which other requests can go on, and what ends
+        there.
         """
         read, emitted = self._generator.next()
-        kept = []
+        kept: list[tuple[Job, Held, str]] = []
         for response in read:
             job = self._jobs[response.uid]
-            job.progress(*response.progress)
+            job.queue.put(response.progress)
             kind = job.marks.pop(response.progress[0] + self._began[response.uid], None)
             if kind is not None and not response.end_of_prompt:
-                kept.append(Read(job, self._extract(response.uid), kind))
+                layers, ids = self._generator.extract_cache([response.uid])[response.uid]
+                kept.append((job, Held(layers, list(ids)), kind))
         for response in emitted:
             job = self._jobs[response.uid]
             job.answer.passes += 1
@@ -278,10 +269,6 @@ class Batch:
     def close(self) -> None:
         """Give back what the batches hold."""
         self._generator.close()
-
-    def _extract(self, uid: int) -> Held:
-        layers, tokens = self._generator.extract_cache([uid])[uid]
-        return Held(layers, list(tokens))
 
 
 def _unread(job: Job, held: int) -> list[list[TargetId]]:

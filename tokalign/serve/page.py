@@ -11,22 +11,12 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
-
-
-class Page(NamedTuple):
-    """What is sent. tag: changes with the content (an entity tag)."""
-
-    data: bytes
-    tag: str
-    headers: dict[str, str]
 
 
 @cache
-def read_page() -> Page:
-    """The page and its headers."""
+def read_page() -> tuple[bytes, dict[str, str]]:
+    """The page and its headers. The tag ("ETag") changes with the page."""
     data = Path(__file__).with_name("page.html").read_bytes()
-    tag = f'"{sha256(data).hexdigest()[:32]}"'
     rules = (
         "default-src 'none'",
         f"script-src {_hash_of(data, 'script')}",
@@ -41,13 +31,14 @@ def read_page() -> Page:
         "trusted-types 'none'",
     )
     headers = {
+        "Content-Type": "text/html; charset=utf-8",
         "Content-Security-Policy": "; ".join(rules),
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",  # kept, but asked for by its tag every time
-        "ETag": tag,
+        "ETag": f'"{sha256(data).hexdigest()[:32]}"',
     }
-    return Page(data, tag, headers)
+    return data, headers
 
 
 def _hash_of(page: bytes, element: str) -> str:

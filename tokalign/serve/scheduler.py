@@ -25,12 +25,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import Beginnings, Request
 from tokalign.serve.contexts import NOTHING, Contexts, Held
-from tokalign.serve.decoding import (
-    Batch,
-    Speculation,
-    decoder_of,
-    prompt_of,
-)
+from tokalign.serve.decoding import Batch, Speculation, decoder_of, prompt_of
 from tokalign.serve.job import Answer, Asked, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
@@ -58,11 +53,12 @@ class Scheduler(Beginnings):
         self._jobs: list[Job] = []
         self._alone: dict[Job, Speculation] = {}
         self._batch: Batch | None = None
-        metrics.watch(
-            waiting=lambda: self.queue_length,
-            running=lambda: len(self._jobs),
-            cache_bytes=lambda: self._contexts.nbytes,
-        )
+        for name, about, value in (
+            ("queue_length", "Requests that wait for their turn.", lambda: self.queue_length),
+            ("running_requests", "Requests that are being answered.", lambda: len(self._jobs)),
+            ("prompt_cache_bytes", "Bytes of kept contexts.", lambda: self._contexts.nbytes),
+        ):
+            metrics.watch(name, about, value)
         super().__init__(models, None)
 
     # -- for the handlers' threads -----------------------------------------------------------------
@@ -113,9 +109,9 @@ class Scheduler(Beginnings):
             )
         if self._stop or not self.generation_available():
             raise Refusal(503, "the server is shutting down")
-        started: tuple[Answer, Iterator[Any]]
-        started = super().generate(request, generation_args, progress_callback)
-        return started
+        return super().generate(  # type: ignore[no-any-return]
+            request, generation_args, progress_callback
+        )
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -188,19 +184,20 @@ class Scheduler(Beginnings):
 
     def _advance(self) -> None:
         """One round of every job, all together or each by itself."""
-        if self._are_batched():
+        rounds = [(self._jobs, self._advance_together)]
+        if not self._are_batched():
+            rounds = [([job], partial(self._advance_alone, job)) for job in self._jobs]
+        for jobs, advance in rounds:
             try:
-                self._advance_together()
+                advance()
             except Exception as error:
-                self._batch = None
-                self._fail(self._jobs, error)
-            return
-        for job in list(self._jobs):
-            try:
-                self._advance_alone(job)
-            except Exception as error:
-                self._batch = None  # the job may still be in it; nobody else is
-                self._fail([job], error)
+                _LOG.error("a model failed", exc_info=error)
+                self._batch = None  # these jobs may still be in it; nobody else is
+                for job in list(jobs):  # what their caches hold is not known, so none is kept
+                    self._jobs.remove(job)
+                    self._alone.pop(job, None)
+                    job.queue.put(error)
+                self._rest_if_idle()
 
     def _are_batched(self) -> bool:
         if not self.model_provider.is_batchable:
@@ -209,18 +206,19 @@ class Scheduler(Beginnings):
         return bool(others) or not self._can_speculate(first)
 
     def _can_speculate(self, job: Job) -> bool:
-        return bool(self.model_provider.speculates) and job.args.num_draft_tokens != 0
+        plain = self.model_provider.decoder.drafting.method == "plain"
+        return not (plain or job.args.num_draft_tokens == 0)
 
     def _advance_together(self) -> None:
         models = self.model_provider
         if self._batch is None:
-            self._batch = Batch(models.model, self.settings, self._stream)
+            self._batch = Batch(models.decoder.target.model, self.settings, self._stream)
         for job in self._jobs:
             if job not in self._batch:
                 self._batch.enter(job, self._leave_speculation(job))
         before = {job: len(job.ids) for job in self._jobs}
         for job, held, kind in self._batch.step():
-            self._keep(job, held, kind)
+            self._contexts.keep(job.owner, held, kind)
         self._contexts.leave_room(self._batch.nbytes)
         for job in list(self._jobs):
             self._count(job, len(job.ids) - before[job], "batch")
@@ -240,12 +238,24 @@ class Scheduler(Beginnings):
         if job.ended is not None:
             self._finish(job)
 
+    def _speculation(self, job: Job) -> Speculation:
+        decoder = decoder_of(
+            self.model_provider.decoder,
+            job,
+            self.settings,
+            drafts=self._can_speculate(job),
+            earlier=self._contexts.outputs(job.owner) if self.settings.reuse_outputs else None,
+        )
+        prompt = prompt_of(decoder, job, self.settings)
+        keep = partial(self._contexts.keep, job.owner)
+        return Speculation(job, decoder, prompt, metrics=self.metrics, keep=keep)
+
     def _leave_speculation(self, job: Job) -> Held:
         """The cache of a job that is about to be batched; a later request can go on with it too."""
         if job not in self._alone:
             return job.take_opening()
         held = self._alone[job].leave()
-        self._keep(job, held)
+        self._contexts.keep(job.owner, held)
         return held
 
     def _count(self, job: Job, emitted: int, decoding: str) -> None:
@@ -257,7 +267,6 @@ class Scheduler(Beginnings):
 
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
-        models, api_key = self.model_provider.model_key, job.asked.api_key
         self._jobs.remove(job)
         speculation = self._alone.pop(job, None)
         held = NOTHING
@@ -265,27 +274,19 @@ class Scheduler(Beginnings):
             held = self._batch.leave(job)
         elif speculation is not None:
             held = speculation.leave()
-        self._keep(job, held._replace(draft=() if speculation is None else speculation.close()))
+        draft = () if speculation is None else speculation.close()
+        self._contexts.keep(job.owner, held._replace(draft=draft))
         if self.settings.reuse_outputs:
-            self._contexts.outputs(models, api_key).add(job.emitted)
-        job.close()
+            self._contexts.outputs(job.owner).add(job.emitted)
+        job.queue.put(None)
         if speculation is not None:
             self.model_provider.decoder.remember()
-        if not self._jobs:
-            self._rest()
+        self._rest_if_idle()
 
-    def _fail(self, jobs: list[Job], error: Exception) -> None:
-        """End jobs with an error. Their caches are not kept, as nobody knows what is in them."""
-        _LOG.error("a model failed", exc_info=error)
-        for job in list(jobs):
-            self._jobs.remove(job)
-            self._alone.pop(job, None)
-            job.fail(error)
-        if not self._jobs:
-            self._rest()
-
-    def _rest(self) -> None:
+    def _rest_if_idle(self) -> None:
         """Give back memory when there is nothing to do."""
+        if self._jobs:
+            return
         if self._batch is not None:
             self._batch.close()
             self._batch = None
@@ -296,32 +297,11 @@ class Scheduler(Beginnings):
         """Tell everybody who still waits that the server ends."""
         error = Refusal(503, "the server is shutting down")
         for job in list(self._jobs):
-            speculation = self._alone.pop(job, None)
-            if speculation is not None:
-                speculation.close()
-            job.fail(error)
+            if job in self._alone:
+                self._alone.pop(job).close()
+            job.queue.put(error)
         self._jobs.clear()
         while (request := self._next_request()) is not None:
             self._waiting.append(Request(*request))
         for waiting in self._waiting:
             waiting.queue.put(error)
-
-    # -- caches ------------------------------------------------------------------------------------
-
-    def _speculation(self, job: Job) -> Speculation:
-        models = self.model_provider
-        earlier = None
-        if self.settings.reuse_outputs:
-            earlier = self._contexts.outputs(models.model_key, job.asked.api_key)
-        decoder = decoder_of(
-            models.decoder, job, self.settings, drafts=self._can_speculate(job), earlier=earlier
-        )
-        prompt = prompt_of(decoder, job, self.settings)
-        return Speculation(
-            job, decoder, prompt, metrics=self.metrics, keep=partial(self._keep, job)
-        )
-
-    def _keep(self, job: Job, held: Held, kind: str = "assistant") -> None:
-        """Keep caches for later requests."""
-        models, api_key = self.model_provider.model_key, job.asked.api_key
-        self._contexts.keep(models, api_key, held, kind=kind)
