@@ -18,8 +18,10 @@ from zoo import make_model
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+from tokalign.runtime.mlx.layers import Layers
 from tokalign.runtime.options import DraftingOptions
 from tokalign.serve import Settings
+from tokalign.serve.server import Server
 
 
 def hybrid(size: int, _seed: int) -> Any:
@@ -80,6 +82,17 @@ def test_a_prompt_that_goes_on_otherwise_is_not_read_again(tmp_path: Path, toget
                 == complete(server, f"{prompt} ab ab", **plain).json["choices"]
             )
     assert usage["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
+
+
+def test_a_method_asked_for_by_name_decodes_plainly_where_nothing_can_be_rewound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Layers, "unknown_kinds", ["NewCache"])
+    notes: list[str] = []
+    settings = demo_settings(draft_model=None, drafting=DraftingOptions(method="copy"))
+    with Server(settings, port=0, note=notes.append) as server:
+        assert complete(server, "Wisła", max_tokens=4).status == 200
+    assert [note for note in notes if note.startswith("decoding plainly: ")]
 
 
 PROMPT, OTHER = "Wisła jest", "Zima w górach"

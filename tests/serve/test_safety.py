@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from socket import gethostname
 from typing import Any
+from weakref import ref
 
 import pytest
 from places import DEMO
@@ -247,7 +248,9 @@ def test_models_are_switched_only_if_that_was_allowed(open_server: Server) -> No
     assert chat(open_server, "Wisła", model=other).status == 404
     with serving(demo_settings(draft_model=None, allow_model_switching=True)) as server:
         own = complete(server, PROMPT)
+        before = ref(server.scheduler.model_provider.decoder.target.model)
         switched = complete(server, PROMPT, model=other)
+        assert before() is None, "two models at a time would need the memory of both"
         assert switched.status == 200
         assert switched.json["choices"] != own.json["choices"]
         assert complete(server, PROMPT, model="/nowhere").status == 404
