@@ -14,6 +14,7 @@ import pytest
 from places import DEMO
 from served import LOOP, chat, complete, demo_settings, request, serving
 
+from tokalign.api.assemble import load_decoder
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.lookup import LogitStore
@@ -243,14 +244,21 @@ def test_it_listens_on_loopback(open_server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_models_are_switched_only_if_that_was_allowed(open_server: Server) -> None:
+def test_models_are_switched_only_if_that_was_allowed(
+    open_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = str(DEMO / "draft")
     assert chat(open_server, "Wisła", model=other).status == 404
     with serving(demo_settings(draft_model=None, allow_model_switching=True)) as server:
         own = complete(server, PROMPT)
         before = ref(server.scheduler.model_provider.decoder.target.model)
+
+        def load(*given: Any, **named: Any) -> Decoder:
+            assert before() is None, "two models at a time would need the memory of both"
+            return load_decoder(*given, **named)
+
+        monkeypatch.setattr("tokalign.serve.models.load_decoder", load)
         switched = complete(server, PROMPT, model=other)
-        assert before() is None, "two models at a time would need the memory of both"
         assert switched.status == 200
         assert switched.json["choices"] != own.json["choices"]
         assert complete(server, PROMPT, model="/nowhere").status == 404
