@@ -111,18 +111,6 @@ def test_completions(server: Server) -> None:
     assert {one.object for one in (whole, *parts, last)} == {"text_completion"}
 
 
-def test_a_prompt_of_ids_is_its_text(server: Server) -> None:
-    ids = read_tokenizer(DEMO / "target").encode("<s>Wisła jest", specials=True)
-    texts = []
-    for prompt in ("Wisła jest", ids, [ids]):
-        answer = openai(server).completions.create(
-            model="default_model", prompt=prompt, max_tokens=12
-        )
-        assert answer.usage.prompt_tokens == len(ids)
-        texts.append(answer.choices[0].text)
-    assert len(set(texts)) == 1
-
-
 def test_a_kept_context_is_counted(server: Server) -> None:
     messages: list[Any] = [{"role": "user", "content": "Ile rzek ma Polska, a ile jezior?"}]
     first = ask(server, messages=messages)
@@ -168,14 +156,6 @@ def test_filters_that_leave_one_id_are_greedy_decoding(
 def test_options_that_change_the_output(server: Server, option: dict[str, Any]) -> None:
     option = {**option, **LOOP}
     assert said(server, max_tokens=30, **option) != said(server, max_tokens=30, **LOOP)
-
-
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_the_number_of_draft_tokens_changes_no_text(server: Server, count: int) -> None:
-    answer = ask(server, max_tokens=40, **LOOP, extra_body={"num_draft_tokens": count})
-    assert answer.choices[0].message.content == said(server, max_tokens=40, **LOOP)
-    if count == 0:
-        assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
 
 
 def test_a_logit_bias_rules(server: Server) -> None:

@@ -272,6 +272,8 @@ def test_a_list_of_prompts_is_answered_as_each_alone(server: Server) -> None:
     sampled: dict[str, Any] = {"temperature": 0.9, "seed": 3}
     alone = [complete(server, prompt=prompt, **sampled) for prompt in prompts]
     ids = [read_tokenizer(DEMO / "target").encode(f"<s>{text}", specials=True) for text in prompts]
+    one = complete(server, prompt=ids[0], **sampled)
+    assert one.choices[0].text == alone[0].choices[0].text
     for either in (prompts, ids):
         together = complete(server, prompt=either, **sampled)
         assert [c.text for c in together.choices] == [a.choices[0].text for a in alone]
@@ -319,6 +321,7 @@ def test_a_bias_leaves_drafting_exact(server: Server) -> None:
         )
         assert drafted.choices[0].text == plain.choices[0].text
         assert drafted.usage.completion_tokens_details.accepted_prediction_tokens > 0
+        assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
 
 
 def test_models_that_may_be_named_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:

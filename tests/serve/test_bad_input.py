@@ -102,6 +102,9 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("guided_choice", [], "choice"),
     ("grammar", "root = x", "GBNF"),
     ("structured_outputs", {"regex": "a(b"}, "regular expression"),
+    ("structured_outputs", {"regex": "a", "choice": ["b"]}, "exclude each other"),
+    ("tokalign", True, "tokalign has to be an object"),
+    ("tokalign", {"sources": 1}, "tokalign.sources has to be true or false"),
     *(
         ("chat_template_kwargs", {name: []}, name)
         for name in ("chat_template", "messages", "tools")

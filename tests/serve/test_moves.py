@@ -34,6 +34,7 @@ from served import (
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
+from tokalign.serve.contexts import Contexts
 from tokalign.serve.server import Server
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
@@ -209,6 +210,15 @@ def test_a_failing_model_is_an_error_and_no_end(
         assert reply.status == 500
         assert reply.json["error"]["type"] == "server_error"
         assert "the device is lost" in reply.json["error"]["message"]
+    monkeypatch.undo()
+    assert complete(alone, "Wisła", max_tokens=3).status == 200
+
+
+def test_a_failure_at_the_end_of_an_answer_ends_no_other(
+    alone: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Contexts, "keep", lambda *_: 1 // 0)
+    assert complete(alone, "Wisła", max_tokens=3).status == 500
     monkeypatch.undo()
     assert complete(alone, "Wisła", max_tokens=3).status == 200
 

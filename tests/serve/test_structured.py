@@ -100,13 +100,6 @@ def test_grammars_as_vllm_and_llama_cpp_take_them(
     assert reason == "stop"
 
 
-def test_two_grammars_are_one_too_many(server: Server) -> None:
-    import openai
-
-    with pytest.raises(openai.BadRequestError, match="exclude each other"):
-        ask(server, response_format=BY_SCHEMA, extra_body={"guided_regex": "a"})
-
-
 def test_answers_that_come_together_are_those_that_come_alone(server: Server) -> None:
     """In a batch the grammar is a logits processor; a request may move in and out of it."""
     more = {"temperature": 1.0, "seed": 3}

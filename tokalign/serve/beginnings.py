@@ -17,7 +17,6 @@ from tokalign.errors import ContextLengthError
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
-from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, refusal_of, require
 from tokalign.serve.contexts import Contexts
 from tokalign.serve.job import Answer, Asked, Job
@@ -38,7 +37,6 @@ class Request(NamedTuple):
 class Beginnings(ResponseGenerator):  # type: ignore[misc]
     """The part of the scheduler that starts requests."""
 
-    settings: Settings
     metrics: Metrics
     _contexts: Contexts
 
@@ -81,10 +79,8 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
             owner=owner,
             answer=answer,
             tokenizer=models.tokenizer,
-            stop_ids=models.decoder.target.stop_ids,
             sampler=sampling_of(args, models.tokenizer),
             max_tokens=min(args.max_tokens, length - len(prompt)),
-            deadline=asked.arrived + self.settings.answer_timeout,
             opening=opening,
             marks=marks,
             grammar=grammar,

@@ -134,7 +134,7 @@ class Job:
     many; every token as an `Emitted`; and None, or an error, as the end.
     owner: whom what it leaves will serve. ids: prompt and answer so far. max_tokens: of the answer;
     the context has room for them.
-    deadline: when the answer ends, finished or not. ended: why it ended; None until then.
+    ended: why it ended; None until then. tokenizer: mlx-lm's.
     opening: the caches that were found for the prompt, until they are used.
     grammar: what the answer has to match; constraint: the same after this prompt.
     marks: numbers of prompt ids after which the cache is worth keeping, and what ends there.
@@ -146,10 +146,8 @@ class Job:
     owner: Owner
     answer: Answer
     tokenizer: Any
-    stop_ids: frozenset[TargetId]
     sampler: Sampling
     max_tokens: int
-    deadline: float
     opening: Held = NOTHING
     marks: dict[int, str] = field(default_factory=dict)
     grammar: Grammar | None = None
@@ -214,7 +212,7 @@ class Job:
         self.ids.append(token)
         self.answer.completion_tokens += 1
         reason: Reason | None = "length" if self.room <= 0 else None
-        if token in self.stop_ids:
+        if token in self.tokenizer.eos_token_ids:
             reason = "stop"
         else:
             self._detokenizer.add_token(token)

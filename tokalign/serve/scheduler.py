@@ -116,32 +116,24 @@ class Scheduler(Beginnings):
     # -- the loop ----------------------------------------------------------------------------------
 
     def _run_generate(self) -> None:
-        try:
-            self._generate()
-        except Exception as error:
-            _LOG.exception("the generation thread ended")
-            self.failure = error
-            self._generation_failed = True
-        finally:
-            self._ready.set()
-
-    def _generate(self) -> None:
         self._stream = mx.default_stream(mx.default_device())
         try:
             self.model_provider.load_default()
+            self._ready.set()
+            while not self._stop:
+                self._admit()
+                self._drop_abandoned()
+                if self._jobs:
+                    self._advance()
+            self._refuse_all()
+            self._contexts.clear()
+            self.model_provider.reset()
         except Exception as error:
-            self.failure = error
-            return
-        self._ready.set()
-        while not self._stop:
-            self._admit()
-            self._drop_abandoned()
-            if self._jobs:
-                self._advance()
-        self._refuse_all()
-        self.model_provider.reset()
-        self._contexts.clear()
-        mx.clear_cache()
+            if self._ready.is_set():  # else `wait_until_ready` raises it
+                _LOG.exception("the generation thread ended")
+            self.failure, self._generation_failed = error, True
+        finally:
+            self._ready.set()
 
     def _admit(self) -> None:
         """Start what has arrived, in its order. Waits a moment if there is nothing else to do."""
@@ -169,7 +161,7 @@ class Scheduler(Beginnings):
                 self._jobs.append(job)
 
     def _drop_abandoned(self) -> None:
-        now = monotonic()
+        began_by = monotonic() - self.settings.answer_timeout
         for request in [waiting for waiting in self._waiting if waiting.asked.is_gone]:
             self._waiting.remove(request)
             request.queue.put(Refusal(499, "the client has left"))
@@ -178,26 +170,38 @@ class Scheduler(Beginnings):
             if job.is_abandoned:
                 self.metrics.disconnected.inc()
                 self._finish(job)
-            elif now > job.deadline:
+            elif job.asked.arrived < began_by:
                 job.end("length")
                 self._finish(job)
 
     def _advance(self) -> None:
         """One round of every job, all together or each by itself."""
-        rounds = [(self._jobs, self._advance_together)]
-        if not self._are_batched():
-            rounds = [([job], partial(self._advance_alone, job)) for job in self._jobs]
-        for jobs, advance in rounds:
-            try:
-                advance()
-            except Exception as error:
-                _LOG.error("a model failed", exc_info=error)
-                self._batch = None  # these jobs may still be in it; nobody else is
-                for job in list(jobs):  # what their caches hold is not known, so none is kept
-                    self._jobs.remove(job)
-                    self._alone.pop(job, None)
-                    job.queue.put(error)
-                self._rest_if_idle()
+        if self._are_batched():
+            self._advance_by(self._advance_together, self._jobs, "batch")
+        else:
+            for job in list(self._jobs):
+                self._advance_by(partial(self._advance_alone, job), [job], "speculation")
+
+    def _advance_by(self, step: Callable[[], None], jobs: list[Job], decoding: str) -> None:
+        """Take a step with these jobs, count what it emitted, and end those that have ended."""
+        before = {job: job.answer.completion_tokens for job in jobs}
+        try:
+            step()
+            for job, told in before.items():
+                emitted = job.answer.completion_tokens - told
+                self.metrics.output_tokens.labels(decoding).inc(emitted)
+                if emitted and not told:
+                    self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
+                if job.ended is not None:
+                    self._finish(job)
+        except Exception as error:
+            _LOG.error("a model failed", exc_info=error)
+            self._batch = None  # these jobs may still be in it; nobody else is
+            for job in before:  # what their caches hold is not known, so none is kept
+                self._alone.pop(job, None)
+                job.queue.put(error)
+            self._jobs = [job for job in self._jobs if job not in before]
+            self._rest_if_idle()
 
     def _are_batched(self) -> bool:
         if not self.model_provider.is_batchable:
@@ -216,14 +220,9 @@ class Scheduler(Beginnings):
         for job in self._jobs:
             if job not in self._batch:
                 self._batch.enter(job, self._leave_speculation(job))
-        before = {job: len(job.ids) for job in self._jobs}
         for job, held, kind in self._batch.step():
             self._contexts.keep(job.owner, held, kind)
         self._contexts.leave_room(self._batch.nbytes)
-        for job in list(self._jobs):
-            self._count(job, len(job.ids) - before[job], "batch")
-            if job.ended is not None:
-                self._finish(job)
 
     def _advance_alone(self, job: Job) -> None:
         comes = self._batch is not None and job in self._batch
@@ -232,11 +231,7 @@ class Scheduler(Beginnings):
             if job not in self._alone:
                 self._alone[job] = self._speculation(job)
             self._alone[job].enter(held)
-        before = len(job.ids)
         self._alone[job].step()
-        self._count(job, len(job.ids) - before, "speculation")
-        if job.ended is not None:
-            self._finish(job)
 
     def _speculation(self, job: Job) -> Speculation:
         decoder = decoder_of(
@@ -257,11 +252,6 @@ class Scheduler(Beginnings):
         held = self._alone[job].leave()
         self._contexts.keep(job.owner, held)
         return held
-
-    def _count(self, job: Job, emitted: int, decoding: str) -> None:
-        self.metrics.output_tokens.labels(decoding).inc(emitted)
-        if emitted and job.answer.completion_tokens == emitted:
-            self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
 
     # -- ends --------------------------------------------------------------------------------------
 
