@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,6 @@ from tokalign.serve import Settings
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    # A fixed number, so that drafts do not depend on how busy this machine is.
-    with serving(demo_settings(num_draft_tokens=2)) as running:
-        yield running
 
 
 def said(server: Server, *text: str, **more: Any) -> str:

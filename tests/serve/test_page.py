@@ -25,12 +25,6 @@ KEY = "klucz"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving(demo_settings(num_draft_tokens=3)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def locked() -> Iterator[Server]:
     with serving(demo_settings(draft_model=None, api_keys=(KEY,))) as running:
         yield running

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import served
 from jsonschema import validate
 from places import DEMO
-from served import demo_settings, metric, serving, text_of
+from served import metric, text_of
 
 from tokalign.runtime.grammar import Grammar, constrain
 from tokalign.serve.admission import Refusal
@@ -50,12 +49,6 @@ TOOLS = [
     tool("pogoda", miasto={"type": "string", "maxLength": 9}, dni={"type": "integer"}),
     tool("czas", strefa={"type": "string", "enum": ["CET", "UTC"]}),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving(demo_settings()) as running:
-        yield running
 
 
 def ask(server: Server, text: str = "Kto to?", **more: Any) -> Any:
