@@ -126,18 +126,16 @@ class BatchDrafter:
         alive: the requests that are asked about, to which `endings` and `fits` belong. Returns:
         NO_ID and 0 where no source knows anything. Ties go to the first source, copies first.
         """
-        ids, probabilities = np.full(len(alive), NO_ID), np.zeros(len(alive))
         said: list[tuple[Ids, Floats]] = []
         if matches is not None:
             said += [(theirs[alive], right[alive]) for theirs, right in matches.expected()]
         for table, fit in zip(self._tables, fits, strict=True):
             expected, probability = table.predict(endings)
             said.append((np.where(fit, expected, NO_ID), probability))
-        for theirs, probability in said:
-            surer = (theirs != NO_ID) & (probability > probabilities)
-            ids = np.where(surer, theirs, ids)
-            probabilities = np.where(surer, probability, probabilities)
-        return ids, probabilities
+        ids, probabilities = (np.stack(part) for part in zip(*said, strict=True))
+        probabilities = np.where(ids == NO_ID, 0.0, probabilities)
+        surest = probabilities.argmax(axis=0), np.arange(len(alive))
+        return np.where(probabilities[surest] > 0, ids[surest], NO_ID), probabilities[surest]
 
 
 def last_ids(rows: Rows, row: Ids, lengths: Ids) -> Ids:
