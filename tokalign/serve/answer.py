@@ -84,7 +84,6 @@ class Choice:
         self._state = answer.initial_state
         self._call = ""
         self._space = ""  # after a thought or a call: a text's, if one comes
-        self._is_open = False
 
     def text(self, kind: Kind) -> str:
         """The text of all blocks of a kind."""
@@ -129,12 +128,12 @@ class Choice:
             yield from self._grow("thought" if state == "reasoning" else "text", text)
 
     def _grow(self, kind: Kind, text: str) -> Iterator[Step]:
-        before = self.blocks[-1].kind if self.blocks else kind
-        if kind == "text" and before != "text":
+        before = self.blocks[-1].kind if self.blocks else None
+        if kind == "text" and before not in ("text", None):
             self._space = text = self._space + text
             if text.isspace():
                 return
-        if not self._is_open or before != kind:
+        if before != kind:
             yield from self._begin(Block(kind))
         self._space = ""
         self.blocks[-1].text += text
@@ -143,12 +142,11 @@ class Choice:
     def _begin(self, block: Block) -> Iterator[Step]:
         yield from self._end()
         self.blocks.append(block)
-        self._is_open = True
         yield Step("begin", len(self.blocks) - 1, block)
 
     def _end(self) -> Iterator[Step]:
-        if self._is_open:
-            self._is_open = False
+        """The end of the last block: when the next one begins, or the answer ends."""
+        if self.blocks:
             yield Step("end", len(self.blocks) - 1, self.blocks[-1])
 
     def _end_calls(self) -> Iterator[Step]:
@@ -173,7 +171,6 @@ class Choice:
         for block in blocks:
             yield from self._begin(block)
             yield Step("grow", len(self.blocks) - 1, block, block.text)
-            yield from self._end()
 
 
 class Usage(NamedTuple):

@@ -32,8 +32,6 @@ NO_TOKEN = -1
 
 Reason = Literal["stop", "length"]
 
-_NOTHING: tuple[dict[str, Any], ...] = ()
-
 
 @dataclass
 class Answer:
@@ -224,7 +222,8 @@ class Job:
             # The handler takes the stop text away, which it may have held back in part.
             end, self.answer.stop_text = found
             text, reason = text[:end], "stop"
-        most, logprob, top = max(0, self.args.top_logprobs), 0.0, _NOTHING
+        top: tuple[dict[str, Any], ...] = ()
+        most, logprob = max(0, self.args.top_logprobs), 0.0
         if logprobs is not None and (self.args.logprobs or most):
             row = logprobs.astype(mx.float32)
             logprob = float(row[token].item())
@@ -237,4 +236,4 @@ class Job:
     def end(self, reason: Reason) -> None:
         """End the answer without another id."""
         self.ended = reason
-        self.queue.put(Emitted("", NO_TOKEN, 0.0, reason, _NOTHING))
+        self.queue.put(Emitted("", NO_TOKEN, 0.0, reason, ()))
