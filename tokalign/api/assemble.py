@@ -244,9 +244,10 @@ def _what_caches_allow(
     options: DraftingOptions,
     note: Note,
 ) -> tuple[DraftingOptions, LanguageModel[DraftId] | None]:
-    """What is left of method auto with models whose caches cannot be rewound; `note` is told.
+    """The options and the draft model, without what needs a cache that cannot be rewound.
 
-    A method that was asked for by its name is left as it is: opening the session is the error then.
+    Only method auto leaves something out, and `note` is told. Any other method is left as it is:
+    opening the session is the error then.
     """
     from tokalign.runtime.mlx.cache import kinds_without_rewinding
 

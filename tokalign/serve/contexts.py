@@ -17,7 +17,7 @@ Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
 Owner = tuple[Key, str]
-"""Whom kept things serve: requests to these models with this API key."""
+"""Kept caches and outputs serve later requests to the same models with the same API key."""
 
 _MOST_STORES, _MOST_IDS = 16, 1 << 15
 """Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely."""

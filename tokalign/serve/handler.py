@@ -240,7 +240,7 @@ class Handler(BaseHTTPRequestHandler):
 
     @property
     def _cors_headers(self) -> dict[str, str]:
-        """What a page of the request's origin is told of what it may do."""
+        """The headers that tell a browser what a page of the request's origin may do."""
         headers = getattr(self, "headers", None)  # there are none if the request is broken
         origin = None if headers is None else headers.get("Origin")
         if origin is None:

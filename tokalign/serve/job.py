@@ -130,8 +130,8 @@ class Job:
 
     queue: to the handler's thread. It gets how many ids of the prompt have been read, and of how
     many; every token as an `Emitted`; and None, or an error, as the end.
-    owner: whom what it leaves will serve. ids: prompt and answer so far. max_tokens: of the answer;
-    the context has room for them.
+    owner: whose later requests go on with its caches. ids: prompt and answer so far. max_tokens: of
+    the answer; the context has room for them.
     ended: why it ended; None until then. tokenizer: mlx-lm's.
     opening: the caches that were found for the prompt, until they are used.
     grammar: what the answer has to match; constraint: the same after this prompt.

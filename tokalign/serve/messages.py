@@ -189,7 +189,7 @@ def _messages(message: Any) -> Iterator[dict[str, Any]]:
 
 
 def _can(tool: Any) -> bool:
-    """Whether a tool is one that the client runs. Those that Anthropic runs are not told."""
+    """Whether the client runs a tool. The model is not told of those that Anthropic runs."""
     return not isinstance(tool, dict) or tool.get("type", "custom") == "custom"
 
 

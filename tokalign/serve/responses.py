@@ -243,7 +243,7 @@ def _parts(content: Any) -> list[Any]:
 
 
 def _can(tool: Any) -> bool:
-    """Whether a tool is a function. Those that OpenAI runs are not told, nor free-form ones."""
+    """Whether a tool is a function. The model is told of no others, such as those of OpenAI."""
     return not isinstance(tool, dict) or tool.get("type") == "function"
 
 

@@ -187,10 +187,10 @@ class Scheduler(Beginnings):
         before = {job: job.answer.completion_tokens for job in jobs}
         try:
             step()
-            for job, told in before.items():
-                emitted = job.answer.completion_tokens - told
+            for job, count in before.items():
+                emitted = job.answer.completion_tokens - count
                 self.metrics.output_tokens.labels(decoding).inc(emitted)
-                if emitted and not told:
+                if emitted and not count:
                     self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
                 if job.ended is not None:
                     self._finish(job)
