@@ -130,12 +130,8 @@ def pair_tables(
                 _computed[pair] = align(*vocabularies)
             return _computed[pair]
 
-    def opened() -> Alignment:
-        return open_alignment(
-            target, draft, otherwise=computed, file=file, model_folder=model_folder, note=note
-        )
-
-    return cache(opened)
+    how: dict[str, Any] = {"file": file, "model_folder": model_folder, "note": note}
+    return cache(partial(open_alignment, target, draft, otherwise=computed, **how))
 
 
 _MOST_COMPUTED = 8

@@ -47,14 +47,11 @@ def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
     require(isinstance(inner, dict), "structured_outputs has to be an object, not {}", inner)
     asked = [(f"structured_outputs.{n}", inner.get(n), kind) for n, kind in _STRUCTURED.items()]
     asked += [(name, body.get(name), kind) for name, kind in _FIELDS.items()]
-    asked = [one for one in asked if one[1] not in (None, "")]
-    made = [_made(*one) for one in asked]
-    names = [name for name, *_ in asked]
+    made = {one[0]: _made(*one) for one in asked if one[1] not in (None, "")}
     if (by_format := _response_format(body.get("response_format"))) is not None:
-        made.append(by_format)
-        names.append("response_format")
-    require(len(made) < 2, f"{' and '.join(names)} exclude each other; give one of them")
-    return made[0] if made else None
+        made["response_format"] = by_format
+    require(len(made) < 2, f"{' and '.join(made)} exclude each other; give one of them")
+    return next(iter(made.values()), None)
 
 
 def _made(name: str, value: Any, kind: _Kind) -> Grammar:
