@@ -53,13 +53,6 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
-    """Without a draft model."""
-    with serving(demo_settings(draft_model=None)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def plain(server: Server) -> Plain:
     """The ids of plain decoding for a kind of request, a prompt and a number of tokens."""
     target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")

@@ -29,12 +29,6 @@ BODY = {"prompt": PROMPT, "max_tokens": 40, **LOOP}
 PATH = "/v1/completions"
 
 
-@pytest.fixture(scope="module")
-def open_server() -> Iterator[Server]:
-    with serving(demo_settings(draft_model=None)) as running:
-        yield running
-
-
 KEYS = ("klucz-a", "klucz-b", "klucz-c", "klucz-d", "klucz-ż")
 
 
@@ -152,22 +146,22 @@ def test_what_is_remembered_serves_every_key_and_the_next_server(
     assert len({json.loads(text)["choices"][0]["text"] for text in texts}) == 1
 
 
-def test_without_keys_everybody_shares_one_store(open_server: Server) -> None:
+def test_without_keys_everybody_shares_one_store(alone: Server) -> None:
     cached = []
     for headers in ({}, bearer("jeden"), bearer("dwa")):
-        usage = request(open_server, "POST", PATH, BODY, headers).json["usage"]
+        usage = request(alone, "POST", PATH, BODY, headers).json["usage"]
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
     assert min(cached[1:]) > 5
-    assert open_server.scheduler._contexts.outputs.cache_info().currsize == 1
+    assert alone.scheduler._contexts.outputs.cache_info().currsize == 1
 
 
-def test_pages_of_other_origins_may_not_ask(open_server: Server) -> None:
+def test_pages_of_other_origins_may_not_ask(alone: Server) -> None:
     for method, path, body in (
         ("POST", PATH, BODY),
         ("OPTIONS", PATH, None),
         ("GET", "/v1/models", None),
     ):
-        reply = request(open_server, method, path, body, {"Origin": "https://example.com"})
+        reply = request(alone, method, path, body, {"Origin": "https://example.com"})
         assert reply.status == 403
         assert "example.com" in reply.json["error"]["message"]
 
@@ -206,10 +200,10 @@ OWN = f"{gethostname()}:8080"
     ],
 )
 def test_a_local_server_answers_to_local_names_only(
-    open_server: Server, host: str, allowed: bool
+    alone: Server, host: str, allowed: bool
 ) -> None:
-    assert open_server.is_local
-    reply = request(open_server, "GET", "/v1/models", headers={"Host": host})
+    assert alone.is_local
+    reply = request(alone, "GET", "/v1/models", headers={"Host": host})
     assert reply.status == (200 if allowed else 403)
 
 
@@ -241,10 +235,10 @@ def test_a_page_may_ask_the_server_it_came_from(
 
 @pytest.mark.slow
 def test_models_are_switched_only_if_that_was_allowed(
-    open_server: Server, monkeypatch: pytest.MonkeyPatch
+    alone: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = str(DEMO / "draft")
-    assert chat(open_server, "Wisła", model=other).status == 404
+    assert chat(alone, "Wisła", model=other).status == 404
     with serving(demo_settings(draft_model=None, allow_model_switching=True)) as server:
         own = complete(server, PROMPT)
         before = ref(server.scheduler.model_provider.decoder.target.model)
@@ -265,8 +259,8 @@ def test_models_are_switched_only_if_that_was_allowed(
 
 
 def test_a_line_of_the_log_cannot_be_forged(
-    open_server: Server, caplog: pytest.LogCaptureFixture
+    alone: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        request(open_server, "GET", "/%0d%0aforged", headers={"X": "y"})
+        request(alone, "GET", "/%0d%0aforged", headers={"X": "y"})
     assert all("\n" not in record.getMessage() for record in caplog.records)
