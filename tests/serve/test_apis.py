@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mlx_lm.generate import TextStateMachine
 from places import DEMO
 from pydantic import TypeAdapter
-from served import CALL, KEY, WEATHER, ask, demo_settings, openai, serving
+from served import CALL, KEY, WEATHER, ask, asked_for, demo_settings, openai, serving
 
 from tokalign.errors import TokalignError
 from tokalign.serve import Settings
@@ -24,7 +24,7 @@ from tokalign.serve.answer import Choice, Rendering
 from tokalign.serve.beginnings import fill_in_prompt
 from tokalign.serve.body import check, merged
 from tokalign.serve.completions import Chats
-from tokalign.serve.job import Answer, Asked, Emitted
+from tokalign.serve.job import Answer, Emitted
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
 from tokalign.serve.responses import Responses
@@ -432,7 +432,7 @@ def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any
     prompt = [TargetId(5)] * 3
     answer = Answer(tokenizer, prompt, MACHINE, "reasoning", parser, completion_tokens=len(text))
     given = [Emitted(part, 7, 0.0, None, ()) for part in text] + [Emitted("", 2, 0.0, "stop", ())]
-    choice = Choice(0, Asked("chat", "", [], [WEATHER], None), answer, given)
+    choice = Choice(0, asked_for(tools=[WEATHER]), answer, given)
     rendering = api({}, {})
     steps = chain(((choice, step) for step in choice.steps()), [(choice, None)])
     data = b"".join(rendering.stream([choice], steps)).decode()

@@ -6,8 +6,9 @@ import socket
 
 from hypothesis import given
 from hypothesis import strategies as st
+from served import asked_for
 
-from tokalign.serve.job import Asked, StopTexts
+from tokalign.serve.job import StopTexts
 
 texts = st.text("aąb ", min_size=1, max_size=4)
 
@@ -30,7 +31,7 @@ def test_a_stop_text_is_found_where_the_whole_text_has_it(
 
 def test_a_client_is_gone_when_it_has_closed_its_end() -> None:
     ours, theirs = socket.socketpair()
-    asked = Asked("text", "", [], None, None, connection=ours)
+    asked = asked_for(connection=ours)
     assert not asked.is_gone
     theirs.sendall(b"more")  # what it sends is not its end
     assert not asked.is_gone
@@ -39,4 +40,4 @@ def test_a_client_is_gone_when_it_has_closed_its_end() -> None:
     assert asked.is_gone
     ours.close()
     assert asked.is_gone
-    assert not Asked("text", "", [], None, None).is_gone
+    assert not asked_for().is_gone

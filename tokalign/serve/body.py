@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
-from mlx_lm.server import (
-    GenerationArguments,
-    LogitsProcessorArguments,
-    ModelDescription,
-    SamplingArguments,
-)
+from mlx_lm.server import LogitsProcessorArguments, ModelDescription, SamplingArguments
 
 from tokalign.errors import UNLIMITED, require_integer, require_number, shown
 from tokalign.runtime.chat import RESERVED
@@ -134,12 +129,14 @@ def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
     return body
 
 
-def arguments(body: Mapping[str, Any], settings: Settings) -> GenerationArguments:
-    """How a checked body is to be decoded. Raises: UsageError, Refusal."""
+def arguments(body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """How a checked body is to be decoded: the fields of mlx-lm's `GenerationArguments`.
+
+    Raises: UsageError, Refusal.
+    """
     if "max_completion_tokens" in body:
         body = {**body, "max_tokens": body["max_completion_tokens"]}
-    others = _numbers(_OTHERS, body, settings)
-    return GenerationArguments(
+    return dict(
         model=ModelDescription(
             model=body.get("model", "default_model"),
             draft=body.get("draft_model") or "default_model",
@@ -153,7 +150,7 @@ def arguments(body: Mapping[str, Any], settings: Settings) -> GenerationArgument
         stop_words=body["stop"],
         logprobs=body["logprobs"],
         chat_template_kwargs=body.get("chat_template_kwargs"),
-        **others,
+        **_numbers(_OTHERS, body, settings),
     )
 
 

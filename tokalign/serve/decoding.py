@@ -48,7 +48,7 @@ def decoder_of(
     drafts: whether anything may be drafted. earlier: what earlier answers to the same API key left
     to draft from, if they may be used.
     """
-    drafting, args = decoder.drafting, job.args
+    drafting, asked = decoder.drafting, job.asked
     outputs: list[SuffixAutomaton] = []
     if earlier is not None:
         outputs.append(earlier.text)
@@ -56,14 +56,14 @@ def decoder_of(
             drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
         drafting = replace(drafting, method="plain", knowledge=None)
-    elif args.num_draft_tokens != settings.num_draft_tokens:
-        drafting = replace(drafting, num_draft_tokens=args.num_draft_tokens, knowledge=None)
-    if job.asked.prediction:
+    elif asked.num_draft_tokens != settings.num_draft_tokens:
+        drafting = replace(drafting, num_draft_tokens=asked.num_draft_tokens, knowledge=None)
+    if asked.prediction:
         tokenizer, prompt = decoder.target.tokenizer, job.answer.prompt
         if tokenizer.opens_segment(prompt):
-            ids = tokenizer.encode(job.asked.prediction)
+            ids = tokenizer.encode(asked.prediction)
         else:
-            ids = tokenizer.encode_parts([job.asked.prediction])[0]
+            ids = tokenizer.encode_parts([asked.prediction])[0]
         outputs.append(SuffixAutomaton([*prompt[-_LEAD:], *ids]))
     drafting = replace(drafting, outputs=tuple(outputs))
     return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.grammar)
@@ -72,12 +72,12 @@ def decoder_of(
 def prompt_of(decoder: Decoder, job: Job, settings: Settings) -> Prompt:
     """The prompt for both models; the draft has its own rendering if it has a template."""
     target: list[TargetId] = list(job.answer.prompt)
-    draft, asked, args = decoder.draft, job.asked, job.args
+    draft, asked = decoder.draft, job.asked
     template = None if draft is None else draft.template
     goes_on = bool(asked.messages) and asked.messages[-1].get("role") == "assistant"
     if draft is None or template is None or not asked.messages or goes_on:
         return Prompt(target=target)
-    variables = {**settings.chat_template_args, **(args.chat_template_kwargs or {})}
+    variables = {**settings.chat_template_args, **(asked.chat_template_kwargs or {})}
     try:
         own = encode_chat(
             draft.tokenizer, template, asked.messages, {"tools": asked.tools, **variables}

@@ -15,7 +15,6 @@ from io import BufferedReader
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
-from mlx_lm.server import GenerationArguments
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tokalign.serve import body
@@ -149,14 +148,13 @@ class Handler(BaseHTTPRequestHandler):
         prediction, grammar = body.predicted(translated), grammar_of(translated)
         called = tool_choice(translated)
         checked = body.check(translated, chat=api.is_chat)
-        args = body.arguments(checked, self.settings)
-        self.scheduler.model_provider.require_served(args.model)
         asked = Asked(
-            "chat" if api.is_chat else "text",
-            "",
-            checked.get("messages", []),
-            checked.get("tools") or None,
-            checked.get("role_mapping"),
+            **body.arguments(checked, self.settings),
+            request_type="chat" if api.is_chat else "text",
+            prompt="",
+            messages=checked.get("messages", []),
+            tools=checked.get("tools") or None,
+            role_mapping=checked.get("role_mapping"),
             api_key=key,
             prediction=prediction,
             grammar=grammar,
@@ -166,17 +164,16 @@ class Handler(BaseHTTPRequestHandler):
             only_counts=path == _COUNT_TOKENS,
             connection=self.connection,
         )
+        self.scheduler.model_provider.require_served(asked.model)
         self._rendering = api(given, checked)
         requests = [
-            (replace(asked, prompt=prompt), _of_choice(args, index))
+            replace(asked, prompt=prompt, seed=None if asked.seed is None else asked.seed + index)
             for prompt in checked.get("prompts", [""])
             for index in range(checked["n"])
         ]
         self._reply(self._rendering, requests)
 
-    def _reply(
-        self, rendering: Rendering, requests: Sequence[tuple[Asked, GenerationArguments]]
-    ) -> None:
+    def _reply(self, rendering: Rendering, requests: Sequence[Asked]) -> None:
         """Have requests answered that are one to the client, and write their answers."""
         choices: list[Choice] = []
 
@@ -192,8 +189,8 @@ class Handler(BaseHTTPRequestHandler):
                 yield choice, None
 
         try:
-            for index, (asked, args) in enumerate(requests):
-                answer, responses = self.scheduler.generate(asked, args, tell)
+            for index, asked in enumerate(requests):
+                answer, responses = self.scheduler.submit(asked, tell)
                 is_first = index % rendering.body["n"] == 0
                 choices.append(Choice(index, asked, answer, responses, counts_prompt=is_first))
             if choices[0].asked.only_counts:
@@ -309,8 +306,3 @@ class Handler(BaseHTTPRequestHandler):
         """Log a line; what a client sends cannot forge another one."""
         line = (format % args).translate(_CONTROLS)
         _LOG.info("%s %s", self.address_string(), line)
-
-
-def _of_choice(args: GenerationArguments, index: int) -> GenerationArguments:
-    """The arguments of the answer with this index to a prompt: its seed is that much larger."""
-    return args if args.seed is None else replace(args, seed=args.seed + index)

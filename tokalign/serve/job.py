@@ -71,9 +71,9 @@ class Emitted(Response):  # type: ignore[misc]
     number: int = 0
 
 
-@dataclass
-class Asked(CompletionRequest):  # type: ignore[misc]
-    """A request as the handler hands it over.
+@dataclass(kw_only=True)
+class Asked(CompletionRequest, GenerationArguments):  # type: ignore[misc]
+    """A request as the handler hands it over: what is asked, and how it is to be decoded.
 
     prompt: a text, or its ids. suffix: what the answer has to end before. grammar: what it has to
     match. tool_choice: the tool that has to be called, see `structured.tool_choice`; several_calls:
@@ -82,6 +82,7 @@ class Asked(CompletionRequest):  # type: ignore[misc]
     """
 
     prompt: str | list[int]
+    seed: int | None
     api_key: str = ""
     prediction: str | None = None
     grammar: Grammar | None = None
@@ -140,7 +141,6 @@ class Job:
 
     queue: Queue[Any]
     asked: Asked
-    args: GenerationArguments
     owner: Owner
     answer: Answer
     tokenizer: Any
@@ -155,7 +155,7 @@ class Job:
     def __post_init__(self) -> None:
         self.ids: list[TargetId] = list(self.answer.prompt)
         self._detokenizer = self.tokenizer.detokenizer
-        self._stop_texts = StopTexts(self.args.stop_words)
+        self._stop_texts = StopTexts(self.asked.stop_words)
 
     @property
     def emitted(self) -> list[TargetId]:
@@ -223,8 +223,8 @@ class Job:
             end, self.answer.stop_text = found
             text, reason = text[:end], "stop"
         top: tuple[dict[str, Any], ...] = ()
-        most, logprob = max(0, self.args.top_logprobs), 0.0
-        if logprobs is not None and (self.args.logprobs or most):
+        most, logprob = max(0, self.asked.top_logprobs), 0.0
+        if logprobs is not None and (self.asked.logprobs or most):
             row = logprobs.astype(mx.float32)
             logprob = float(row[token].item())
             top = _format_top_logprobs(row, most, self.tokenizer)

@@ -13,20 +13,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from threading import Event
 from time import monotonic, sleep
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.server import GenerationArguments
 
 from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.beginnings import Beginnings, Request
+from tokalign.serve.beginnings import Beginnings
 from tokalign.serve.contexts import NOTHING, Contexts, Held
 from tokalign.serve.decoding import Batch, Speculation, decoder_of, prompt_of
-from tokalign.serve.job import Answer, Asked, Job
+from tokalign.serve.job import Answer, Asked, Emitted, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 
@@ -49,7 +49,7 @@ class Scheduler(Beginnings):
         self._contexts = Contexts(
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[tuple[Queue[Any], Asked]] = deque()
         self._jobs: list[Job] = []
         self._alone: dict[Job, Speculation] = {}
         self._batch: Batch | None = None
@@ -93,13 +93,14 @@ class Scheduler(Beginnings):
         while task.exists() and monotonic() < deadline:
             sleep(_THREAD_END)
 
-    def generate(
-        self,
-        request: Asked,
-        generation_args: GenerationArguments,
-        progress_callback: Callable[[int, int], None] | None = None,
-    ) -> tuple[Answer, Iterator[Any]]:
-        """See mlx-lm. Raises: Refusal if too many wait, or for a request that cannot be started."""
+    def submit(
+        self, asked: Asked, tell: Callable[[int, int], None]
+    ) -> tuple[Answer, Iterator[Emitted]]:
+        """The answer to a request, once that is started, and the tokens as they come.
+
+        tell: called with how many ids of the prompt have been read, and of how many.
+        Raises: Refusal if too many wait, or for a request that cannot be started.
+        """
         if self.queue_length >= self.settings.max_waiting:
             raise Refusal(
                 429,
@@ -109,9 +110,7 @@ class Scheduler(Beginnings):
             )
         if self._stop or not self.generation_available():
             raise Refusal(503, "the server is shutting down")
-        return super().generate(  # type: ignore[no-any-return]
-            request, generation_args, progress_callback
-        )
+        return self.generate(asked, asked, tell)  # type: ignore[no-any-return]
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -139,32 +138,32 @@ class Scheduler(Beginnings):
         """Start what has arrived, in its order. Waits a moment if there is nothing else to do."""
         timeout = None if self._jobs or self._waiting else _IDLE
         while (request := self._next_request(timeout)) is not None:
-            self._waiting.append(Request(*request))
+            self._waiting.append(request[:2])
             timeout = None
         while self._waiting and len(self._jobs) < self.settings.decode_concurrency:
-            request = self._waiting[0]
-            key = self.model_provider.key(request.args.model)
+            queue, asked = self._waiting[0]
+            key = self.model_provider.key(asked.model)
             if self._jobs and key != self.model_provider.model_key:
                 return  # other models are loaded when those in use are free
             self._waiting.popleft()
             try:
                 self.model_provider.require(key)
-                job = self._start(request)
+                job = self._start(queue, asked)
             except Exception as error:
                 if not isinstance(error, TokalignError):
                     _LOG.exception("a request could not be started")
-                request.queue.put(error)
+                queue.put(error)
                 continue
             if job is None:
-                request.queue.put(None)
+                queue.put(None)
             else:
                 self._jobs.append(job)
 
     def _drop_abandoned(self) -> None:
         began_by = monotonic() - self.settings.answer_timeout
-        for request in [waiting for waiting in self._waiting if waiting.asked.is_gone]:
+        for request in [one for one in self._waiting if one[1].is_gone]:
             self._waiting.remove(request)
-            request.queue.put(Refusal(499, "the client has left"))
+            request[0].put(Refusal(499, "the client has left"))
             self.metrics.disconnected.inc()
         for job in list(self._jobs):
             if job.is_abandoned:
@@ -211,7 +210,7 @@ class Scheduler(Beginnings):
 
     def _can_speculate(self, job: Job) -> bool:
         plain = self.model_provider.decoder.drafting.method == "plain"
-        return not (plain or job.args.num_draft_tokens == 0)
+        return not (plain or job.asked.num_draft_tokens == 0)
 
     def _advance_together(self) -> None:
         models = self.model_provider
@@ -292,6 +291,6 @@ class Scheduler(Beginnings):
             job.queue.put(error)
         self._jobs.clear()
         while (request := self._next_request()) is not None:
-            self._waiting.append(Request(*request))
-        for waiting in self._waiting:
-            waiting.queue.put(error)
+            self._waiting.append(request[:2])
+        for queue, _ in self._waiting:
+            queue.put(error)
