@@ -9,8 +9,7 @@ keeps contexts. What is new here:
     answer.py        an answer as blocks that grow, and how every API writes them
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     metrics.py       counts for `/metrics`
-    page.py          the chat page at `/`, which is page.html
-    handler.py       one HTTP request: paths, statuses, streams
+    handler.py       one HTTP request: paths, statuses, streams; the chat page at `/`
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
     contexts.py      caches and outputs that later requests go on with

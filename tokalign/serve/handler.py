@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from io import BufferedReader
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
@@ -32,7 +37,6 @@ from tokalign.serve.answer import Choice, Rendering, Steps, Usage
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.job import Asked
 from tokalign.serve.messages import Messages
-from tokalign.serve.page import read_page
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
 from tokalign.serve.structured import grammar_of, tool_choice
@@ -100,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._authorize()
         if path == "/":
-            page, headers = read_page()
+            page, headers = _read_page()
             if headers["ETag"] in self.headers.get("If-None-Match", ""):
                 self._write(b"", headers, 304)
             else:
@@ -197,8 +201,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._write_json({"input_tokens": Usage.of(choices).prompt})
             elif rendering.body["stream"]:
                 self._streams = True
-                kind = "text/event-stream"
-                self._begin({"Content-Type": kind, "Cache-Control": "no-cache"})
+                self._begin({"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
                 for data in rendering.stream(choices, steps()):
                     self._send(data)
             else:
@@ -306,3 +309,37 @@ class Handler(BaseHTTPRequestHandler):
         """Log a line; what a client sends cannot forge another one."""
         line = (format % args).translate(_CONTROLS)
         _LOG.info("%s %s", self.address_string(), line)
+
+
+@cache
+def _read_page() -> tuple[bytes, dict[str, str]]:
+    """The chat page and headers by which it runs its own script and asks its own server only."""
+    data = Path(__file__).with_name("page.html").read_bytes()
+    rules = (
+        "default-src 'none'",
+        f"script-src {_hash_of(data, 'script')}",
+        f"style-src {_hash_of(data, 'style')}",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # Texts of models become text nodes, never markup.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+    headers = {
+        "Content-Type": "text/html; charset=utf-8",
+        "Content-Security-Policy": "; ".join(rules),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",  # kept, but asked for by its tag every time
+        "ETag": f'"{sha256(data).hexdigest()[:32]}"',
+    }
+    return data, headers
+
+
+def _hash_of(page: bytes, element: str) -> str:
+    """The only element of this name as a policy names it: by the hash of its content."""
+    (content,) = re.findall(rf"<{element}>(.*?)</{element}>".encode(), page, re.DOTALL)
+    return f"'sha256-{b64encode(sha256(content).digest()).decode()}'"
