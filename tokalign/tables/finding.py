@@ -18,7 +18,8 @@ from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.storage import TABLES, as_path, shipped
-from tokalign.tables.bundle import Header, read_header
+from tokalign.tables.bundle import read_header
+from tokalign.tables.header import Header
 
 KINDS = ("dictionary", "alignment", "logits", "pack")
 """The kinds of tables; a file is found if its name ends in .KIND.tok."""

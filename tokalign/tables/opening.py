@@ -17,9 +17,10 @@ from tokalign.errors import BundleError, MissingAssetError, shown_path
 from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle, Header, read_bundle
+from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.finding import Note, find_tables
+from tokalign.tables.header import Header
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
 from tokalign.tables.pack import KIND as PACK
