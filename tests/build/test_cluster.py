@@ -16,14 +16,13 @@ from processes import small_disk
 from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.runs import sole_process
 from tokalign.build.counting.token_ngrams import Chunks
-from tokalign.build.counting.word_list import find_words
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.pack import build_pack
+from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import BuildReport
 from tokalign.build.sources import Source
 from tokalign.errors import CorpusError, OutputError, UsageError
+from tokalign.storage import locked
 from tokalign.tables.bundle import encode_bundle
 
 pytest.importorskip("datatrove")
@@ -183,7 +182,7 @@ def test_a_half_written_run_is_named_and_made_again(
 def test_two_processes_cannot_do_the_same_share(tmp_path: Path, corpus: Corpus) -> None:
     task = Task(job_in(tmp_path, corpus), "encode")
     with (
-        sole_process(tmp_path / "workspace", "encode-00001"),
+        locked(tmp_path / "workspace" / "encode-00001.lock", "doing it", "wait"),
         pytest.raises(UsageError, match=r"process \d+ on .* is doing encode-00001.*rank-offset"),
     ):
         task(None, 1, 3)

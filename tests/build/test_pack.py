@@ -17,7 +17,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.api.choosing import choose_drafting
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.word_list import words_of
+from tokalign.build.counting.word_encoder import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.installed_packs import language_of_prompt
 from tokalign.build.pack import build_pack

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace, sole_process
+from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace
 from tokalign.build.counting.token_ngrams import (
     Counting,
     Encodes,
@@ -30,30 +30,29 @@ from tokalign.build.counting.token_ngrams import (
     make_encoder,
     merge,
 )
-from tokalign.build.counting.word_encoder import MAX_WORDS
-from tokalign.build.counting.word_list import WordList
+from tokalign.build.counting.word_encoder import MAX_WORDS, WordList
 from tokalign.build.counting.workers import peak_memory, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
-from tokalign.build.pack import RARE_ORDERS, pack_bundle
+from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
 from tokalign.build.text_files import FileStamp
 from tokalign.errors import CorpusError, OutputError, UsageError
-from tokalign.storage import write_file
-from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.storage import locked, write_file
 from tokalign.tables.header import MOST_HEADER_BYTES
-from tokalign.tables.pack import MAX_NGRAMS, MAX_ORDER
 
 StepName = Literal["encode", "table"]
 STEPS: tuple[StepName, ...] = ("encode", "table")
 
 _JOB, _REPORT, _LOGS = "job.json", "table.json", "logs"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
+_TAKEN = "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictionaryJob:
     """A back-off dictionary to be counted in shares. It can be pickled.
 
+    folder: where the tasks find each other's files; all machines have to see it.
     path: of the table file. shares: how many tasks encode; the table does not depend on it.
     jobs: how many processes count for the table, on the machine that makes it.
     max_words: how many words a task remembers, see `WordEncoder`.
@@ -61,16 +60,12 @@ class DictionaryJob:
 
     counting: Counting
     options: BackoffOptions
+    folder: Path
     language: str
     path: Path
     shares: int
     jobs: int
     max_words: int
-
-    @property
-    def folder(self) -> Path:
-        """Where the tasks find each other's files. All machines have to see it."""
-        return self.counting.folder
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -120,18 +115,14 @@ def plan_dictionary(
     """
     corpus.require_room(MOST_HEADER_BYTES)
     folder = options.workspace or path.with_suffix(".counting")
-    what: dict[str, Any] = {"max_order": MAX_CONTEXT + 1}
-    if isinstance(target, WordList):
-        what = {"max_order": MAX_ORDER, "rare_orders": RARE_ORDERS, "max_ngrams": MAX_NGRAMS}
     job = DictionaryJob(
-        counting=Counting(
-            corpus=corpus,
-            tokenizer=target,
-            folder=folder.absolute(),
-            min_count=options.min_count,
-            **what,
+        counting=(
+            counting_words(target, corpus, options.min_count)
+            if isinstance(target, WordList)
+            else Counting(corpus, target, min_count=options.min_count)
         ),
         options=options,
+        folder=folder.absolute(),
         language=language,
         path=path.absolute(),
         shares=shares,
@@ -173,7 +164,8 @@ class Task:
 
         Raises: UsageError while another process does this share; what the step raises.
         """
-        with sole_process(self.job.folder, f"{self.step}-{rank:05d}"):
+        folder, name = self.job.folder, f"{self.step}-{rank:05d}"
+        with locked(folder / f"{name}.lock", f"doing {name} in {folder}", _TAKEN):
             if self.step == "encode":
                 _encode(self.job, rank, world_size)
             else:
@@ -214,7 +206,7 @@ def _make_table(job: DictionaryJob) -> None:
     runs = [job.folder / name for record in records for name in record["runs"]]
     counting.corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
     with workers(job.jobs, object) as apply:
-        counted = count(counting, runs, apply, lambda _: None)
+        counted = count(counting, runs, job.folder, apply, lambda _: None)
     target, corpus, options = counting.tokenizer, counting.corpus, job.options
     if isinstance(target, WordList):
         bundle = pack_bundle(target, corpus, counted, options, language=job.language)
@@ -223,8 +215,8 @@ def _make_table(job: DictionaryJob) -> None:
     written = write_table(job.path, bundle)
     report = {
         "table": asdict(written),
-        "text_bytes": counting.corpus.text_bytes,
-        "lines_skipped": counting.corpus.skipped,
+        "text_bytes": corpus.text_bytes,
+        "lines_skipped": corpus.skipped,
         "peak_memory": max(record["peak_memory"] for record in records),
     }
     write_file(job.folder / _REPORT, json.dumps(report, default=str))

@@ -82,22 +82,21 @@ def compile_pack(
     """
     corpus = _Counted(bundle)
     with open_workspace(options.workspace) as folder:
-        counting = Counting(
-            corpus=corpus,
-            tokenizer=target,
-            folder=folder,
-            max_order=_ORDER,
-            min_count=options.min_count,
-            max_ngrams=_MAX_NGRAMS,
-        )
-        counted = _count(counting, target, bundle, jobs or min(2, os.cpu_count() or 1), stage)
+        counting = Counting(corpus, target, min_count=options.min_count, max_ngrams=_MAX_NGRAMS)
+        jobs = jobs or min(2, os.cpu_count() or 1)
+        counted = _count(counting, target, bundle, folder, jobs, stage)
         return backoff_bundle(
             target, corpus, counted, options, language=bundle.language, stage=stage
         )
 
 
 def _count(
-    counting: Counting, target: Tokenizer[TargetId], bundle: Bundle, jobs: int, stage: Stage
+    counting: Counting,
+    target: Tokenizer[TargetId],
+    bundle: Bundle,
+    folder: Path,
+    jobs: int,
+    stage: Stage,
 ) -> Iterator[TokenNgrams]:
     """The n-grams of tokens, by order. The pack is out of memory when they come."""
     pack = Pack.from_bundle(bundle)
@@ -110,14 +109,14 @@ def _count(
     with workers(jobs, state) as apply:
         runs = list[Path]()
         with stage(sum(map(len, pack.orders)), "Encoding its n-grams") as advance:
-            shards = _shards(pack, positions, counting.folder)
+            shards = _shards(pack, positions, folder)
             del pack, positions
             for path, size in apply(_write_windows, shards):
                 runs.append(path)
                 advance(size)
             del shards
         with stage(1000, "Counting token n-grams") as advance:
-            return count(counting, runs, apply, lambda part: advance(int(1000 * part)))
+            return count(counting, runs, folder, apply, lambda part: advance(int(1000 * part)))
 
 
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:

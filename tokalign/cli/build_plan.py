@@ -20,10 +20,9 @@ from tokalign.build.cluster import log_problem, plan_dictionary, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.token_ngrams import Encodes
-from tokalign.build.counting.word_list import find_words
 from tokalign.build.counting.workers import peak_memory, plan_processes
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.pack import build_pack
+from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import Builder, BuildReport, build_pair, write_table
 from tokalign.build.sources import Source, find_sources
 from tokalign.build.text_files import refuse

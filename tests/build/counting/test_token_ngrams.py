@@ -17,7 +17,7 @@ from polish import SENTENCES, texts
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.runs import is_whole, merge_runs, stretches, write_run
-from tokalign.build.counting.token_ngrams import Chunks, count_token_ngrams
+from tokalign.build.counting.token_ngrams import Chunks, Counting, count_token_ngrams
 from tokalign.build.counting.windows import (
     IdSpace,
     TokenNgrams,
@@ -60,15 +60,14 @@ def test_counts_equal_a_counter_whatever_the_chunks(
 ) -> None:
     with TemporaryDirectory() as folder:
         named = {f"{i}.txt": lines for i, lines in enumerate(files)}
-        counted = list(
-            count_token_ngrams(
-                Corpus(write_files(Path(folder), named)),
-                small_tokenizer(),
-                max_order=max_order,
-                min_count=min_count,
-                chunks=Chunks(shard_characters, at_once, most_runs),
-            )
+        counting = Counting(
+            Corpus(write_files(Path(folder), named)),
+            small_tokenizer(),
+            max_order=max_order,
+            min_count=min_count,
+            chunks=Chunks(shard_characters, at_once, most_runs),
         )
+        counted = list(count_token_ngrams(counting))
     expected = count_plainly(
         small_tokenizer(),
         [(1, lines) for lines in files],
@@ -88,7 +87,7 @@ def test_counts_equal_a_counter_for_each_tokenizer(
 ) -> None:
     lines = [sentence.replace("\n", " ") for sentence in SENTENCES * 2]
     corpus = Corpus(write_files(tmp_path, {"a.txt": lines}))
-    counted = list(count_token_ngrams(corpus, tokenizer))
+    counted = list(count_token_ngrams(Counting(corpus, tokenizer)))
     expected = count_plainly(tokenizer, [(1, lines)], max_order=9, min_count=2)
     assert [as_dict(ngrams) for ngrams in counted] == expected
 
@@ -104,14 +103,15 @@ def test_weights_multiply_the_counts_of_a_file(tmp_path: Path) -> None:
         max_order=9,
         min_count=0.5,
     )
-    counted = list(count_token_ngrams(corpus, tokenizer, min_count=0.5, chunks=Chunks(40, 1, 2)))
+    counting = Counting(corpus, tokenizer, min_count=0.5, chunks=Chunks(40, 1, 2))
+    counted = list(count_token_ngrams(counting))
     assert [as_dict(ngrams) for ngrams in counted] == expected
     assert [file["weight"] for file in corpus.stamp["files"]] == [0.25, 1.5]
 
 
 def test_whole_weights_give_whole_counts(tmp_path: Path) -> None:
     corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala ma kota"]}), weights={"a.txt": 3})
-    counted = list(count_token_ngrams(corpus, small_tokenizer(), min_count=3))
+    counted = list(count_token_ngrams(Counting(corpus, small_tokenizer(), min_count=3)))
     assert {str(ngrams.counts.dtype) for ngrams in counted} == {"int64"}
     assert set(counted[0].counts.tolist()) >= {3}
 
@@ -123,8 +123,8 @@ def test_the_least_count_is_raised_until_the_result_is_small_enough(
     corpus = Corpus(write_files(tmp_path, {"a.txt": SENTENCES[:3] * 5 + SENTENCES * 2}))
 
     def count(**limits: int) -> list[Counts]:
-        counted = count_token_ngrams(corpus, small_tokenizer(), max_order=3, **limits)
-        return [as_dict(ngrams) for ngrams in counted]
+        counting = Counting(corpus, small_tokenizer(), max_order=3, **limits)
+        return [as_dict(ngrams) for ngrams in count_token_ngrams(counting)]
 
     kept = count(max_ngrams=max_ngrams)
     assert sum(map(len, kept)) <= max_ngrams

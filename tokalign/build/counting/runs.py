@@ -189,19 +189,6 @@ def _delete(folder: Path, made: list[Path]) -> None:
                 path.rmdir()
 
 
-@contextmanager
-def sole_process(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock, so that two processes that were given the same share do not meet in its files.
-
-    Raises: UsageError if another process holds it.
-    """
-    remedy = (
-        "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
-    )
-    with locked(folder / f"{name}.lock", f"doing {name} in {folder}", remedy):
-        yield
-
-
 def digest(*facts: object) -> str:
     """A name for a file that is made from these facts (texts, numbers, bytes, lists of them)."""
     return sha256(msgpack.packb(facts)).hexdigest()[:32]

@@ -9,7 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
+from tokalign.build.counting.token_ngrams import (
+    MAX_NGRAMS,
+    MIN_COUNT,
+    Counting,
+    count_token_ngrams,
+)
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.workers import MEMORY
 from tokalign.build.dictionary.backoff import P_MIN, make_table
@@ -64,10 +69,7 @@ def build_dictionary(
     Raises: UsageError if not even its header fits in the size asked for.
     """
     counted = count_token_ngrams(
-        corpus,
-        target,
-        max_order=MAX_CONTEXT + 1,
-        min_count=options.min_count,
+        Counting(corpus, target, min_count=options.min_count),
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
