@@ -33,6 +33,7 @@ from tokalign.build.counting.token_ngrams import (
 from tokalign.build.counting.word_encoder import MAX_WORDS, WordList
 from tokalign.build.counting.workers import peak_memory, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
+from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
 from tokalign.build.text_files import FileStamp
@@ -207,11 +208,12 @@ def _make_table(job: DictionaryJob) -> None:
     counting.corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
     with workers(job.jobs, object) as apply:
         counted = count(counting, runs, job.folder, apply, lambda _: None)
+    levels = grow_tree(counted)
     target, corpus, options = counting.tokenizer, counting.corpus, job.options
     if isinstance(target, WordList):
-        bundle = pack_bundle(target, corpus, counted, options, language=job.language)
+        bundle = pack_bundle(target, corpus.stamp, levels, options, language=job.language)
     else:
-        bundle = backoff_bundle(target, corpus, counted, options, language=job.language)
+        bundle = backoff_bundle(target, corpus.stamp, levels, options, language=job.language)
     written = write_table(job.path, bundle)
     report = {
         "table": asdict(written),

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from tokalign.build.counting.token_ngrams import WEIGHT_UNIT, Counting, count
 from tokalign.build.counting.windows import IdArray, IdSpace, TokenNgrams, merge_windows
 from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
+from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.pack import COUNTS, Pack
@@ -46,18 +46,6 @@ _AT_ONCE = 1 << 14  # characters; the library takes 200 bytes for each
 _SHARD = 100_000  # word n-grams whose windows are sorted together
 
 
-class _Counted(Corpus):
-    """What a pack was counted from, by its header."""
-
-    def __init__(self, pack: Bundle) -> None:
-        super().__init__([])
-        self._stamp = dict(pack.corpus)
-
-    @property
-    def stamp(self) -> dict[str, Any]:
-        return self._stamp
-
-
 @dataclass(frozen=True, slots=True)
 class _Encoded:
     """Words as ids: those of word w are `ids[starts[w] : starts[w] + lengths[w]]`."""
@@ -73,30 +61,21 @@ def compile_pack(
     bundle: Bundle,
     options: BackoffOptions = _USUAL,
     *,
-    jobs: int | None = None,
     stage: Stage = silent,
 ) -> Bundle:
     """The dictionary of this tokenizer from a pack.
 
     Raises: BundleError for a bundle that is no pack; as `backoff_bundle`.
     """
-    corpus = _Counted(bundle)
     with open_workspace(options.workspace) as folder:
-        counting = Counting(corpus, target, min_count=options.min_count, max_ngrams=_MAX_NGRAMS)
-        jobs = jobs or min(2, os.cpu_count() or 1)
-        counted = _count(counting, target, bundle, folder, jobs, stage)
+        levels = grow_tree(_count(target, bundle, options.min_count, folder, stage))
         return backoff_bundle(
-            target, corpus, counted, options, language=bundle.language, stage=stage
+            target, bundle.corpus, levels, options, language=bundle.language, stage=stage
         )
 
 
 def _count(
-    counting: Counting,
-    target: Tokenizer[TargetId],
-    bundle: Bundle,
-    folder: Path,
-    jobs: int,
-    stage: Stage,
+    target: Tokenizer[TargetId], bundle: Bundle, min_count: float, folder: Path, stage: Stage
 ) -> Iterator[TokenNgrams]:
     """The n-grams of tokens, by order. The pack is out of memory when they come."""
     pack = Pack.from_bundle(bundle)
@@ -105,8 +84,8 @@ def _count(
         raise bundle.wrong("its counts are those of no text")
     with stage(len(pack.words), "Encoding the words of the pack") as advance:
         encoded = _encode(target, pack.words, advance)
-    state = partial(_Encoded, encoded.ids, encoded.starts, encoded.lengths, encoded.space)
-    with workers(jobs, state) as apply:
+    counting = Counting(Corpus([]), target, min_count=min_count, max_ngrams=_MAX_NGRAMS)
+    with workers(min(2, os.cpu_count() or 1), partial(replace, encoded)) as apply:
         runs = list[Path]()
         with stage(sum(map(len, pack.orders)), "Encoding its n-grams") as advance:
             shards = _shards(pack, positions, folder)

@@ -9,14 +9,13 @@ word does. Those that are worth most for their bytes are kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
+from tokalign.build.corpus import Corpus, Stage, batches, silent
 from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
-from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.word_encoder import WordList, words_of
 from tokalign.build.counting.workers import Task, jobs_for, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
@@ -56,7 +55,7 @@ def build_pack(
     """The pack of a corpus, which is read twice.
 
     options: the size, the least count of n-grams, and what counting takes.
-    Raises: as `fit_pack`.
+    Raises: as `pack_bundle`.
     """
     words = find_words(corpus, stage=stage)
     counted = count_token_ngrams(
@@ -65,7 +64,8 @@ def build_pack(
         workspace=options.workspace,
         stage=stage,
     )
-    return pack_bundle(words, corpus, counted, options, language=language, stage=stage)
+    levels = grow_tree(counted)
+    return pack_bundle(words, corpus.stamp, levels, options, language=language, stage=stage)
 
 
 def counting_words(words: WordList, corpus: Corpus, min_count: float) -> Counting:
@@ -113,63 +113,46 @@ def _count_words(_: object, lines: list[str], weight: float) -> dict[str, float]
 
 def pack_bundle(
     words: WordList,
-    corpus: Corpus,
-    counted: Iterable[TokenNgrams],
+    stamp: Mapping[str, Any],
+    levels: Sequence[Level],
     options: BackoffOptions,
     *,
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The pack of n-grams of words that are counted, by order from 1 on. See `backoff_bundle`."""
-    levels = grow_tree(counted)
-    numbers = {"min_count": options.min_count, "max_bytes": options.max_bytes}
-    frame = Bundle(
-        kind=KIND,
-        fingerprints={},
-        corpus=corpus.stamp,
-        parameters={"language": language, **numbers},
-        sections={},
-    )
-    with stage(_TRIALS, "Choosing n-grams") as advance:
-        return fit_pack(words.vocabulary, levels, frame, options.max_bytes, advance)
-
-
-def fit_pack(
-    words: Sequence[str],
-    levels: Sequence[Level],
-    frame: Bundle,
-    max_bytes: int,
-    progress: Progress = lambda _: None,
-) -> Bundle:
-    """The most valuable of these n-grams in so many bytes. words: by their ids in `levels`.
+    """The most valuable of these n-grams in so many bytes. stamp: of the corpus.
 
     Raises: UsageError if nothing fits.
     """
+    max_bytes, best = options.max_bytes, None
     worth, room = _worth(levels), 8.0 * max_bytes
-    best: Bundle | None = None
-    for _ in range(_TRIALS):
-        kept = _most_valuable(levels, worth, room)
-        pack = select(words, levels, kept)
-        bundle = replace(
-            frame,
-            parameters={
-                **frame.parameters,
-                "words": len(pack.words),
-                "max_order": len(pack.orders),
-            },
-            statistics={
-                "ngrams": sum(map(len, pack.orders)),
-                **{f"ngrams_of_{n}": len(some) for n, some in enumerate(pack.orders, start=1)},
-            },
-            sections=pack.to_sections(),
-        )
-        size = len(encode_bundle(bundle))
-        progress(1)
-        if size <= max_bytes:
-            best = bundle
-            if size > _FULL * max_bytes or _bits(_keep(levels, worth, 0)) <= room:
-                break
-        room *= (1 + _FULL) / 2 * max_bytes / size
+    with stage(_TRIALS, "Choosing n-grams") as advance:
+        for _ in range(_TRIALS):
+            pack = select(words.vocabulary, levels, _most_valuable(levels, worth, room))
+            bundle = Bundle(
+                kind=KIND,
+                fingerprints={},
+                corpus=stamp,
+                parameters={
+                    "language": language,
+                    "min_count": options.min_count,
+                    "max_bytes": max_bytes,
+                    "words": len(pack.words),
+                    "max_order": len(pack.orders),
+                },
+                statistics={
+                    "ngrams": sum(map(len, pack.orders)),
+                    **{f"ngrams_of_{n}": len(some) for n, some in enumerate(pack.orders, start=1)},
+                },
+                sections=pack.to_sections(),
+            )
+            size = len(encode_bundle(bundle))
+            advance(1)
+            if size <= max_bytes:
+                best = bundle
+                if size > _FULL * max_bytes or _bits(_keep(levels, worth, 0)) <= room:
+                    break
+            room *= (1 + _FULL) / 2 * max_bytes / size
     if best is None:
         raise UsageError(f"{max_bytes} bytes hold no pack of this corpus; give more")
     return best

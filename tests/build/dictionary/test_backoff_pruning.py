@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import find_candidates, make_table
+from tokalign.build.dictionary.backoff import Candidates, find_candidates, make_table
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
 from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
@@ -52,6 +52,10 @@ def rows_of(levels: list[Level], order: int) -> list[tuple[int, ...]]:
     """The n-grams of one order, spelled out by walking back."""
     columns = list(walk_back(levels, order, np.arange(len(levels[order - 1]))))
     return list(zip(*(column.tolist() for column in reversed(columns)), strict=True))
+
+
+def candidates_of(levels: list[Level], p_min: float) -> Candidates:
+    return find_candidates(levels, smooth(levels), p_min, [USUAL] * (len(levels) - 1))
 
 
 @given(lines, st.integers(1, 2))
@@ -201,7 +205,7 @@ def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
         return
     smoothed, _ = smooth(levels)
     likely = [in_other_text(values, USUAL) for values in smoothed]
-    entries = find_candidates(levels, smooth(levels), 0.05).best(room)
+    entries = candidates_of(levels, 0.05).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}
     above: dict[tuple[int, int], float] = {}
@@ -247,7 +251,7 @@ def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[in
     levels = grow_tree(as_orders(counted(text * 3)))
     if len(levels) < 2:
         return
-    candidates = find_candidates(levels, smooth(levels), 0.1)
+    candidates = candidates_of(levels, 0.1)
     full, pruned = candidates.best(10**6), candidates.best(5)
     for every, some in zip(full, pruned, strict=True):
         if some.rank:  # a context that is met more often may have more alternatives
@@ -261,10 +265,7 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
-    pairs = {
-        rows_of(levels, 2)[node]
-        for node in find_candidates(levels, smooth(levels), 0.1).best(4)[1].nodes
-    }
+    pairs = {rows_of(levels, 2)[node] for node in candidates_of(levels, 0.1).best(4)[1].nodes}
     assert (4, 1) in pairs
     assert (3, 1) not in pairs
 
