@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +13,10 @@ from typing import Any
 
 import pytest
 from counted import small_tokenizer, write_files
+from places import ROOT
 from polish import SENTENCES
 from processes import small_disk
+from small_tokenizers import write_tokenizer
 
 from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove
@@ -20,10 +25,13 @@ from tokalign.build.counting.token_ngrams import Chunks
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import BuildReport
-from tokalign.build.sources import Source
+from tokalign.build.sources import Source, find_sources
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked
 from tokalign.tables.bundle import encode_bundle
+from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 pytest.importorskip("datatrove")
 
@@ -236,3 +244,57 @@ def test_tasks_without_a_file_do_no_harm(tmp_path: Path, expected: bytes) -> Non
     job = job_in(tmp_path, corpus, shares=5)
     run_job(job)
     assert (tmp_path / "pl.dictionary.tok").stat().st_size == len(expected)
+
+
+PAGE = ROOT / "docs" / "scale.md"
+STAND_INS = {
+    "sbatch": """
+        script="${@: -1}"
+        last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
+        export SLURM_NODELIST=here SLURM_JOB_ID=1 RUN_OFFSET=0
+        grep -q merge_stats "$script" || for i in $(seq 0 "$last"); do
+            SLURM_ARRAY_TASK_ID=$i bash "$script" >&2 || exit 1
+        done
+        echo Submitted batch job 1
+    """,
+    "srun": 'exec "${@: -2}"',
+    "scontrol": "echo here",
+}
+
+
+@pytest.mark.long
+def test_the_script_in_the_manual_makes_the_table_of_the_local_engine(tmp_path: Path) -> None:
+    """That for Slurm, with a stand-in that starts tasks at once."""
+    for name in ("a", "b", "c"):
+        (tmp_path / "text" / f"{name}.txt").parent.mkdir(exist_ok=True)
+        lines = [sentence.replace("\n", f" {name} ") for sentence in SENTENCES]
+        (tmp_path / "text" / f"{name}.txt").write_text("".join(f"{one}\n" for one in lines * 2))
+    tokenizer = write_tokenizer(tmp_path / "target", vocabulary_size=320)
+    (tmp_path / "bin").mkdir()
+    for name, script in STAND_INS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "activate").write_text("")
+    changes = {
+        "/shared/fineweb-2/pol_Latn": str(tmp_path / "text"),
+        "/shared/tables": str(tmp_path / "tables"),
+        "/shared/venv/bin/activate": str(tmp_path / "activate"),
+        '"bielik"': repr(str(tokenizer)),
+        "shares=200": "shares=2",
+    }
+    [script] = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    for shown, here in changes.items():
+        assert shown in script
+        script = script.replace(shown, here)
+    folders = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PATH": os.pathsep.join(folders)},
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    target: Tokenizer[TargetId] = read_tokenizer(tokenizer)
+    corpus = Corpus(find_sources([str(tmp_path / "text")]))
+    expected = build_dictionary(target, corpus, BackoffOptions(), language="pl")
+    assert (tmp_path / "tables" / "pl.dictionary.tok").read_bytes() == encode_bundle(expected)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from batches import Batch, make_batch, two_tables
 from places import DEMO
-from small_tables import as_bundle
+from small_tables import bundle_of_table
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import write_bundle
@@ -41,7 +41,7 @@ def config(options: Any = None, *, vocabulary: int = 4000, longest: int = LONGES
 def dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tables") / "pl.dictionary.tok"
     table = two_tables()["dictionary:a"]
-    write_bundle(path, as_bundle(table, len(TARGET.vocabulary), TARGET.fingerprint))
+    write_bundle(path, bundle_of_table(table, len(TARGET.vocabulary), TARGET.fingerprint, "pl"))
     return path
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -42,7 +41,6 @@ from tokalign.storage import locked, write_file
 from tokalign.tables.header import MOST_HEADER_BYTES
 
 StepName = Literal["encode", "table"]
-STEPS: tuple[StepName, ...] = ("encode", "table")
 
 _JOB, _REPORT, _LOGS = "job.json", "table.json", "logs"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
@@ -79,10 +77,9 @@ class DictionaryJob:
             "tasks": self.shares,
         }
 
-    def tasks(self) -> Iterator[tuple[StepName, Task, int]]:
+    def tasks(self) -> list[tuple[StepName, Task, int]]:
         """Each step with what datatrove calls for each of its tasks, and how many tasks it has."""
-        for name in STEPS:
-            yield name, Task(self, name), 1 if name == "table" else self.shares
+        return [("encode", Task(self, "encode"), self.shares), ("table", Task(self, "table"), 1)]
 
     def logs(self, step: StepName) -> str:
         """datatrove's `logging_dir` of a step: its completion marks, logs and statistics."""
@@ -107,10 +104,9 @@ def plan_dictionary(
     """Describe a dictionary, or a pack, to be counted in shares, and take its folder for it.
 
     target: a tokenizer; for a pack, the words of the corpus.
-
-    options.workspace: the folder, which all machines have to see; it may hold a job that was
-        killed, which then goes on. Its memory is not used here.
-    path: of the table file. shares, jobs, max_words: see `DictionaryJob`.
+    options.workspace: the folder; it may hold a job that was killed, which then goes on. Its memory
+        is not used here.
+    path, shares, jobs, max_words: see `DictionaryJob`.
     Raises: UsageError if the folder holds another job or other files, or cannot be written to;
         CorpusError for more files than a table's header can name.
     """
@@ -267,9 +263,7 @@ def run_job(
         ) from error
     started = time.monotonic()
     previous: Any = None
-    for step, task, of in job.tasks():
-        if step == "table" and first > 0:
-            break
+    for step, task, of in job.tasks()[: 1 if first else None]:
         previous = LocalPipelineExecutor(
             pipeline=[task],
             tasks=of,
@@ -280,20 +274,13 @@ def run_job(
             local_rank_offset=first,
         )
         previous.run()
-    seconds = time.monotonic() - started
-    if first > 0:
-        return BuildReport(
-            tables=(), text_bytes=0, lines_skipped=0, seconds=seconds, peak_memory=peak_memory()
-        )
-    report = json.loads((job.folder / _REPORT).read_text("utf-8"))
-    for name in ("path", "previous"):
-        path = report["table"][name]
-        report["table"][name] = path and Path(path)
-    shutil.rmtree(job.folder, ignore_errors=True)
-    return BuildReport(
-        tables=(WrittenTable(**report["table"]),),
-        text_bytes=report["text_bytes"],
-        lines_skipped=report["lines_skipped"],
-        seconds=seconds,
-        peak_memory=report["peak_memory"] * processes,
-    )
+    found: dict[str, Any] = {"text_bytes": 0, "lines_skipped": 0, "peak_memory": peak_memory()}
+    tables: tuple[WrittenTable, ...] = ()
+    if first == 0:
+        found = json.loads((job.folder / _REPORT).read_text("utf-8"))
+        table = found.pop("table")
+        paths = {name: table[name] and Path(table[name]) for name in ("path", "previous")}
+        tables = (WrittenTable(**table | paths),)
+        found["peak_memory"] *= processes
+        shutil.rmtree(job.folder, ignore_errors=True)
+    return BuildReport(tables=tables, seconds=time.monotonic() - started, **found)

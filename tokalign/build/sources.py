@@ -23,9 +23,7 @@ from tokalign.build.formats import PACKINGS
 from tokalign.errors import CorpusError, is_text
 
 KINDS = tuple(
-    sorted(
-        {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKINGS)} | {".parquet"}
-    )
+    sorted([".parquet", *(kind + end for kind in (".txt", ".jsonl") for end in ("", *PACKINGS))])
 )
 """How the names of corpus files may end."""
 
