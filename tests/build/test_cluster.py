@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from counted import small_tokenizer, write_files
+from counted import cut_into, small_tokenizer, write_files
 from places import ROOT
 from polish import SENTENCES
 from processes import small_disk
@@ -21,7 +22,6 @@ from small_tokenizers import write_tokenizer
 from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.token_ngrams import Chunks
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import BuildReport
@@ -39,11 +39,19 @@ FILES = {
     f"{name}.txt": [sentence.replace("\n", " ") for sentence in SENTENCES[start::3]] * (start + 2)
     for start, name in enumerate("abc")
 }
-SMALL = Chunks(shard_characters=60, at_once=1, most_runs=2)
+
+
+AS_USUAL = 1 << 20, 1 << 18, 1 << 9
+
+
+@pytest.fixture(autouse=True)
+def small_parts() -> Iterator[None]:
+    with cut_into(60, 1, 2):
+        yield
 
 
 def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> DictionaryJob:
-    job = plan_dictionary(
+    return plan_dictionary(
         small_tokenizer(),
         corpus,
         BackoffOptions(max_bytes=4000, workspace=folder / "workspace"),
@@ -52,7 +60,6 @@ def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> 
         shares=shares,
         **options,
     )
-    return replace(job, counting=replace(job.counting, chunks=SMALL))
 
 
 def run_job(job: DictionaryJob, **options: Any) -> BuildReport:
@@ -87,7 +94,8 @@ def test_datatrove_makes_the_same_file(tmp_path: Path, corpus: Corpus, expected:
 @pytest.mark.slow
 def test_datatrove_makes_the_same_pack(tmp_path: Path, corpus: Corpus) -> None:
     options = BackoffOptions(max_bytes=4000, workspace=tmp_path / "workspace")
-    expected = encode_bundle(build_pack(corpus, options, language="pl"))
+    with cut_into(*AS_USUAL):
+        expected = encode_bundle(build_pack(corpus, options, language="pl"))
     path = tmp_path / "pl.pack.tok"
     words = find_words(corpus)
     run_job(plan_dictionary(words, corpus, options, language="pl", path=path, shares=2))
@@ -158,7 +166,8 @@ def test_a_merge_that_finds_no_room_goes_on_when_there_is_room(tmp_path: Path) -
     assert len(list((tmp_path / "workspace").glob("encode-00000*/*.run"))) > 20
     run_job(job_in(tmp_path, corpus, shares=2))
     options = BackoffOptions(max_bytes=4000)
-    bundle = build_dictionary(small_tokenizer(), corpus, options, language="pl")
+    with cut_into(*AS_USUAL):
+        bundle = build_dictionary(small_tokenizer(), corpus, options, language="pl")
     assert (tmp_path / "pl.dictionary.tok").read_bytes() == encode_bundle(bundle)
 
 

@@ -156,10 +156,3 @@ def test_lengths_that_differ_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"^2 ids with .*{said}"):
         TokenTree((TargetId(1), TargetId(2)), parents, sources, probabilities)
-
-
-def test_new_probabilities_are_those_of_every_id() -> None:
-    chain = TokenTree.chain([TargetId(1), TargetId(2)], "draft")
-    assert chain.with_probabilities([0.5, 0.25]).probabilities == (0.5, 0.25)
-    with pytest.raises(ValueError, match="1 probabilities"):
-        chain.with_probabilities([0.5])

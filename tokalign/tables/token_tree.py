@@ -100,9 +100,6 @@ class TokenTree(Generic[Id]):
         others = [i for i in order if depths[i] <= depth and reached[i] >= least]
         return self.select([*range(leading), *sorted(others[: count - leading])])
 
-    def with_probabilities(self, probabilities: Sequence[float]) -> Self:
-        return replace(self, probabilities=tuple(probabilities))
-
     def guessed_by(self, source: str) -> Self:
         return replace(self, sources=(source,) * len(self.ids))
 

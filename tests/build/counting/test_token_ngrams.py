@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import Counts, as_dict, count_plainly, small_tokenizer, write_files
+from counted import Counts, as_dict, count_plainly, cut_into, small_tokenizer, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, texts
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.runs import is_whole, merge_runs, stretches, write_run
-from tokalign.build.counting.token_ngrams import Chunks, Counting, count_token_ngrams
+from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
 from tokalign.build.counting.windows import (
     IdSpace,
     TokenNgrams,
@@ -65,9 +65,9 @@ def test_counts_equal_a_counter_whatever_the_chunks(
             small_tokenizer(),
             max_order=max_order,
             min_count=min_count,
-            chunks=Chunks(shard_characters, at_once, most_runs),
         )
-        counted = list(count_token_ngrams(counting))
+        with cut_into(shard_characters, at_once, most_runs):
+            counted = list(count_token_ngrams(counting))
     expected = count_plainly(
         small_tokenizer(),
         [(1, lines) for lines in files],
@@ -103,8 +103,8 @@ def test_weights_multiply_the_counts_of_a_file(tmp_path: Path) -> None:
         max_order=9,
         min_count=0.5,
     )
-    counting = Counting(corpus, tokenizer, min_count=0.5, chunks=Chunks(40, 1, 2))
-    counted = list(count_token_ngrams(counting))
+    with cut_into(40, 1, 2):
+        counted = list(count_token_ngrams(Counting(corpus, tokenizer, min_count=0.5)))
     assert [as_dict(ngrams) for ngrams in counted] == expected
     assert [file["weight"] for file in corpus.stamp["files"]] == [0.25, 1.5]
 

@@ -25,13 +25,16 @@ COUNT_IN_PROCESS = """
 import sys
 from pathlib import Path
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.token_ngrams import Chunks, Counting, count_token_ngrams
+from tokalign.build.counting import token_ngrams
+from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
 from tokalign.tokenizer.self_check import read_tokenizer
 
 if __name__ == "__main__":
     corpus, tokenizer, workspace = map(Path, sys.argv[1:])
-    counting = Counting(Corpus([corpus]), read_tokenizer(tokenizer), chunks=Chunks(1, 1, 7))
-    for ngrams in count_token_ngrams(counting, workspace=workspace, jobs=2):
+    token_ngrams.jobs_for = lambda _: 2
+    token_ngrams._SHARD, token_ngrams._AT_ONCE, token_ngrams._MOST_RUNS = 1, 1, 7
+    counting = Counting(Corpus([corpus]), read_tokenizer(tokenizer))
+    for ngrams in count_token_ngrams(counting, workspace=workspace):
         print(ngrams.ids.tolist(), ngrams.counts.tolist())
 """
 

@@ -57,19 +57,10 @@ WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
 _FORMAT = 4  # of the files in a workspace; part of their names
 _MOST_RAISED = 1 << 16  # how often the least count is raised by 1 at most
 
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """How the work is cut; the result does not depend on it.
-
-    shard_characters: a shard ends after the line that reaches so many; about 400,000 tokens.
-    at_once: about how many windows are in memory at once.
-    most_runs: 2 or more; more runs than that are merged, so many at a time.
-    """
-
-    shard_characters: int = 1 << 20
-    at_once: int = 1 << 18
-    most_runs: int = 1 << 9
+# How the work is cut, on which the result does not depend.
+_SHARD = 1 << 20  # characters; a shard ends after the line that reaches them: 400,000 tokens
+_AT_ONCE = 1 << 18  # about how many windows are in memory at once
+_MOST_RUNS = 1 << 9  # 2 or more; more runs than that are merged, so many at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +82,6 @@ class Counting:
     min_count: float = MIN_COUNT
     rare_orders: int = 0
     max_ngrams: int = MAX_NGRAMS
-    chunks: Chunks = Chunks()
 
     @property
     def space(self) -> IdSpace:
@@ -120,17 +110,15 @@ def count_token_ngrams(
     counting: Counting,
     *,
     memory: int = MEMORY,
-    jobs: int | None = None,
     workspace: Path | None = None,
     stage: Stage = silent,
 ) -> Iterator[TokenNgrams]:
-    """Count n-grams. The result does not depend on `memory`, `jobs`, `workspace` and `chunks`.
+    """Count n-grams. The result does not depend on `memory` and `workspace`.
 
     Yields one `TokenNgrams` per order, the shortest first; an order may be empty. The prefix and
     the suffix of a kept n-gram are kept too.
 
     memory: how many bytes all processes together may hold at once, without the result.
-    jobs: the most processes; default: one per core, fewer for a small corpus.
     workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
         end, and takes about 40 bytes per token, 80 from 500 MB of text on. Default: a temporary
         folder.
@@ -140,13 +128,13 @@ def count_token_ngrams(
     corpus, tokenizer = counting.corpus, counting.tokenizer
     size = corpus.size
     jobs, max_words = plan_processes(
-        memory, jobs=jobs or jobs_for(size), vocabulary_size=len(tokenizer.vocabulary)
+        memory, jobs=jobs_for(size), vocabulary_size=len(tokenizer.vocabulary)
     )
     with open_workspace(workspace) as folder:
         with workers(jobs, partial(make_encoder, tokenizer, max_words)) as apply:
             with stage(size, "Encoding the corpus") as advance:
                 runs, stamps = encode(counting, corpus.readings(advance), folder, apply)
-                runs = merge(counting, runs, folder, apply, most=counting.chunks.most_runs)
+                runs = merge(counting, runs, folder, apply, most=_MOST_RUNS)
             corpus.finish(stamps)
             with stage(size, "Counting token n-grams") as advance:
                 kept = count(counting, runs, folder, apply, lambda part: advance(int(part * size)))
@@ -171,7 +159,7 @@ def encode(
     def missing() -> Iterator[Task]:
         for reading in readings:
             weight = round(reading.weight * WEIGHT_UNIT)
-            for lines in batches(reading.paragraphs(), counting.chunks.shard_characters):
+            for lines in batches(reading.paragraphs(), _SHARD):
                 fingerprint = counting.tokenizer.fingerprint
                 name = digest(_FORMAT, fingerprint, counting.max_order, weight, lines)
                 runs.append(folder / f"{name}.run")
@@ -195,14 +183,14 @@ def merge(
     counting: Counting, runs: list[Path], folder: Path, apply: Apply, *, most: int
 ) -> list[Path]:
     """Merge runs until there are at most so many; those that are whole are not made again."""
-    dtype, chunks = counting.space.windows(counting.max_order), counting.chunks
+    dtype = counting.space.windows(counting.max_order)
     while len(runs) > most:
-        starts = range(0, len(runs), chunks.most_runs)
-        groups = {start: runs[start : start + chunks.most_runs] for start in starts}
+        starts = range(0, len(runs), _MOST_RUNS)
+        groups = {start: runs[start : start + _MOST_RUNS] for start in starts}
         names = [digest(_FORMAT, [run.name for run in group]) for group in groups.values()]
         merged = [folder / f"{name}.merged" for name in names]
         tasks = zip(merged, groups.values(), strict=True)
-        missing = [(*task, dtype, chunks.at_once) for task in tasks if not is_whole(task[0])]
+        missing = [(*task, dtype, _AT_ONCE) for task in tasks if not is_whole(task[0])]
         for _ in apply(merge_runs, missing):
             pass
         runs = merged
@@ -226,7 +214,7 @@ def count(
     windows = sum(run.stat().st_size for run in runs) / dtype.itemsize
 
     def tasks() -> Iterator[Task]:
-        for stretch in stretches(runs, dtype, counting.chunks.at_once):
+        for stretch in stretches(runs, dtype, _AT_ONCE):
             advance(len(stretch) / windows)
             yield stretch, space, least
 
@@ -253,7 +241,7 @@ class _Order:
     def __init__(self, counting: Counting, order: int, folder: Path) -> None:
         self._path = folder / f"{order}.counted"
         self._dtype = counting.space.windows(order)
-        self._least, self._at_once = counting.least(order), counting.chunks.at_once
+        self._least = counting.least(order)
         nothing = np.zeros(0, dtype=self._dtype)
         self._held = TokenNgrams(nothing["ids"].reshape(-1, order), nothing["count"])
         self._raised = np.zeros(_MOST_RAISED + 2, dtype=np.int64)
@@ -289,7 +277,7 @@ class _Order:
         """
         kept = [np.zeros(0, dtype=self._dtype)]
         with self._path.open("rb") as file:
-            while data := file.read(self._at_once * self._dtype.itemsize):
+            while data := file.read(_AT_ONCE * self._dtype.itemsize):
                 rows = np.frombuffer(data, dtype=self._dtype)
                 kept.append(rows[rows["count"] >= self._least + more])
         rows = np.concatenate(kept)
