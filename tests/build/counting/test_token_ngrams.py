@@ -81,39 +81,20 @@ def test_counts_equal_a_counter_whatever_the_chunks(
         assert ngrams.ids.tolist() == sorted(ngrams.ids.tolist())
 
 
-@pytest.mark.slow
-def test_counts_equal_a_counter_for_each_tokenizer(
-    tokenizer: Tokenizer[Any], tmp_path: Path
+@pytest.mark.parametrize(("old", "new", "kind"), [(0.25, 1.5, "float64"), (3, 2, "int64")])
+def test_weights_multiply_the_counts_of_a_file(
+    tmp_path: Path, old: float, new: float, kind: str
 ) -> None:
-    lines = [sentence.replace("\n", " ") for sentence in SENTENCES * 2]
-    corpus = Corpus(write_files(tmp_path, {"a.txt": lines}))
-    counted = list(count_token_ngrams(Counting(corpus, tokenizer)))
-    expected = count_plainly(tokenizer, [(1, lines)], max_order=9, min_count=2)
-    assert [as_dict(ngrams) for ngrams in counted] == expected
-
-
-def test_weights_multiply_the_counts_of_a_file(tmp_path: Path) -> None:
-    tokenizer = small_tokenizer()
     files = {"dawne.txt": SENTENCES[:2] * 2, "nowe.txt": [*SENTENCES[:1], SENTENCES[3]]}
-    weights = {"dawne.txt": 0.25, "nowe.txt": 1.5}
+    weights, tokenizer = {"dawne.txt": old, "nowe.txt": new}, small_tokenizer()
     corpus = Corpus(write_files(tmp_path, files), weights=weights)
-    expected = count_plainly(
-        tokenizer,
-        [(weights[name], lines) for name, lines in files.items()],
-        max_order=9,
-        min_count=0.5,
-    )
+    weighted = [(weights[name], lines) for name, lines in files.items()]
+    expected = count_plainly(tokenizer, weighted, max_order=9, min_count=2 * old)
     with cut_into(40, 1, 2):
-        counted = list(count_token_ngrams(Counting(corpus, tokenizer, min_count=0.5)))
+        counted = list(count_token_ngrams(Counting(corpus, tokenizer, min_count=2 * old)))
     assert [as_dict(ngrams) for ngrams in counted] == expected
-    assert [file["weight"] for file in corpus.stamp["files"]] == [0.25, 1.5]
-
-
-def test_whole_weights_give_whole_counts(tmp_path: Path) -> None:
-    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala ma kota"]}), weights={"a.txt": 3})
-    counted = list(count_token_ngrams(Counting(corpus, small_tokenizer(), min_count=3)))
-    assert {str(ngrams.counts.dtype) for ngrams in counted} == {"int64"}
-    assert set(counted[0].counts.tolist()) >= {3}
+    assert {str(ngrams.counts.dtype) for ngrams in counted} == {kind}
+    assert [file["weight"] for file in corpus.stamp["files"]] == [old, new]
 
 
 @pytest.mark.parametrize("max_ngrams", [0, 1, 20, 150, 10_000])

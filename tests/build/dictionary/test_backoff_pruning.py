@@ -245,22 +245,6 @@ def test_occurrences_are_those_that_no_longer_kept_context_takes(text: list[list
         assert {row: seen[row] for row in some} == dict(zip(some, times.tolist(), strict=True))
 
 
-@given(lines)
-def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[int]]) -> None:
-    """A kept context predicts what it does in the table of all contexts."""
-    levels = grow_tree(as_orders(counted(text * 3)))
-    if len(levels) < 2:
-        return
-    candidates = candidates_of(levels, 0.1)
-    full, pruned = candidates.best(10**6), candidates.best(5)
-    for every, some in zip(full, pruned, strict=True):
-        if some.rank:  # a context that is met more often may have more alternatives
-            continue
-        ids = dict(zip(every.nodes.tolist(), every.ids.tolist(), strict=True))
-        for node, token in zip(some.nodes.tolist(), some.ids.tolist(), strict=True):
-            assert ids[node] == token
-
-
 def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> None:
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
@@ -280,13 +264,3 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     assert taken <= max(max_bytes, 64)
     if 1_000 < max_bytes < 100_000:
         assert taken > max_bytes / 2
-
-
-def test_equal_ngrams_give_equal_tables() -> None:
-    text = [[1, 2, 3, 1, 2, 4]] * 9
-    made = [
-        make_table(grow_tree(as_orders(counted(text))), vocabulary_size=10, max_bytes=1000)[0]
-        for _ in range(2)
-    ]
-    assert made[0].to_sections() == made[1].to_sections()
-    assert made[0].parameters == made[1].parameters
