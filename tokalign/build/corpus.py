@@ -69,13 +69,13 @@ class Corpus:
         for source in self._sources:
             source.require()
         names = [source.name for source in self._sources]
-        twice = next((name for name, next_ in pairwise(names) if name == next_), None)
-        if twice is not None:
-            raise CorpusError(
-                "two corpus files have this name, so a stamp cannot tell them apart; rename one, "
-                "or give the folder that both are in",
-                path=twice,
-            )
+        for name, following in pairwise(names):
+            if name == following:
+                raise CorpusError(
+                    "two corpus files have this name, so a stamp cannot tell them apart; rename "
+                    "one, or give the folder that both are in",
+                    path=name,
+                )
         for name, weight in weights.items():
             _check_weight(name, weight, names)
         self._weights = {name: weights.get(name, 1.0) for name in names}
