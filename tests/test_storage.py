@@ -217,7 +217,7 @@ def test_an_installation_is_read_where_there_is_one(
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_language_has_a_sample_text_and_prompts(language: str) -> None:
-    """Of many kinds in the sample, and ten of each kind of prompt, in composed letters."""
+    """The sample has many kinds of text, the prompts ten of each kind, all in composed letters."""
     sample = sample_text(language).read_text("utf-8").splitlines()
     kinds = ("encyclopedic", "instructions", "questions")
     texts = [(prompts(language) / f"{kind}.txt").read_text("utf-8").splitlines() for kind in kinds]

@@ -83,7 +83,7 @@ def test_of_several_languages_each_is_a_source_and_a_note_says_so(folders: Folde
 
 
 def test_a_dictionary_of_a_domain_does_not_hide_the_general_one(folders: Folders) -> None:
-    """Of one language there may be several; only files of the same name stand for each other."""
+    """A language may have several; only files of the same name stand for each other."""
     write_dictionary(folders.named / "pulled" / "a--b" / "law.dictionary.tok", "pl", answer=1)
     write_dictionary(folders.user / "x" / "law.dictionary.tok", "pl", answer=2)
     write_dictionary(folders.user / "x" / "pl.dictionary.tok", "pl", answer=4)

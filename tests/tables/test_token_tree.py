@@ -78,7 +78,7 @@ def test_the_first_chain_is_where_every_id_follows_the_one_before(
 
 @given(trees(), st.data())
 def test_parts_keep_the_paths_to_their_ids(tree: TokenTree, data: st.DataObject) -> None:
-    """Of any ids with their ancestors, in any number of steps."""
+    """Any ids with their ancestors, in any number of steps."""
     chosen = data.draw(st.sets(st.integers(0, len(tree) - 1))) if tree else set()
     kept = sorted({i for index in chosen for i in tree.path_to(index)})
     part = tree.select(kept)
@@ -109,7 +109,7 @@ def test_an_id_without_its_parent_becomes_a_root(tree: TokenTree, data: st.DataO
 def test_the_path_of_ids_is_that_of_brute_force(
     tree: TokenTree, more: list[TargetId], data: st.DataObject
 ) -> None:
-    """Of a text in the tree, or of none, and of any ids after it."""
+    """The ids are a path of the tree, which may be empty, and any ids after it."""
     texts = {tuple(text_to(tree, i)): i for i in range(-1, len(tree))}
     for text, index in texts.items():
         assert tuple(tree.ids[i] for i in tree.path_to(index)) == text

@@ -1,10 +1,10 @@
 """From a pack to the dictionary of a tokenizer, without a corpus.
 
 Each word of the pack is encoded once. Word n-grams then stand for the text that they were counted
-in: a position of that text is a word, and the longest n-gram of the pack that begins there. Of an
-n-gram, as many positions are left as its longer ones do not take, and each gives the windows of
-tokens that begin in its first word. These windows go where those of a corpus go, so n-grams of
-tokens are counted, smoothed and chosen as in any dictionary (`counting/`, `dictionary/`).
+in: a position of that text is a word, and the longest n-gram of the pack that begins there. An
+n-gram has the positions that no longer one takes, and each gives the windows of tokens that begin
+in its first word. These windows go where those of a corpus go, so n-grams of tokens are counted,
+smoothed and chosen as in any dictionary (`counting/`, `dictionary/`).
 
 Example: of 5 times " w Polsce", the pack knows 3 as " w Polsce", and of 2 only " w". For Bielik,
 the windows of the first three begin with `▁w ▁Pol sce`; those of the other two end after `▁w`.

@@ -153,14 +153,14 @@ def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
 
 @cache
 def _probabilities(path: Path) -> Mapping[str, float]:
-    """Of the most frequent words of a pack; none of one that cannot be read.
+    """Those of the most frequent words of a pack; none where it cannot be read.
 
     Cost: 0.1 s for the largest shipped pack, once in a process.
     """
     try:
         return word_probabilities(read_bundle(path), _KNOWN_WORDS)
     except TokalignError:
-        return {}  # who compiles it is told
+        return {}  # compiling it says why
 
 
 def _spellings(word: str) -> set[str]:

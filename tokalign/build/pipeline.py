@@ -28,7 +28,7 @@ COVERAGE_BYTES = 1 << 23
 """The coverage of a pair is measured on about so many bytes (on disk) of the corpus."""
 
 _MOST_CHARACTERS = 1 << 26
-"""And on no more than so many characters: an archive may be a thousandth of its text."""
+"""The most characters that it is measured on: an archive may be a thousandth of its text."""
 
 _ENTRIES = {
     "dictionary": "entries",

@@ -1,9 +1,9 @@
 """Numbers in few bytes, where something already known says how large each is likely to be.
 
 A number is written as its order of magnitude, one of two symbols per power of two, and the bits
-below that. Numbers that are told by the same thing (their *context*, which the reader knows before
-it reads them) have their symbols next to each other, so that LZMA, which learns as it goes and
-knows no contexts, codes each kind with its own frequencies. The bits below are stored as they are.
+below that. Numbers with the same *context*, which the reader knows before it reads them, have their
+symbols next to each other, so that LZMA, which learns as it goes and knows no contexts, codes each
+kind with its own frequencies. The bits below are stored as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILTERS: list[dict[str, Any]] = [
 
 
 def pack_bytes(data: bytes, *, text: bool = False) -> bytes:
-    """Compress; equal bytes give equal bytes. text: whether neighbouring bytes tell of another."""
+    """Compress; equal bytes give equal bytes. text: whether each byte depends on the one before."""
     return lzma.compress(data, lzma.FORMAT_RAW, filters=_filters(text))
 
 
@@ -39,7 +39,7 @@ def unpack_bytes(data: bytes | memoryview, size: int, *, text: bool = False) -> 
 
 
 def _filters(text: bool) -> list[dict[str, Any]]:
-    # As text: letters are told by the letter before, and words repeat far away.
+    # As text: a letter depends on the letter before it, and words repeat far away.
     return [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}] if text else _FILTERS
 
 

@@ -146,7 +146,7 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
 
 
 def ngrams_of(rows: list[list[int]], n: int, space: IdSpace) -> Counter[tuple[int, ...]]:
-    """Of these windows, the n-grams of one order, counted one by one."""
+    """The n-grams of one order in these windows, counted one by one."""
     return Counter(tuple(row[:n]) for row in rows if space.gap not in row[:n])
 
 

@@ -59,7 +59,7 @@ def test_which_tokenizers_can_encode_word_by_word(tokenizer: Tokenizer[Any]) -> 
 def test_the_most_frequent_words_are_found_and_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of texts with weights; a word counts once or more, and one of 65 characters never."""
+    """Texts have weights. A word with a count of 1 is found, one of 65 characters never."""
     monkeypatch.setattr("tokalign.build.pack.MAX_WORDS", 3)
     longest, too_long = "\n" + 63 * "a", "\n" + 64 * "b"
     for name, text in {
