@@ -254,6 +254,14 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
     assert (3, 1) not in pairs
 
 
+@pytest.mark.parametrize("p_min", [0.0, 1e-300, 1.0])
+def test_a_table_is_made_for_every_least_probability(p_min: float) -> None:
+    levels = grow_tree(as_orders(counted([[1, 2, 3, 1, 2, 4]] * 9)))
+    table, _ = make_table(levels, vocabulary_size=10, max_bytes=1000, p_min=p_min)
+    assert table.parameters.p_min == p_min
+    assert (len(table) > 0) == (p_min < 1)
+
+
 @pytest.mark.parametrize("max_bytes", [0, 1_000, 9_000, 5_000_000])
 def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     rng = np.random.default_rng(3)

@@ -38,6 +38,9 @@ _FIRST = 0.4
 probability is at least p_min. For all others that of the whole chain has to be, and the chain so
 far is assumed to have a log-uniform probability between p_min and 1."""
 
+_LEAST = float(np.finfo(np.float32).tiny)
+"""The least p_min that is divided by; a smaller one would be 0 among probabilities."""
+
 ALTERNATIVES = 2
 """The most ids that a context has besides the most probable one."""
 
@@ -132,7 +135,9 @@ def gains(
 
 def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
     """Passes saved per occurrence: the chance of being proposed times what that gains."""
-    depth = np.log(np.maximum(stored, p_min) / p_min) / np.log(1 / p_min)
+    p_min, depth = max(p_min, _LEAST), np.ones_like(stored)
+    if p_min < 1:
+        depth = np.log(np.maximum(stored, p_min) / p_min) / np.log(1 / p_min)
     proposed = np.where(stored >= p_min, _FIRST + (1 - _FIRST) * depth, 0)
     return np.asarray(proposed * (right - ROW_COST), dtype=np.float32)
 
