@@ -189,8 +189,12 @@ def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], roo
     levels = grow_tree(as_orders(counted(text * 3)))
     probabilities, weights = smooth(levels)
     predictions = best_predictions(levels, probabilities)
-    gained = gains(levels, probabilities, weights, predictions, p_min=0.1)
-    [kept] = keep_best(Contexts.that_gain(levels, gained), room)
+    contexts = Contexts(
+        suffixes=[level.suffix for level in levels[:-1]],
+        counts=[level.counts for level in levels[:-1]],
+        gained=gains(levels, probabilities, weights, predictions, p_min=0.1),
+    )
+    [kept] = keep_best(contexts, room)
     assert sum(int(mask.sum()) for mask in kept) <= room
     for length in range(1, len(kept)):
         assert kept[length - 1][levels[length].suffix[kept[length]]].all()

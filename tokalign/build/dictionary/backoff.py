@@ -103,10 +103,11 @@ def find_candidates(
     ranks = ranked_predictions(levels, probabilities)
     return Candidates(
         predictions=ranks,
-        contexts=Contexts.that_gain(
-            levels,
-            gains(levels, probabilities, weights, ranks[0], p_min=p_min),
-            [[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
+        contexts=Contexts(
+            suffixes=[level.suffix for level in levels[:-1]],
+            counts=[level.counts for level in levels[:-1]],
+            gained=gains(levels, probabilities, weights, ranks[0], p_min=p_min),
+            worth=[[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
         ),
     )
 

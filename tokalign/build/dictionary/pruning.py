@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,38 +151,15 @@ def alternative_worth(predictions: Predictions, p_min: float) -> Floats:
 class Contexts:
     """Contexts that may be stored, by length, and what each gains.
 
-    What is kept at a price is among what is kept at a lower one. So as the price rises, fewer and
-    fewer contexts have to be looked at.
-    sizes: how many contexts of each length there are in all. nodes: which of them these are.
-    suffixes: of each, where it stands among these. counts: how often each occurs. gained: what each
-    gains over its suffix. worth: for each rank of alternatives what they save at an occurrence,
-    falling with rank.
+    suffixes: of each, where it stands among those that are one id shorter. counts: how often each
+    occurs. gained: what each gains over its suffix. worth: for each rank of alternatives what they
+    save at an occurrence, falling with rank.
     """
 
-    sizes: Sequence[int]
-    nodes: Sequence[NDArray[np.integer]]
     suffixes: Sequence[NDArray[np.integer]]
     counts: Sequence[Floats]
     gained: Sequence[Floats]
-    worth: Sequence[Sequence[Floats]]
-
-    @classmethod
-    def that_gain(
-        cls,
-        levels: Sequence[Level],
-        gained: Sequence[Floats],
-        worth: Sequence[Sequence[Floats]] = (),
-    ) -> Contexts:
-        """Those that are worth storing if that costs nothing."""
-        some = cls(
-            sizes=[len(gain) for gain in gained],
-            nodes=[np.arange(len(gain)) for gain in gained],
-            suffixes=[level.suffix for level in levels[: len(gained)]],
-            counts=[level.counts for level in levels[: len(gained)]],
-            gained=gained,
-            worth=worth,
-        )
-        return some.only(keep_above(some.suffixes, gained, 0.0))
+    worth: Sequence[Sequence[Floats]] = ()
 
     def keep(self, price: float) -> list[list[Mask]]:
         """For each rank masks by length: what is worth this price. The first rank is the best ids
@@ -196,28 +172,6 @@ class Contexts:
         ]
         return [kept, *alternatives]
 
-    def only(self, kept: Sequence[Mask]) -> Contexts:
-        """Those that are kept; each comes with its suffix."""
-        places = [np.cumsum(mask) - 1 for mask in kept]
-        suffixes = [of[mask] for of, mask in zip(self.suffixes, kept, strict=True)]
-        suffixes[1:] = [at[of] for at, of in zip(places, suffixes[1:], strict=False)]
-        return Contexts(
-            sizes=self.sizes,
-            nodes=_each(self.nodes, kept),
-            suffixes=suffixes,
-            counts=_each(self.counts, kept),
-            gained=_each(self.gained, kept),
-            worth=[_each(values, kept) for values in self.worth],
-        )
-
-    def masks(self, kept: Sequence[Sequence[Mask]]) -> list[list[Mask]]:
-        """The same masks over all contexts."""
-        found = [[np.zeros(size, dtype=bool) for size in self.sizes] for _ in kept]
-        for masks, full in zip(kept, found, strict=True):
-            for mask, nodes, whole in zip(masks, self.nodes, full, strict=True):
-                whole[nodes[mask]] = True
-        return found
-
 
 def keep_best(some: Contexts, entries: int) -> list[list[Mask]]:
     """The best at most `entries` contexts and alternatives: for each rank masks by length.
@@ -226,24 +180,19 @@ def keep_best(some: Contexts, entries: int) -> list[list[Mask]]:
     an entry is found by bisection.
     """
     low, high = 0.0, 1.0
-    kept = some.keep(low)
-    if _total(kept) <= entries:
-        return some.masks(kept)
-    while _total(kept := some.keep(high)) > entries:
-        low, high, some = high, 4 * high, some.only(kept[0])
-    best = some.masks(kept)
-    while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
+    best = some.keep(low)
+    if _total(best) <= entries:
+        return best
+    while _total(best := some.keep(high)) > entries:
+        low, high = high, 4 * high
+    while high - low > _PRECISION * high and _total(best) < (1 - _UNFILLED) * entries:
         price = (low + high) / 2
         trial = some.keep(price)
         if _total(trial) <= entries:
-            high, kept, best = price, trial, some.masks(trial)
+            high, best = price, trial
         else:
             low = price
     return best
-
-
-def _each(arrays: Sequence[NDArray[Any]], masks: Sequence[Mask]) -> list[NDArray[Any]]:
-    return [array[mask] for array, mask in zip(arrays, masks, strict=True)]
 
 
 def occurrences(
