@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 from tokalign.errors import BundleError, MissingAssetError, UsageError, shown_path
 from tokalign.storage import write_file
 from tokalign.tables.header import (
-    ALIGNMENT,
+    KEYS,
     MOST_HEADER_BYTES,
     Header,
     HeaderError,
+    aligned,
     parse_header,
     place_sections,
 )
@@ -127,18 +128,8 @@ def encode_bundle(bundle: Bundle) -> bytes:
     """
     sizes = {name: len(section) for name, section in bundle.sections.items()}
     directory, length = place_sections(sizes)
-    header = msgpack.packb(
-        _sorted(
-            {
-                "kind": bundle.kind,
-                "fingerprints": bundle.fingerprints,
-                "corpus": bundle.corpus,
-                "parameters": bundle.parameters,
-                "statistics": bundle.statistics,
-                "sections": directory,
-            }
-        )
-    )
+    said = {name: getattr(bundle, name) for name in KEYS} | {"sections": directory}
+    header = msgpack.packb(_sorted(said))
     if len(header) > MOST_HEADER_BYTES:
         raise UsageError(
             f"the table's header would have {len(header)} bytes of at most {MOST_HEADER_BYTES}; "
@@ -146,7 +137,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
         )
     data = bytearray(_PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header)) + header)
     data += hashlib.sha256(data).digest()
-    start = _aligned(len(data))
+    start = aligned(len(data))
     data += bytes(start + length - len(data))
     for name, (offset, size) in directory.items():
         data[start + offset : start + offset + size] = bundle.sections[name]
@@ -165,10 +156,6 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_sorted(item) for item in value]
     return value
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -280,7 +267,7 @@ def _decode_header(
         header = parse_header(memoryview(start)[_PREAMBLE.size : covered])
     except HeaderError as error:
         raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
-    first = _aligned(end)
+    first = aligned(end)
     places = {
         section: slice(first + offset, first + offset + length)
         for section, (offset, length) in header.pop("sections").items()

@@ -144,10 +144,14 @@ def place_sections(sizes: Mapping[str, int]) -> tuple[dict[str, list[int]], int]
     """
     directory, end = {}, 0
     for name in sorted(sizes):
-        start = -(-end // ALIGNMENT) * ALIGNMENT
-        directory[name] = [start, sizes[name]]
-        end = start + sizes[name]
+        directory[name] = [aligned(end), sizes[name]]
+        end = sum(directory[name])
     return directory, end
+
+
+def aligned(offset: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

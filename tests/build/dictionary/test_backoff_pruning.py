@@ -17,11 +17,11 @@ from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text
 from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
     Contexts,
-    best_predictions,
     gains,
     keep_above,
     keep_best,
     occurrences,
+    ranked_predictions,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -131,7 +131,7 @@ def test_the_best_prediction_is_the_most_probable_and_ties_go_to_the_lowest_id(
 ) -> None:
     levels = grow_tree(as_orders(counted(text)))
     probabilities, _ = smooth(levels)
-    for order, found in enumerate(best_predictions(levels, probabilities), start=1):
+    for order, found in enumerate(ranked_predictions(levels, probabilities)[0], start=1):
         continued = levels[order]
         for context in range(len(levels[order - 1])):
             following = np.flatnonzero(continued.prefix == context)
@@ -188,7 +188,7 @@ def test_no_closed_set_is_worth_more_than_the_one_kept(
 def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], room: int) -> None:
     levels = grow_tree(as_orders(counted(text * 3)))
     probabilities, weights = smooth(levels)
-    predictions = best_predictions(levels, probabilities)
+    [predictions, *_] = ranked_predictions(levels, probabilities)
     contexts = Contexts(
         suffixes=[level.suffix for level in levels[:-1]],
         counts=[level.counts for level in levels[:-1]],

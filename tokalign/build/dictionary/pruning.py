@@ -69,26 +69,21 @@ class Predictions:
     probabilities: Floats
 
 
-def best_predictions(levels: Sequence[Level], probabilities: Sequence[Floats]) -> list[Predictions]:
-    """For contexts of each length from 1 on; there is one length less than there are orders."""
-    return [
-        _best(len(contexts), continued, likely)
-        for contexts, continued, likely in zip(levels, levels[1:], probabilities[1:], strict=False)
-    ]
-
-
 def ranked_predictions(
     levels: Sequence[Level], probabilities: Sequence[Floats]
 ) -> list[list[Predictions]]:
-    """The most probable next ids, then the alternatives by rank, each as `best_predictions`."""
-    found = [best_predictions(levels, probabilities)]
-    left = list(probabilities)
-    for _ in range(ALTERNATIVES):
-        left[1:] = [
+    """The most probable next ids, then the alternatives by rank.
+
+    Each for contexts of each length from 1 on; there is one length less than there are orders.
+    """
+    found: list[list[Predictions]] = []
+    left = probabilities[1:]
+    for _ in range(1 + ALTERNATIVES):
+        found.append([*map(_best, map(len, levels), levels[1:], left)])
+        left = [
             np.where(continued.last == best.ids[continued.prefix], 0, likely)
-            for continued, best, likely in zip(levels[1:], found[-1], left[1:], strict=True)
+            for continued, best, likely in zip(levels[1:], found[-1], left, strict=True)
         ]
-        found.append(best_predictions(levels, left))
     return found
 
 
