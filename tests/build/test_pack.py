@@ -34,8 +34,7 @@ from tokalign.tables.bundle import (
     write_bundle,
 )
 from tokalign.tables.opening import verify_table
-from tokalign.tables.pack import Pack
-from tokalign.tables.packed_numbers import pack_numbers, unpack_numbers
+from tokalign.tables.pack import Pack, pack_numbers, unpack_numbers
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 

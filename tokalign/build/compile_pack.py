@@ -29,8 +29,7 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tables.pack import COUNTS, Pack
-from tokalign.tables.packed_numbers import Numbers
+from tokalign.tables.pack import COUNTS, Numbers, Pack
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
