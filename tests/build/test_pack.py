@@ -140,15 +140,25 @@ def _garbled(data: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-def test_a_pack_is_compiled_once_for_a_tokenizer(
-    tokenizer: Tokenizer[Any], packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def tables(packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table folder with a pack of the language yy, and a user of another one."""
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
     monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
-    other = {**packed.parameters, "language": "yy"}
-    write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
+    write_pack(packed, tmp_path, "yy")
+    return tmp_path
+
+
+def write_pack(pack: Bundle, folder: Path, language: str) -> None:
+    named = replace(pack, parameters={**pack.parameters, "language": language})
+    write_bundle(folder / f"{language}.pack.tok", named)
+
+
+def test_a_pack_is_compiled_once_for_a_tokenizer(
+    tokenizer: Tokenizer[Any], packed: Bundle, tables: Path
+) -> None:
+    write_pack(packed, tables, "zz")
     told: list[str] = []
-    write_bundle(tmp_path / "zz.pack.tok", replace(packed, parameters={**other, "language": "zz"}))
     options = DraftingOptions(method="dictionary", language="yy,zz")
     assert choose_drafting(tokenizer, None, options, note=told.append).dictionary
     assert sum("now, once" in line for line in told) == 2
@@ -162,18 +172,10 @@ def test_a_pack_is_compiled_once_for_a_tokenizer(
 
 @pytest.mark.parametrize("background", [False, True])
 def test_the_prompt_says_which_pack_is_compiled(
-    tokenizer: Tokenizer[Any],
-    packed: Bundle,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    background: bool,
+    tokenizer: Tokenizer[Any], tables: Path, monkeypatch: pytest.MonkeyPatch, background: bool
 ) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
-    monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
     monkeypatch.setenv("TOKALIGN_PACKS", "")
-    other = {**packed.parameters, "language": "yy"}
-    write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
-    monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tmp_path / "none")
+    monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tables / "none")
     told: list[str] = []
     options = DraftingOptions(method="dictionary")
     drafting = choose_drafting(tokenizer, None, options, background=background, note=told.append)
