@@ -79,7 +79,7 @@ class BackoffParameters:
     def to_header(self) -> dict[str, Any]:
         """As entries of `Bundle.parameters`."""
         own = asdict(self)
-        return own.pop("shape") | own
+        return {**own.pop("shape"), **own}
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> BackoffParameters:
