@@ -219,11 +219,11 @@ class TextFile:
             first, *lines = piece.split(b"\n")
             begun += first[: LONGEST_LINE + 1 - len(begun)]
             if lines:
-                yield _whole(begun)
+                yield _bounded(begun)
                 begun = bytearray(lines.pop())
                 yield from lines
         if begun:
-            yield _whole(begun)
+            yield _bounded(begun)
 
     def _chunks(self) -> Iterator[bytes]:
         """The file as it lies on disk."""
@@ -262,7 +262,7 @@ def _cut(line: str) -> Iterator[str]:
     yield line[start:]
 
 
-def _whole(line: bytearray) -> bytes:
+def _bounded(line: bytearray) -> bytes:
     return _TOO_LONG if len(line) > LONGEST_LINE else bytes(line)
 
 
