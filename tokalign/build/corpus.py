@@ -78,7 +78,7 @@ class Corpus:
                 )
         for name, weight in weights.items():
             _check_weight(name, weight, names)
-        self._weights = {name: weights.get(name, 1.0) for name in names}
+        self.weights = {name: weights.get(name, 1.0) for name in names}
 
     @property
     def size(self) -> int:
@@ -86,14 +86,9 @@ class Corpus:
         return sum(source.require() for source in self._sources)
 
     @property
-    def weights(self) -> Mapping[str, float]:
-        """File name -> how many times each occurrence in the file counts, for every file."""
-        return self._weights
-
-    @property
     def facts(self) -> dict[str, Any]:
         """What decides what is read: the names and weights of the files, and the field."""
-        return {"files": dict(self._weights), "field": self._field}
+        return {"files": dict(self.weights), "field": self._field}
 
     @property
     def listing(self) -> list[list[Any]]:
@@ -146,7 +141,7 @@ class Corpus:
             yield TextFile(
                 source,
                 field=self._field,
-                weight=self._weights[source.name],
+                weight=self.weights[source.name],
                 report=self._report,
                 progress=progress,
             )
