@@ -189,7 +189,8 @@ def _check_directory(sections: Any) -> None:
     for name, place in sections.items():
         is_name = isinstance(name, str) and _NAME.fullmatch(name)
         _require(is_name, "a section has no short name")
-        is_place = isinstance(place, list) and len(place) == 2 and all(map(_is_size, place))
+        is_pair = isinstance(place, list) and len(place) == 2
+        is_place = is_pair and all(type(size) is int and size >= 0 for size in place)
         _require(is_place, f"section {name} has no offset and size")
     expected, _ = place_sections({name: size for name, (_, size) in sections.items()})
     _require(sections == expected, "the sections do not follow each other in order of their names")
@@ -212,10 +213,6 @@ def _check_plain(value: Any, where: str, depth: int = 0) -> None:
         _require(isfinite(value), f"{where} has a number that is not finite")
     else:
         _require(value is None or isinstance(value, bool | int), f"{where} has a value of no kind")
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _require(holds: object, otherwise: str) -> None:

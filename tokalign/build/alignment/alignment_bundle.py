@@ -85,9 +85,7 @@ def intersect(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Inter
     token of the byte 05, which the byte-level alphabet happens to write as `ą`.
     Cost: O(size of both vocabularies).
     """
-    return Intersection(
-        draft_to_target=_map_ids(draft, target), target_to_draft=_map_ids(target, draft)
-    )
+    return Intersection(_map_ids(draft, target), _map_ids(target, draft))
 
 
 def _map_ids(
