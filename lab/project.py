@@ -199,7 +199,7 @@ class RecordedDrafter(ModelDrafter):
         self.passes += recorded.passes
         tree = placed(recorded.tree, len(context.ids))
         if not tree.probabilities:
-            tree = tree.with_probabilities(self._acceptance.probabilities(len(tree)))
+            tree = replace(tree, probabilities=(*self._acceptance.probabilities(len(tree)),))
         return Translated(tree)
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
@@ -219,7 +219,7 @@ class RecordedSource:
         recorded = self._text.proposals.get(self.name, {}).get(len(ids))
         tree = EMPTY_TREE if recorded is None else placed(recorded.tree, len(ids))
         if not tree.probabilities:  # mixing learns how often it is right
-            tree = tree.with_probabilities([0.5] * len(tree))
+            tree = replace(tree, probabilities=(0.5,) * len(tree))
         self._answer = AnswerSource(tree)
         return -1
 

@@ -115,7 +115,7 @@ RUNS_MODELS = {
     f"{folder}/{name}.py"
     for folder, names in {
         "api": "text objects patch call",
-        "evaluate": "bench calibrate",
+        "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
         "runtime/draft_length": "opening_knowledge",
         "serve": "answer beginnings body completions contexts decoding handler job messages models "

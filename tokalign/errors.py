@@ -60,11 +60,11 @@ class CorpusError(TokalignError):
 
 
 class OutputError(TokalignError):
-    """A full disk, or a stream that takes no more: what was to be written is not wrong."""
+    """The disk is full or the stream is closed; the data is valid."""
 
 
 class StdoutError(OutputError):
-    """Stdout takes no more, so that nothing a command still has to say can be read."""
+    """Stdout is closed or full, so nothing more of a command can be read."""
 
 
 class VocabularyError(TokalignError):

@@ -141,7 +141,7 @@ def appearing(
     The body does nothing but write: every OSError in it is taken for a failed write.
     parents, remedy, errors: see `write_file`.
     sync: wait until the content is on the disk. Without it, a power cut can leave a part of the
-        file at `path`, so that whoever reads it has to notice that.
+        file at `path`, which its readers have to notice.
     """
     temporary = path.parent / f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}"  # `.` has no name
     made = [folder for folder in path.parents if parents and not folder.exists()]
@@ -176,7 +176,7 @@ def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
 
 
 def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
-    """Find out before long work whether its result can be written here, as far as that can be said.
+    """Check before long work that its result can be written here, as far as can be seen.
 
     parents, remedy: see `write_file`. Nothing is made.
     Raises: UsageError for a folder, and for a file in a folder that is not there or takes none.

@@ -24,18 +24,19 @@ import click
 import numpy as np
 
 from lab.benchmarks.dictionary_build import Texts, dev_texts, shared_option
-from tokalign.build import pack as packs
 from tokalign.build.compile_pack import compile_pack, positions_of
 from tokalign.build.corpus import Corpus, Progress
+from tokalign.build.counting.token_ngrams import count_token_ngrams
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.dictionary.ngram_tree import Level
+from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.build.pack import counting_words, find_words, pack_bundle
 from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import emulate, replay_texts
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.drafting import Drafting
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle, write_bundle
+from tokalign.tables.bundle import encode_bundle, read_bundle, write_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionaries, Dictionary
 from tokalign.tables.pack import Pack
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -76,20 +77,14 @@ def _timed(_total: int, label: str) -> Iterator[Progress]:
 def make(shared: Path, sizes: str, output: Path) -> None:
     """Write OUTPUT/pl-SIZE.pack.tok for each size; the corpus is counted once."""
     output.mkdir(parents=True, exist_ok=True)
-    counted: list[tuple[list[str], list[Level], Bundle]] = []
-
-    def keep(words: list[str], levels: list[Level], frame: Bundle, *_: object) -> Bundle:
-        counted.append((words, levels, frame))
-        return frame
-
-    fit, packs.fit_pack = packs.fit_pack, keep  # type: ignore[assignment]
-    packs.build_pack(_training(shared), BackoffOptions(), language="pl", stage=_timed)
-    [(words, levels, frame)] = counted
+    corpus, options = _training(shared), BackoffOptions()
+    words = find_words(corpus, stage=_timed)
+    counting = counting_words(words, corpus, options.min_count)
+    levels = grow_tree(count_token_ngrams(counting, stage=_timed))
     print_json({"counted": [len(level) for level in levels], "peak_mb": round(peak_memory() / 1e6)})
     for size in sizes.split(","):
-        limit = int(float(size) * 1e6)
-        framed = replace(frame, parameters={**frame.parameters, "max_bytes": limit})
-        bundle = fit(words, levels, framed, limit)
+        sized = replace(options, max_bytes=int(float(size) * 1e6))
+        bundle = pack_bundle(words, corpus.stamp, levels, sized, language="pl", stage=_timed)
         write_bundle(output / f"pl-{size}.pack.tok", bundle)
         print_json({"pack": size, "bytes": len(encode_bundle(bundle)), **bundle.statistics})
 

@@ -12,7 +12,7 @@ from lab.study.check import control_bias
 from lab.study.figures import BUCKETS, Group, Row, bucket_name
 from lab.study.glossary import WORDS, meanings
 from lab.study.result import Figures, Result
-from tokalign.cli.bench import markdown_rows
+from tokalign.cli.output import markdown_table
 from tokalign.cli.page import Html, details, figures, page, section, table, tag
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
@@ -84,7 +84,7 @@ def study_summary(result: Result) -> str:
         f"* {_control_in_words(result)}",
     ]
     for group in overall:
-        lines += ["", f"**{group.name}**", "", *markdown_rows(_BRIEF, map(_brief, group.rows))]
+        lines += ["", f"**{group.name}**", "", markdown_table(_BRIEF, map(_brief, group.rows))]
     return "\n".join(lines) + "\n"
 
 

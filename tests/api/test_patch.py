@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path
 
 import pytest
 from places import DEMO
-from processes import wait_for
+from served import complete, mlx_lms_server
 
 import tokalign
 
@@ -96,54 +89,15 @@ def test_what_tokalign_cannot_generate_mlx_lm_generates_as_before(name: str) -> 
         run(wrong, *GENERATE)  # an option of tokalign's is the caller's own mistake
 
 
-@contextmanager
-def server(program: str, *arguments: str) -> Iterator[int]:
-    """mlx-lm's server, started by a program; gives its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "--port", str(port), *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    try:
-        wait_for(lambda: process.poll() is not None or _answers(port))
-        assert process.poll() is None
-        yield port
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _answers(port: int) -> bool:
-    with suppress(OSError):
-        return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5))
-    return False
-
-
-def complete(port: int, prompt: str) -> tuple[str, dict[str, int]]:
-    body = json.dumps({"prompt": prompt, "max_tokens": 16}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=300) as response:
-        answer = json.load(response)
-    return answer["choices"][0]["text"], answer["usage"]
-
-
 @pytest.mark.slow
-def test_mlx_lms_server_answers_the_same_with_and_without(tmp_path: Path) -> None:
+def test_mlx_lms_server_answers_the_same_with_and_without() -> None:
     """The second request continues the first, so that a cache of both models is taken up."""
-    main = "from mlx_lm.server import main; main()"
-    model = ("--model", str(DEMO / "target"), "--log-level", "ERROR")
     answers = []
-    for program, more in ((main, ()), (_PATCHED + main, ("--draft-model", str(DEMO / "draft")))):
-        with server(program, *model, *more) as port:
-            first, _ = complete(port, "Wisła jest")
-            second, usage = complete(port, f"Wisła jest{first} Potem")
-            other, _ = complete(port, "Najstarsze miasto")
-            answers.append((first, second, other))
-            assert usage["prompt_tokens_details"]["cached_tokens"] >= 4  # type: ignore[index]
+    for before, draft in (("", ()), (_PATCHED, DRAFT)):
+        with mlx_lms_server("--model", str(DEMO / "target"), *draft, before=before) as server:
+            first = complete(server, "Wisła jest").json["choices"][0]["text"]
+            second = complete(server, f"Wisła jest{first} Potem").json
+            other = complete(server, "Najstarsze miasto").json["choices"][0]["text"]
+            answers.append((first, second["choices"][0]["text"], other))
+            assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= 4
     assert answers[0] == answers[1]

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from counted import small_tokenizer, write_files
+from counted import cut_into, small_tokenizer, write_files
+from places import ROOT
 from polish import SENTENCES
 from processes import small_disk
+from small_tokenizers import write_tokenizer
 
 from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.runs import sole_process
-from tokalign.build.counting.token_ngrams import Chunks
-from tokalign.build.counting.word_list import find_words
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.pack import build_pack
+from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import BuildReport
-from tokalign.build.sources import Source
+from tokalign.build.sources import Source, find_sources
 from tokalign.errors import CorpusError, OutputError, UsageError
+from tokalign.storage import locked
 from tokalign.tables.bundle import encode_bundle
+from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 pytest.importorskip("datatrove")
 
@@ -32,11 +39,19 @@ FILES = {
     f"{name}.txt": [sentence.replace("\n", " ") for sentence in SENTENCES[start::3]] * (start + 2)
     for start, name in enumerate("abc")
 }
-SMALL = Chunks(shard_characters=60, at_once=1, most_runs=2)
+
+
+AS_USUAL = 1 << 20, 1 << 18, 1 << 9
+
+
+@pytest.fixture(autouse=True)
+def small_parts() -> Iterator[None]:
+    with cut_into(60, 1, 2):
+        yield
 
 
 def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> DictionaryJob:
-    job = plan_dictionary(
+    return plan_dictionary(
         small_tokenizer(),
         corpus,
         BackoffOptions(max_bytes=4000, workspace=folder / "workspace"),
@@ -45,7 +60,6 @@ def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> 
         shares=shares,
         **options,
     )
-    return replace(job, counting=replace(job.counting, chunks=SMALL))
 
 
 def run_job(job: DictionaryJob, **options: Any) -> BuildReport:
@@ -80,7 +94,8 @@ def test_datatrove_makes_the_same_file(tmp_path: Path, corpus: Corpus, expected:
 @pytest.mark.slow
 def test_datatrove_makes_the_same_pack(tmp_path: Path, corpus: Corpus) -> None:
     options = BackoffOptions(max_bytes=4000, workspace=tmp_path / "workspace")
-    expected = encode_bundle(build_pack(corpus, options, language="pl"))
+    with cut_into(*AS_USUAL):
+        expected = encode_bundle(build_pack(corpus, options, language="pl"))
     path = tmp_path / "pl.pack.tok"
     words = find_words(corpus)
     run_job(plan_dictionary(words, corpus, options, language="pl", path=path, shares=2))
@@ -151,7 +166,8 @@ def test_a_merge_that_finds_no_room_goes_on_when_there_is_room(tmp_path: Path) -
     assert len(list((tmp_path / "workspace").glob("encode-00000*/*.run"))) > 20
     run_job(job_in(tmp_path, corpus, shares=2))
     options = BackoffOptions(max_bytes=4000)
-    bundle = build_dictionary(small_tokenizer(), corpus, options, language="pl")
+    with cut_into(*AS_USUAL):
+        bundle = build_dictionary(small_tokenizer(), corpus, options, language="pl")
     assert (tmp_path / "pl.dictionary.tok").read_bytes() == encode_bundle(bundle)
 
 
@@ -183,7 +199,7 @@ def test_a_half_written_run_is_named_and_made_again(
 def test_two_processes_cannot_do_the_same_share(tmp_path: Path, corpus: Corpus) -> None:
     task = Task(job_in(tmp_path, corpus), "encode")
     with (
-        sole_process(tmp_path / "workspace", "encode-00001"),
+        locked(tmp_path / "workspace" / "encode-00001.lock", "doing it", "wait"),
         pytest.raises(UsageError, match=r"process \d+ on .* is doing encode-00001.*rank-offset"),
     ):
         task(None, 1, 3)
@@ -237,3 +253,57 @@ def test_tasks_without_a_file_do_no_harm(tmp_path: Path, expected: bytes) -> Non
     job = job_in(tmp_path, corpus, shares=5)
     run_job(job)
     assert (tmp_path / "pl.dictionary.tok").stat().st_size == len(expected)
+
+
+PAGE = ROOT / "docs" / "scale.md"
+STAND_INS = {
+    "sbatch": """
+        script="${@: -1}"
+        last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
+        export SLURM_NODELIST=here SLURM_JOB_ID=1 RUN_OFFSET=0
+        grep -q merge_stats "$script" || for i in $(seq 0 "$last"); do
+            SLURM_ARRAY_TASK_ID=$i bash "$script" >&2 || exit 1
+        done
+        echo Submitted batch job 1
+    """,
+    "srun": 'exec "${@: -2}"',
+    "scontrol": "echo here",
+}
+
+
+@pytest.mark.long
+def test_the_script_in_the_manual_makes_the_table_of_the_local_engine(tmp_path: Path) -> None:
+    """That for Slurm, with a stand-in that starts tasks at once."""
+    for name in ("a", "b", "c"):
+        (tmp_path / "text" / f"{name}.txt").parent.mkdir(exist_ok=True)
+        lines = [sentence.replace("\n", f" {name} ") for sentence in SENTENCES]
+        (tmp_path / "text" / f"{name}.txt").write_text("".join(f"{one}\n" for one in lines * 2))
+    tokenizer = write_tokenizer(tmp_path / "target", vocabulary_size=320)
+    (tmp_path / "bin").mkdir()
+    for name, script in STAND_INS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "activate").write_text("")
+    changes = {
+        "/shared/fineweb-2/pol_Latn": str(tmp_path / "text"),
+        "/shared/tables": str(tmp_path / "tables"),
+        "/shared/venv/bin/activate": str(tmp_path / "activate"),
+        '"bielik"': repr(str(tokenizer)),
+        "shares=200": "shares=2",
+    }
+    [script] = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    for shown, here in changes.items():
+        assert shown in script
+        script = script.replace(shown, here)
+    folders = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PATH": os.pathsep.join(folders)},
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    target: Tokenizer[TargetId] = read_tokenizer(tokenizer)
+    corpus = Corpus(find_sources([str(tmp_path / "text")]))
+    expected = build_dictionary(target, corpus, BackoffOptions(), language="pl")
+    assert (tmp_path / "tables" / "pl.dictionary.tok").read_bytes() == encode_bundle(expected)

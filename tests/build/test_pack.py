@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.api.choosing import choose_drafting
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.word_list import words_of
+from tokalign.build.counting.word_encoder import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.installed_packs import language_of_prompt
 from tokalign.build.pack import build_pack
@@ -33,8 +34,7 @@ from tokalign.tables.bundle import (
     write_bundle,
 )
 from tokalign.tables.opening import verify_table
-from tokalign.tables.pack import Pack
-from tokalign.tables.packed_numbers import pack_numbers, unpack_numbers
+from tokalign.tables.pack import Pack, pack_numbers, unpack_numbers
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -88,9 +88,10 @@ def test_a_pack_of_everything_gives_the_native_dictionary(
     assert compiled.corpus == corpus.stamp
 
 
-def test_less_of_it_fits_into_fewer_bytes(corpus: Corpus, tokenizer: Tokenizer[Any]) -> None:
-    whole = build_pack(corpus, EVERYTHING, language="pl")
-    size = len(encode_bundle(whole))
+def test_less_of_it_fits_into_fewer_bytes(
+    corpus: Corpus, tokenizer: Tokenizer[Any], packed: Bundle
+) -> None:
+    size = len(encode_bundle(packed))
     less = build_pack(corpus, replace(EVERYTHING, max_bytes=size * 2 // 3), language="pl")
     assert size // 2 < len(encode_bundle(less)) <= size * 2 // 3
     made = compile_pack(tokenizer, less, OPTIONS)
@@ -113,14 +114,17 @@ def test_numbers_come_back() -> None:
     assert (unpack_numbers(symbols, memoryview(bits), contexts) == numbers).all()
 
 
-def test_a_forged_pack_is_refused_or_compiled(tokenizer: Tokenizer[Any], packed: Bundle) -> None:
+def test_a_forged_pack_is_refused_or_compiled(
+    tokenizer: Tokenizer[Any], packed: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # a process takes a second to start
     random, refused = Random(5), 0
     for name, section in packed.sections.items():
         data = bytes(section)
         for forged in (data[:-1], _garbled(data, random)):
             sections = {**packed.sections, name: forged}
             try:
-                compile_pack(tokenizer, replace(packed, sections=sections), OPTIONS, jobs=1)
+                compile_pack(tokenizer, replace(packed, sections=sections), OPTIONS)
             except TokalignError:
                 refused += 1
     assert refused > len(packed.sections) // 2
@@ -136,15 +140,25 @@ def _garbled(data: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-def test_a_pack_is_compiled_once_for_a_tokenizer(
-    tokenizer: Tokenizer[Any], packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def tables(packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table folder with a pack of the language yy, and a user of another one."""
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
     monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
-    other = {**packed.parameters, "language": "yy"}
-    write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
+    write_pack(packed, tmp_path, "yy")
+    return tmp_path
+
+
+def write_pack(pack: Bundle, folder: Path, language: str) -> None:
+    named = replace(pack, parameters={**pack.parameters, "language": language})
+    write_bundle(folder / f"{language}.pack.tok", named)
+
+
+def test_a_pack_is_compiled_once_for_a_tokenizer(
+    tokenizer: Tokenizer[Any], packed: Bundle, tables: Path
+) -> None:
+    write_pack(packed, tables, "zz")
     told: list[str] = []
-    write_bundle(tmp_path / "zz.pack.tok", replace(packed, parameters={**other, "language": "zz"}))
     options = DraftingOptions(method="dictionary", language="yy,zz")
     assert choose_drafting(tokenizer, None, options, note=told.append).dictionary
     assert sum("now, once" in line for line in told) == 2
@@ -158,18 +172,10 @@ def test_a_pack_is_compiled_once_for_a_tokenizer(
 
 @pytest.mark.parametrize("background", [False, True])
 def test_the_prompt_says_which_pack_is_compiled(
-    tokenizer: Tokenizer[Any],
-    packed: Bundle,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    background: bool,
+    tokenizer: Tokenizer[Any], tables: Path, monkeypatch: pytest.MonkeyPatch, background: bool
 ) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
-    monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
     monkeypatch.setenv("TOKALIGN_PACKS", "")
-    other = {**packed.parameters, "language": "yy"}
-    write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
-    monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tmp_path / "none")
+    monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tables / "none")
     told: list[str] = []
     options = DraftingOptions(method="dictionary")
     drafting = choose_drafting(tokenizer, None, options, background=background, note=told.append)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.build import pipeline
 from tokalign.build.corpus import Corpus
-from tokalign.build.dictionary.dictionary_bundle import (
-    BackoffOptions,
-    build_dictionary,
-)
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.errors import UsageError
 from tokalign.tables.alignment import Intersection
@@ -44,17 +40,18 @@ def write_corpus(folder: Path) -> Path:
 
 
 def builders_in(folder: Path, draft: Any, target: Any) -> dict[Path, Builder]:
-    dictionary = partial(build_dictionary, target, language="pl")
-    other, ours = BackoffOptions(max_bytes=2 * SMALL), BackoffOptions(max_bytes=SMALL)
-    pair = partial(build_pair, draft, target)
+    def dictionary(max_bytes: int) -> Builder:
+        options = BackoffOptions(max_bytes=max_bytes)
+        return lambda corpus, stage: build_dictionary(
+            target, corpus, options, language="pl", stage=stage
+        )
+
     return {
-        folder / "pl.dictionary.tok": lambda corpus, stage: dictionary(
-            corpus=corpus, options=other, stage=stage
+        folder / "pl.dictionary.tok": dictionary(2 * SMALL),
+        folder / "best.dictionary.tok": dictionary(SMALL),
+        folder / "draft.alignment.tok": lambda corpus, stage: build_pair(
+            draft, target, corpus, stage=stage
         ),
-        folder / "best.dictionary.tok": lambda corpus, stage: dictionary(
-            corpus=corpus, options=ours, stage=stage
-        ),
-        folder / "draft.alignment.tok": lambda corpus, stage: pair(corpus, stage=stage),
     }
 
 
@@ -81,11 +78,9 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
     assert dictionary.corpus == best.corpus == pair.corpus == corpus.stamp
     assert dictionary.parameters["max_bytes"] == 2 * SMALL
-    sizes = len(BackoffTable.from_bundle(dictionary)), dictionary.statistics["entries"]
-    assert sizes == (report.tables[0].entries,) * 2
-    assert report.tables[0].entries > 50
-    entries = len(BackoffTable.from_bundle(best))
-    assert entries == best.statistics["entries"] == report.tables[1].entries > 50
+    for bundle, written in zip((dictionary, best), report.tables, strict=False):
+        entries = len(BackoffTable.from_bundle(bundle))
+        assert entries == bundle.statistics["entries"] == written.entries > 50
     assert SMALL * 0.7 < report.tables[1].bytes <= SMALL
     assert Intersection.from_bundle(pair).pairs == report.tables[2].entries > 250
     assert report.text_bytes == corpus.size

@@ -14,7 +14,8 @@ from measured import block
 from measured import measured as measurement
 from places import DEMO
 
-from tokalign.cli.bench import HEAD, as_object, cells, markdown_rows
+from tokalign.cli.bench import HEAD, as_object, cells
+from tokalign.cli.output import markdown_table
 from tokalign.cli.texts import read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.bench import Bench
@@ -34,12 +35,8 @@ def bench(*words: object) -> Ended:
 def test_three_sets_are_measured_and_shown() -> None:
     found = bench(*PAIR, *SHORT, "--json").json
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
-    assert [(row["name"], row["k"]) for row in found["overall"]] == [
-        ("plain", None),
-        ("plain again", None),
-        ("exact", 2),
-        ("copy", 2),
-    ]
+    names = {"plain": None, "plain again": None, "exact": 2, "copy": 2}
+    assert [(row["name"], row["k"]) for row in found["overall"]] == [*names.items()]
     assert found["ids_that_differ"] == 0
     assert all(row["prompts"] == 3 for row in found["overall"])
     assert {row["against_plain"] for row in found["overall"]} == {""}, "three prompts say nothing"
@@ -151,7 +148,7 @@ def comparisons(draw: st.DrawFn) -> Comparison:
 
 @drawn(comparisons())
 def test_tables_have_all_rows_and_columns(comparison: Comparison) -> None:
-    lines = markdown_rows(HEAD, map(cells, comparison.overall))
+    lines = markdown_table(HEAD, map(cells, comparison.overall)).split("\n")
     assert len(lines) == 2 + len(comparison.overall)
     assert {line.count("|") for line in lines} == {len(HEAD) + 1}
     assert len(set(map(len, lines))) == 1, "aligned"

@@ -75,16 +75,6 @@ def test_every_source_is_played(
     assert found["rows_per_round"] <= 1 + 8
 
 
-def test_the_dictionary_of_a_language_is_played(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
-    text = tmp_path / "t.txt"
-    text.write_text(TEXT + "\n")
-    assert "pl.dictionary.tok" in play(text, "--language", "pl").err
-    play(text, "--language", "lt").is_refused(4, "language: pl")
-
-
 def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text(" ".join([TEXT] * 6) + "\n")

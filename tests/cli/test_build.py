@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_lines import Ended, run
+from command_lines import Ended, run, start
 from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
@@ -22,7 +22,7 @@ from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 TEXT = "".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES)
-ONLY = "--dictionary-only"
+ONLY, SHARED = "--dictionary-only", "--engine datatrove --tasks 2"
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +60,9 @@ def test_both_tables_are_written_where_documented(
     ended = run("build", *pair, corpus, "--output", tmp_path / "out")
     report: dict[str, Any] = ended.json
     folder = tmp_path / "out" / "small-target"
-    assert report["files"] == [
-        str(folder / "pl.dictionary.tok"),
-        str(folder / "small-draft.alignment.tok"),
-    ]
-    assert sorted(folder.iterdir()) == sorted(map(Path, report["files"]))
+    tables = [folder / "pl.dictionary.tok", folder / "small-draft.alignment.tok"]
+    assert report["files"] == [*map(str, tables)]
+    assert sorted(folder.iterdir()) == tables
     assert report["bytes"] == len(TEXT.encode())
     assert {"seconds", "megabytes_per_second", "peak_memory_mb", "entries"} <= set(report)
     assert report["entries"] == sum(table["entries"] for table in report["tables"]) > 0
@@ -110,9 +108,8 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     ended = polish(target, "--output", tmp_path / "o", "--field", "body", corpus, other)
     assert [file["name"] for file in written(ended).corpus["files"]] == ["text.txt", "z.jsonl"]
     wrong = polish(target, "--output", tmp_path / "o", other)
-    wrong.is_refused(
-        1, "z.jsonl", 'no field "text"; the fields of the first object are: body', "--field"
-    )
+    fields = 'no field "text"; the fields of the first object are: body'
+    wrong.is_refused(1, "z.jsonl", fields, "--field")
     assert "skipped" not in wrong.err
 
 
@@ -183,11 +180,7 @@ def test_the_language_of_a_corpus_is_never_assumed(
         (f"{ONLY} --language {'n' * 65}", 2, "--language"),
         (f"{ONLY} --language pl --target beilik CORPUS", 2, "did you mean bielik"),
         (f"{ONLY} --language pl --engine datatrove -", 1, "standard input cannot be read here"),
-        (
-            f"{ONLY} --language pl CORPUS --engine datatrove --tasks 2 --local-rank-offset 2",
-            2,
-            "among --tasks 2",
-        ),
+        (f"{ONLY} --language pl CORPUS {SHARED} --local-rank-offset 2", 2, "among --tasks 2"),
         (f"{ONLY} --language pl CORPUS --weight c=2", 2, "one corpus file"),
         ("--draft TARGET CORPUS --engine datatrove", 2, ONLY),
     ],
@@ -223,13 +216,7 @@ main()
 def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> None:
     out = tmp_path / "out"
     arguments = ("build", "--target", target, ONLY, "--language", "pl", corpus, "--output", out)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SLOW_BUILD, *map(str, arguments)],
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts background jobs with this signal ignored, and a child inherits that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = start(*arguments, code=_SLOW_BUILD, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while "reading" not in process.stderr.readline():
         assert process.poll() is None
@@ -262,11 +249,10 @@ def test_standard_input_is_a_corpus_of_lines(tmp_path: Path, target: Path, corpu
     assert written(piped).sections == written(read).sections
     empty = polish(target, "-", "--output", tmp_path / "empty", typed="")
     empty.is_refused(1, "no text in the corpus")
-    build = [sys.executable, "-m", "tokalign", "build", "-", "--target", target, ONLY]
+    build = ["build", "-", "--target", str(target), ONLY, "--language", "pl"]
     with Path(os.devnull).open("w") as closed:
-        result = subprocess.run(
-            [*map(str, build), "--language", "pl"], stdin=closed, capture_output=True, text=True
-        )
+        command = [sys.executable, "-m", "tokalign", *build]
+        result = subprocess.run(command, stdin=closed, capture_output=True, text=True)
     Ended(result.returncode, "", result.stderr).is_refused(2, "stdin cannot be read")
 
 
@@ -277,7 +263,7 @@ def test_a_folder_and_a_glob_make_the_table_that_datatrove_makes(
     for name in ("a.txt", "b/a.txt", "b/c.txt"):
         (corpus / name).parent.mkdir(parents=True, exist_ok=True)
         (corpus / name).write_text(TEXT, encoding="utf-8")
-    on_datatrove = ("--engine", "datatrove", "--tasks", "2", "--workers", "1")
+    on_datatrove = (*SHARED.split(), "--workers", "1")
     for number, words in enumerate(((corpus,), (f"{corpus}/**/*.txt",), (corpus, *on_datatrove))):
         ended = polish(target, *words, "--weight", "b/c=0.5", "--output", tmp_path / str(number))
         tables.append(Path(ended.json["files"][0]).read_bytes())

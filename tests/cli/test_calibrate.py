@@ -12,8 +12,6 @@ from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
 from tokalign.errors import UsageError
 from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing, read_curve
-from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
 
 def calibrate(models: dict[str, str], *words: object) -> Ended:
@@ -74,27 +72,10 @@ def test_prompts_are_of_any_language_by_a_file(tmp_path: Path) -> None:
         prompts_of("crh", text)
 
 
-def test_a_measured_curve_is_what_decoding_begins_with(
-    models: dict[str, str], first: Ended, tmp_path: Path
-) -> None:
-    target = LanguageModel.from_folder(Path(models["target"])).model
-    assumed: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOKALIGN_CACHE", str(tmp_path))
-        before = opening_knowledge(target, note=assumed.append)
-    assert len(assumed) == 1
-    assert not before.costs.rows.is_calibrated
-    after = opening_knowledge(target, note=assumed.append)
-    assert len(assumed) == 1
-    assert after.costs.rows.is_calibrated
-    assert 0 < after.costs.rows(1) < 1
-
-
 def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    folder = tmp_path / "curve.json"
-    folder.mkdir()
-    nothing = {"target": "./no-such-model", "draft": "./no-such-model"}
-    calibrate(nothing, "--output", folder).is_refused(2, "Is a directory")
+    nothing = dict.fromkeys(("target", "draft"), "./no-such-model")
+    (tmp_path / "curve.json").mkdir()
+    calibrate(nothing, "--output", tmp_path / "curve.json").is_refused(2, "Is a directory")
 
 
 def test_a_curve_can_be_written_elsewhere(

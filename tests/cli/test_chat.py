@@ -8,18 +8,16 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
 import pytest
-from command_lines import Ended, run
-from fake_hub import serve_hub, write_snapshot
-from places import DEMO, ROOT
+from command_lines import Ended, run, start
+from places import DEMO
 from processes import wait_for
 
 from tokalign.cli.chat import Chat
@@ -27,6 +25,7 @@ from tokalign.cli.generation import closing_line
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.storage import cache_folder
 
+PLAIN = ["--method", "plain"]
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -99,7 +98,7 @@ def test_a_turn_computes_only_what_is_new(target: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Chat, "_answer", counting)
     long = "Zażółć gęślą jaźń, " * 4
-    found = answers(target, long, "Tak?", "Nie?", options=["--method", "plain"])
+    found = answers(target, long, "Tak?", "Nie?", options=PLAIN)
     prompts = [answer["prompt_tokens"] for answer in found]
     assert computed[0] >= prompts[0]
     for number in (1, 2):
@@ -137,11 +136,9 @@ def test_system_clear_and_retry(target: str) -> None:
 def test_another_try_draws_other_tokens(target: str) -> None:
     sampling = ["--temp", "1", "--seed", "5"]
     first, second, third = answers(target, "Kto to?", "/retry", "/retry", options=sampling)
-    texts = [first["text"], second["text"], third["text"]]
-    assert len(set(texts)) == 3
-    assert (
-        first["token_ids"] == decoded(target, "<user>Kto to?\n<assistant>", *sampling)["token_ids"]
-    )
+    assert len({first["text"], second["text"], third["text"]}) == 3
+    plain = decoded(target, "<user>Kto to?\n<assistant>", *sampling)
+    assert first["token_ids"] == plain["token_ids"]
     assert talk(target, "Kto to?", "/retry").err.count("same answer again") == 1
 
 
@@ -205,10 +202,7 @@ def test_the_oldest_turns_leave_a_full_context_and_the_system_message_stays(
     target: str, tmp_path: Path
 ) -> None:
     """What is answered then is the conversation without them; /save has all of it."""
-    said, file = (
-        [f"{number}: " + "Zażółć gęślą jaźń. " * 9 for number in range(6)],
-        tmp_path / "a.json",
-    )
+    said, file = [f"{n}: " + "Zażółć gęślą jaźń. " * 9 for n in range(6)], tmp_path / "a.json"
     options = ["--system-prompt", "Mów krótko."]
     result = talk(target, *said, f"/save {file}", options=options)
     assert result.err.count("the context is full: the model no longer reads the oldest ") >= 1
@@ -236,23 +230,17 @@ def test_a_message_that_can_never_fit_is_one_error(target: str) -> None:
     assert first == second
 
 
-def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(
-    target: str,
-) -> None:
-    wrong = (
+def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(target: str) -> None:
+    right = ["temperature 1", "seed=5", "max_tokens 6"]
+    wrong = [
         "temperature hot",
         "top_p 2",
         "max_tokens 0",
         "seed -1",
         "markdown maybe",
         "colour red",
-    )
-    said = [
-        "/set temperature 1",
-        "/set seed=5",
-        "/set max_tokens 6",
-        *(f"/set {one}" for one in wrong),
     ]
+    said = [f"/set {one}" for one in (*right, *wrong)]
     greedy, sampled = answers(target, "Kto to?", "/clear", *said, "Kto to?")
     prompt, sampling = "<user>Kto to?\n<assistant>", ["--temp", "1", "--seed", "5"]
     assert greedy["token_ids"] == decoded(target, prompt)["token_ids"]
@@ -288,45 +276,37 @@ def test_a_machine_is_measured_once(target: str) -> None:
     assert all("x plain decoding" in result.err for result in results)
 
 
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sends so many signals while the third round is computed."""
+    reads, read = iter(range(100)), ModelSession.read
+
+    def send(signals: int) -> None:
+        def interrupted(session: ModelSession[Any], array: Any) -> list[int]:
+            for _ in range(signals if next(reads) == 3 else 0):
+                signal.raise_signal(signal.SIGINT)
+            return read(session, array)
+
+        monkeypatch.setattr(ModelSession, "read", interrupted)
+
+    return send
+
+
+@pytest.mark.parametrize("signals", [1, 2])
 def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(
-    target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: str, interrupt: Callable[[int], None], signals: int, tmp_path: Path
 ) -> None:
-    """The signal comes while the third round is computed."""
-    reads = iter(range(100))
-    read = ModelSession.read
-
-    def interrupted(session: ModelSession[Any], array: Any) -> list[int]:
-        if next(reads) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return read(session, array)
-
-    monkeypatch.setattr(ModelSession, "read", interrupted)
+    """The first one ends the answer after the round; the second ends a pass, and caches are new."""
+    interrupt(signals)
     file = tmp_path / "a.json"
-    options = ["--method", "plain"]
-    first, second = answers(target, "Kto?", f"/save {file}", "A to?", options=options)
-    assert (first["finish_reason"], first["generation_tokens"]) == ("interrupted", 4)
+    first, second = answers(target, "Kto?", f"/save {file}", "A to?", options=PLAIN)
+    assert first["finish_reason"] == "interrupted"
+    if signals == 1:
+        assert first["generation_tokens"] == 4
     assert json.loads(file.read_text("utf-8"))[1]["content"] == first["text"]
     prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
     assert second["token_ids"] == decoded(target, prompt)["token_ids"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_second_ctrl_c_ends_a_pass_and_the_caches_are_made_anew(
-    target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads, read = iter(range(100)), ModelSession.read
-
-    def interrupted(session: ModelSession[Any], array: Any) -> list[int]:
-        if next(reads) == 3:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-        return read(session, array)
-
-    monkeypatch.setattr(ModelSession, "read", interrupted)
-    first, second = answers(target, "Kto?", "A to?", options=["--method", "plain"])
-    assert first["finish_reason"] == "interrupted"
-    prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
-    assert second["token_ids"] == decoded(target, prompt)["token_ids"]
 
 
 def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
@@ -345,7 +325,7 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
         watch(session, step)
 
     monkeypatch.setattr(ModelSession, "watch_prefill", watched)
-    options = ["--method", "plain", "--prefill-step-size", "16"]
+    options = [*PLAIN, "--prefill-step-size", "16"]
     long = "Zażółć gęślą jaźń, " * 4
     first, second, third = answers(target, "Kto?", long, "A to?", options=options)
     assert (second["finish_reason"], second["text"]) == ("interrupted", "")
@@ -354,50 +334,27 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
     assert third["token_ids"] == decoded(target, prompt)["token_ids"]
 
 
+DEMO_CHAT = ("chat", "--target", DEMO / "target", "--no-calibrate")
+
+
 @pytest.mark.slow
 def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
-    """A process of its own: an answer without end is stopped, and then more may be said."""
-    arguments = ["--target", DEMO / "target", "--temp", "1", "--seed", "1", "--no-calibrate"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tokalign", "chat", "--ignore-chat-template", *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=(tmp_path / "stdout").open("wb"),
-        stderr=(tmp_path / "stderr").open("wb"),
-        cwd=ROOT,
-        text=True,
-        # A test run in the background of a shell ignores Ctrl-C, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert process.stdin is not None
-    process.stdin.write("Wisła jest\n")
-    process.stdin.flush()
-    wait_for(lambda: len((tmp_path / "stdout").read_bytes()) > 20)
-    process.send_signal(signal.SIGINT)
-    wait_for(lambda: b"tokens/s" in (tmp_path / "stderr").read_bytes())
-    process.communicate("/help\n")
-    said = (tmp_path / "stderr").read_text("utf-8")
-    assert process.returncode == 0
+    """An answer without end is stopped, and then more may be said."""
+    stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
+    options = ["--ignore-chat-template", "--temp", "1", "--seed", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": stdout.open("wb"), "stderr": stderr.open("wb")}
+    chat = start(*DEMO_CHAT, *options, text=True, **pipes)
+    assert chat.stdin is not None
+    chat.stdin.write("Wisła jest\n")
+    chat.stdin.flush()
+    wait_for(lambda: len(stdout.read_bytes()) > 20)
+    chat.send_signal(signal.SIGINT)
+    wait_for(lambda: b"tokens/s" in stderr.read_bytes())
+    chat.communicate("/help\n")
+    said = stderr.read_text("utf-8")
+    assert chat.returncode == 0
     assert "interrupted]" in said
     assert "/retry" in said
-
-
-def test_a_snapshot_in_part_is_completed(target: str, tmp_path: Path) -> None:
-    """What an interrupted download left is completed, and not a reason to fail."""
-    files = {path.name: path.read_bytes() for path in Path(target).iterdir() if path.is_file()}
-    write_snapshot(tmp_path / "hub", "someone/model", {"config.json": files["config.json"]})
-    arguments = ["--target", "someone/model", "-m", "10", "--no-calibrate"]
-    with serve_hub({"someone/model": files}) as address:
-        found = subprocess.run(
-            [sys.executable, "-m", "tokalign", "chat", *arguments],
-            env={**os.environ, "HF_ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "hub")},
-            input="Kto?\n",
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            check=False,
-        )
-    assert found.returncode == 0, found.stderr
-    assert found.stdout == talk(target, "Kto?").out
 
 
 PROMPTS = b"\x1b[?2004h"
@@ -413,22 +370,11 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     pytest.importorskip("prompt_toolkit")
     person, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
-    options = ["--target", DEMO / "target", "--no-calibrate", "-m", "20"]
-    options += ["--prefill-response", "**Zażółć** gęślą jaźń i idź do domu " * 2]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tokalign", "chat", *map(str, options)],
-        stdin=terminal,
-        stdout=terminal,
-        stderr=(tmp_path / "stderr").open("wb"),
-        env={
-            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
-            "TERM": "xterm",
-            "XDG_STATE_HOME": str(tmp_path),
-            "HOME": str(tmp_path),
-        },
-        cwd=ROOT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"TERM": "xterm", "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    options = ["-m", 20, "--prefill-response", "**Zażółć** gęślą jaźń i idź do domu " * 2]
+    ends = {"stdin": terminal, "stdout": terminal, "stderr": (tmp_path / "stderr").open("wb")}
+    chat = start(*DEMO_CHAT, *options, env=environment, **ends)
     os.close(terminal)
     os.set_blocking(person, False)
     shown = b""
@@ -449,9 +395,9 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     os.write(person, b"/nothing\r")
     wait_for(lambda: told("there is no command /nothing") and shown.count(PROMPTS) == 3)
     os.write(person, b"\x04")
-    wait_for(lambda: (shows(b""), process.poll())[1] is not None)
+    wait_for(lambda: (shows(b""), chat.poll())[1] is not None)
     os.close(person)
-    assert process.returncode == 0
+    assert chat.returncode == 0
     answer = shown.decode().replace("\r", "").split("\x1b[1mZażółć\x1b[0m gęślą jaźń i idź do\n")[1]
     assert answer.startswith("domu \x1b[1mZażółć\x1b[0m gęślą jaźń i idź\n")
     kept = "".join(path.read_text("utf-8") for path in tmp_path.rglob("chat-history"))

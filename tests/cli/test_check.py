@@ -8,32 +8,19 @@ from typing import Any
 
 import pytest
 from command_lines import run
-from places import DEMO, ROOT
+from places import DEMO
 from small_families import write_family
 
 from tokalign.cli.texts import language_of_model
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Machine, Timing, store_curve
 
-KEYS = {
-    "intersection_pairs",
-    "draft_vocabulary_size",
-    "target_vocabulary_size",
-    "draft_token_coverage",
-    "target_token_coverage",
-    "byte_coverage",
-    "draft_fertility",
-    "target_fertility",
-    "boundaries_inside_draft_tokens",
-    "merge_site_boundaries",
-    "draft_tokens_ruled_out",
-    "healed_boundaries",
-    "tokens_taken_back",
-    "verdict",
-    "found_dictionaries",
-    "own_dictionary",
-    "dictionaries",
-}
+KEYS = (
+    "intersection_pairs draft_vocabulary_size target_vocabulary_size draft_token_coverage "
+    "target_token_coverage byte_coverage draft_fertility target_fertility "
+    "boundaries_inside_draft_tokens merge_site_boundaries draft_tokens_ruled_out "
+    "healed_boundaries tokens_taken_back verdict found_dictionaries own_dictionary dictionaries"
+)
 
 
 def check(*words: object) -> dict[str, Any]:
@@ -43,7 +30,7 @@ def check(*words: object) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_pair_is_counted_and_judged() -> None:
     found = check("--draft", "llama3.2", "--target", "bielik", "--language", "pl")
-    assert set(found) >= KEYS
+    assert set(found) >= set(KEYS.split())
     assert list(found)[2:5] == ["verdict", "dictionaries", "this_machine"]
     assert list(found)[-1] == "machines"
     assert found["intersection_pairs"] == 29_110
@@ -60,7 +47,7 @@ def test_a_pair_is_counted_and_judged() -> None:
 
 @pytest.mark.slow
 def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
-    pair = ("--draft", str(ROOT / "demo" / "draft"), "--target", str(ROOT / "demo" / "target"))
+    pair = ("--draft", DEMO / "draft", "--target", DEMO / "target")
     ukrainian, slovak = (check(*pair, "--language", language) for language in ("uk", "sk"))
     assert ukrainian["target_fertility"] > 2 * slovak["target_fertility"]
     told = run("check", *pair).err
@@ -146,11 +133,6 @@ def test_the_same_tokenizer_needs_no_translation() -> None:
     assert found["boundaries_inside_draft_tokens"] == 0
     assert found["healed_boundaries"] == 0
     assert "no translation" in found["verdict"]
-
-
-def test_unknown_names_are_refused() -> None:
-    for name, code in (("bielk", 2), ("./nowhere/at/all", 4)):
-        run("check", "--draft", name, "--target", "bielik").is_refused(code, name)
 
 
 def test_it_says_how_each_tokenizer_is_used_and_what_that_leaves(tmp_path: Path) -> None:

@@ -48,10 +48,7 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (
-            "--size 4",
-            "--size does nothing without --draft NAME; give that too, or leave",
-        ),
+        ("--size 4", "--size does nothing without --draft NAME; give that too, or leave"),
         ("-s 4", "--size does nothing without --draft NAME"),
         ("--loud", "--loud does nothing without FILE"),
         ("--tables 1 --method copy", "--tables does nothing with --method copy; leave one of them"),
@@ -148,10 +145,6 @@ def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
             assert (result.exit_code, result.stderr.count("it is empty")) == (2, 1), parameter.opts
 
 
-def error_of(line: str) -> Any:
-    return CliRunner().invoke(group, line.split()).exception
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -170,10 +163,9 @@ def error_of(line: str) -> Any:
     ],
 )
 def test_an_option_without_effect_is_refused_before_anything_loads(line: str, told: str) -> None:
-    error = error_of(line)
-    assert isinstance(error, UsageError), error
-    assert f" does nothing {told}" in str(error)
-    assert "\n" not in str(error)
+    ended = tokalign(*line.split())
+    ended.is_refused(2, f" does nothing {told}")
+    assert ended.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -188,13 +180,11 @@ def test_an_option_without_effect_is_refused_before_anything_loads(line: str, to
     ],
 )
 def test_what_has_an_effect_or_asks_for_nothing_is_let_pass_by_every_command(line: str) -> None:
-    assert isinstance(error_of(line), MissingAssetError)
+    tokalign(*line.split()).is_refused(MissingAssetError.exit_code)
 
 
 def test_an_empty_api_key_would_leave_the_server_open() -> None:
-    error = CliRunner().invoke(group, ["serve", "--target", NOWHERE, "--api-key", " "]).exception
-    assert isinstance(error, UsageError)
-    assert "--api-key" in str(error)
+    tokalign("serve", "--target", NOWHERE, "--api-key", " ").is_refused(2, "--api-key")
 
 
 @pytest.mark.parametrize(

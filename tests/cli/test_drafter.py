@@ -16,13 +16,7 @@ from random_models import write_model
 
 import tokalign
 from tokalign.api.assemble import load_decoder
-from tokalign.errors import (
-    FingerprintError,
-    IncompatibleError,
-    MissingAssetError,
-    TokalignError,
-    UsageError,
-)
+from tokalign.errors import FingerprintError, IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.options import DraftingOptions
@@ -73,14 +67,13 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "arguments",
     [
         ("--method", "drafter"),
-        ("--method", "drafter", "-k", "3"),
-        ("--method", "hybrid", "-k", "3"),
+        ("--method", "drafter", "--num-draft-tokens", "3"),
+        ("--method", "hybrid", "--num-draft-tokens", "3"),
         (),
     ],
     ids=" ".join,
 )
 def test_it_saves_passes_and_changes_nothing(files: Files, arguments: tuple[str, ...]) -> None:
-    arguments = tuple("--num-draft-tokens" if one == "-k" else one for one in arguments)
     plain = decoded(files.target, "--method", "plain")
     found = decoded(files.target, "--drafter", files.drafter, *arguments)
     assert found["token_ids"] == plain["token_ids"]
@@ -115,69 +108,52 @@ def test_it_is_found(files: Files, place: str, tmp_path: Path, tables: Path) -> 
 
 
 def test_a_model_s_drafter_is_loaded_once(files: Files, tmp_path: Path) -> None:
-    copytree(files.target, tmp_path / "model")
-    copytree(files.drafter, tmp_path / "model" / "x.drafter")
-    target: LanguageModel[Any] = LanguageModel.from_folder(tmp_path / "model")
-    first = find_drafter(target)
-    assert first is not None
-    assert find_drafter(target) is first
-
-
-def damage(folder: Path) -> None:
-    [weights] = folder.glob("*.safetensors")
-    weights.write_bytes(weights.read_bytes()[:-3])
+    model = copytree(files.target, tmp_path / "model")
+    copytree(files.drafter, model / "x.drafter")
+    target: LanguageModel[Any] = LanguageModel.from_folder(model)
+    assert find_drafter(target) is find_drafter(target) is not None
 
 
 def test_a_drafter_that_does_not_fit_is_refused_by_name_and_passed_over_if_found(
     files: Files, tmp_path: Path
 ) -> None:
-    for folder in (files.other, files.draft):
-        expected = IncompatibleError if folder == files.other else FingerprintError
-        with pytest.raises(expected, match="mine"):
+    for folder, error in ((files.other, IncompatibleError), (files.draft, FingerprintError)):
+        with pytest.raises(error, match="mine"):
             load_decoder(str(folder), None, DraftingOptions(drafter=files.drafter))
-        copytree(folder, tmp_path / folder.name)
-        copytree(files.drafter, tmp_path / folder.name / "drafter")
-        notes: list[str] = []
-        decoder = load_decoder(
-            str(tmp_path / folder.name), None, DraftingOptions(), note=notes.append
-        )
+        model, notes = copytree(folder, tmp_path / folder.name), list[str]()
+        copytree(files.drafter, model / "drafter")
+        decoder = load_decoder(str(model), None, DraftingOptions(), note=notes.append)
         assert decoder.drafter is None
         assert sum("it is not used" in note for note in notes) == (folder == files.other)
 
 
 def test_a_damaged_drafter_is_neither_pushed_nor_used(files: Files, tmp_path: Path) -> None:
-    copytree(files.drafter, tmp_path / "broken")
-    damage(tmp_path / "broken")
-    decode = ("decode", "--target", files.target, "-p", PROMPT, "--drafter", tmp_path / "broken")
-    for words in (decode, ("tables", "push", tmp_path / "broken", tmp_path)):
+    broken = copytree(files.drafter, tmp_path / "broken")
+    [weights] = broken.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-3])
+    decode = ("decode", "--target", files.target, "-p", PROMPT, "--drafter", broken)
+    for words in (decode, ("tables", "push", broken, tmp_path)):
         run(*words).is_refused(3, "does not hold what was written")
     assert not (tmp_path / "tokalign").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "told"),
-    [
-        ({"drafter": "mine", "draft": True}, UsageError, "exclude each other"),
-        ({"method": "drafter"}, MissingAssetError, "tokalign train"),
-        ({"drafter": "missing"}, MissingAssetError, "no drafter in"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(
-    files: Files, options: dict[str, Any], error: type[TokalignError], told: str
-) -> None:
-    given = dict(options)
-    draft = str(files.draft) if given.pop("draft", False) else None
-    if "drafter" in given:
-        given["drafter"] = files.drafter.parent / given["drafter"]
-    with pytest.raises(error, match=told) as caught:
-        load_decoder(str(files.target), draft, DraftingOptions(**given))
-    assert "\n" not in str(caught.value)
+def test_what_cannot_be_done_is_one_line(files: Files) -> None:
+    target, draft = str(files.target), str(files.draft)
+    for with_draft, options, error, told in (
+        (draft, {"drafter": files.drafter}, UsageError, "exclude each other"),
+        (None, {"method": "drafter"}, MissingAssetError, "tokalign train"),
+        (None, {"drafter": files.drafter / "missing"}, MissingAssetError, "no drafter in"),
+    ):
+        given: dict[str, Any] = options
+        with pytest.raises(error, match=told) as caught:
+            load_decoder(target, with_draft, DraftingOptions(**given))
+        assert "\n" not in str(caught.value)
 
 
 def test_with_a_draft_model_none_is_looked_for(files: Files, tmp_path: Path) -> None:
-    copytree(files.target, tmp_path / "model")
-    copytree(files.drafter, tmp_path / "model" / "drafter")
-    decoder = load_decoder(str(tmp_path / "model"), str(files.draft), DraftingOptions())
+    model = copytree(files.target, tmp_path / "model")
+    copytree(files.drafter, model / "drafter")
+    decoder = load_decoder(str(model), str(files.draft), DraftingOptions())
     assert decoder.draft is not None
     assert decoder.drafter is None
 
@@ -196,8 +172,8 @@ def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
 ) -> None:
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
 
-    calibrate = ("calibrate", "--target", files.target, "--budget", 1, "--json")
-    calibrate += ("--drafter", files.drafter)
+    calibrate = ("calibrate", "--target", files.target, "--drafter", files.drafter)
+    calibrate += ("--budget", 1, "--json")
     measured = run(*calibrate).json
     searches = measured["searches"]
     assert set(searches) == {"1", "2", "4", "8"}

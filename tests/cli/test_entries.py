@@ -52,7 +52,7 @@ def test_a_line_that_is_not_utf8_is_refused_and_the_next_one_is_read(
     """locale: how Python's stdin treats such bytes, which depends on the locale."""
     stdin = TextIOWrapper(BytesIO(b"z\xffa\ndobra\n"), encoding="utf-8", errors=locale)
     monkeypatch.setattr("sys.stdin", stdin)
-    entries = open_entries(None)
+    entries = open_entries(keeps=False)
     first, second = entries.read(), entries.read()
     assert first is not None
     with pytest.raises(UsageError, match="not UTF-8"):

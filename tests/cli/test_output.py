@@ -11,7 +11,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from command_lines import run
+from command_lines import run, start
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import write_model
@@ -60,9 +60,7 @@ def on_a_terminal(arguments: list[str]) -> tuple[int, str]:
     """Exit code of a command, and what a terminal gets on its stdout and stderr."""
     master, terminal = os.openpty()
     tty.setraw(terminal)  # so that line feeds arrive as they are
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tokalign", *arguments], stdout=terminal, stderr=terminal
-    )
+    process = start(*arguments, stdout=terminal, stderr=terminal)
     os.close(terminal)
     received = b""
     try:

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -18,19 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from click.testing import CliRunner
+from command_lines import run, start
 from places import DEMO
 
-from tokalign.cli import group
 from tokalign.cli.command import Size
 from tokalign.cli.serve import command
-from tokalign.errors import UsageError
 
 TARGET = ("--target", str(DEMO / "target"), "--dtype", "float32")
-
-
-def run_command(*options: str) -> Any:
-    return CliRunner().invoke(group, ["serve", *options])
 
 
 def test_every_flag_of_mlx_lms_server_is_there() -> None:
@@ -57,10 +50,7 @@ def test_every_flag_of_mlx_lms_server_is_there() -> None:
 def test_what_cannot_be_honoured_is_said_before_anything_is_loaded(
     options: list[str], words: str
 ) -> None:
-    error = run_command(*options).exception
-    assert isinstance(error, UsageError)
-    assert words in str(error)
-    assert "\n" not in str(error)
+    run("serve", *options).is_refused(2, words)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +62,9 @@ def test_sizes(given: str, size: int) -> None:
 
 @pytest.mark.parametrize("given", ["many", "-8M", "", "1e9", "9" * 400 + "G"])
 def test_what_is_no_size(given: str) -> None:
-    result = run_command(*TARGET, "--prompt-cache-bytes", given)
-    assert result.exit_code == 2
-    told = result.stderr.splitlines()[-1]
+    ended = run("serve", *TARGET, "--prompt-cache-bytes", given)
+    assert ended.code == 2
+    told = ended.err.splitlines()[-1]
     assert told.startswith("Error: Invalid value for '--prompt-cache-bytes'")
     assert "500M" in told
     assert len(told) < 150
@@ -85,24 +75,15 @@ def test_a_port_in_use_is_no_crash() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        error = run_command(*TARGET, "--port", str(port)).exception
-    assert isinstance(error, UsageError)
-    assert str(port) in str(error)
+        run("serve", *TARGET, "--port", port).is_refused(2, str(port))
 
 
 @contextmanager
 def process(*options: str, **environment: str) -> Iterator[tuple[Any, str]]:
     """A running server and where it listens."""
-    run = [sys.executable, "-m", "tokalign", "serve", *options, "--port", "0", "--json"]
-    with subprocess.Popen(
-        run,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-        # A test run in the background of a shell ignores Ctrl-C, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as started:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    words = ("serve", *options, "--port", "0", "--json")
+    with start(*words, env={**os.environ, **environment}, **pipes) as started:
         try:
             lines = ""
             while not lines.endswith("}\n") and (line := started.stdout.readline()):
@@ -146,10 +127,7 @@ def test_a_key_from_the_environment() -> None:
     assert statuses == [200, 401]
 
 
-@pytest.mark.slow
 def test_a_model_that_is_not_there_has_its_exit_code(tmp_path: Path) -> None:
-    run = [sys.executable, "-m", "tokalign", "serve", "--target", str(tmp_path), "--port", "0"]
-    ended = subprocess.run(run, capture_output=True, text=True, timeout=100)
-    assert ended.returncode == 4
-    assert ended.stderr.count("\n") == 1
-    assert "Traceback" not in ended.stderr
+    ended = run("serve", "--target", tmp_path, "--port", 0)
+    ended.is_refused(4)
+    assert ended.err.count("\n") == 1

@@ -38,6 +38,11 @@ WHOLE = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"w
 IMPATIENT = "import time; time.sleep = lambda _: None; from tokalign.cli import main; main()"
 """The Hub's library waits a second before it asks again for what was cut."""
 
+RESOLVING = """
+from tokalign.names.registry import resolve_model
+print(resolve_model("someone/model").folder)
+"""
+
 
 @dataclass
 class World:
@@ -52,24 +57,26 @@ class World:
     def tables(self) -> Path:
         return self.folder / "tables"
 
-    @property
-    def cache(self) -> Path:
-        return self.folder / "hf" / "hub"
-
-    def run(self, *arguments: str | Path, **settings: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {
+    def run(
+        self, *arguments: str | Path, program: str = IMPATIENT, **settings: str
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {
             "HF_ENDPOINT": self.address,
             "HF_HOME": str(self.folder / "hf"),
             "TOKALIGN_TABLES": str(self.tables),
             "TMPDIR": str(self.temporary),
         }
         return subprocess.run(
-            [sys.executable, "-c", IMPATIENT, *map(str, arguments)],
-            env=environment | settings,
+            [sys.executable, "-c", program, *map(str, arguments)],
+            env=os.environ | environment | settings,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def resolved(self, **settings: str) -> Path:
+        """The folder of the model someone/model, which is downloaded if it is not in the cache."""
+        return Path(self.run(program=RESOLVING, **settings).stdout.strip())
 
     @property
     def temporary(self) -> Path:
@@ -109,21 +116,15 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
         "tokalign/d.alignment.tok",
     }
     assert "Bearer secret" in world.hub.tokens
-    for said in (
-        "tokalign tables pull someone/tables",
-        "| dictionary | pl |",
-        TARGET.fingerprint[:12],
-    ):
+    pulls = "tokalign tables pull someone/tables"
+    for said in (pulls, "| dictionary | pl |", TARGET.fingerprint[:12]):
         assert said in pushed.stdout
     pulled = world.run("tables", "pull", "someone/tables", "--quiet")
     kept = world.tables / "pulled" / "someone--tables"
     assert (pulled.returncode, pulled.stderr) == (0, "")
-    assert pulled.stdout.split() == [
-        str(kept / "pl.dictionary.tok"),
-        str(kept / "d.alignment.tok"),
-    ]
-    assert (kept / "pl.dictionary.tok").read_bytes() == dictionary.read_bytes()
-    assert (kept / "d.alignment.tok").read_bytes() == alignment.read_bytes()
+    files = {kept / "pl.dictionary.tok": dictionary, kept / "d.alignment.tok": alignment}
+    assert pulled.stdout.split() == [*map(str, files)]
+    assert all(there.read_bytes() == here.read_bytes() for there, here in files.items())
     assert not any(world.temporary.iterdir())
     monkeypatch.setenv("TOKALIGN_TABLES", str(world.tables))
     assert open_dictionary(TARGET) is not None
@@ -161,31 +162,13 @@ def test_tables_of_several_models_do_not_replace_each_other(world: World, dictio
     twice = world.run("tables", "push", dictionary, other, "someone/tables")
     assert (twice.returncode, "--folder" in twice.stderr) == (2, True)
     for folder, file in (("one", dictionary), ("two", other)):
-        assert (
-            world.run("tables", "push", file, "someone/tables", "--folder", folder).returncode == 0
-        )
+        pushed = world.run("tables", "push", file, "someone/tables", "--folder", folder)
+        assert pushed.returncode == 0, pushed.stderr
     assert world.run("tables", "pull", "someone/tables").returncode == 0
     assert world.left() == {
         "pulled/someone--tables--one/pl.dictionary.tok",
         "pulled/someone--tables--two/pl.dictionary.tok",
     }
-
-
-def resolved_folder(world: World, **settings: str) -> str:
-    """The folder of the model someone/model, which is downloaded if it is not in the cache."""
-    program = (
-        "from tokalign.names.registry import resolve_model\n"
-        "print(resolve_model('someone/model').folder)"
-    )
-    environment = {"HF_HOME": str(world.folder / "hf"), "HF_ENDPOINT": world.address}
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | environment | settings,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return found.stdout.strip()
 
 
 def damaged(data: bytes) -> bytes:
@@ -242,15 +225,16 @@ def test_offline_both_say_so_in_one_line(world: World, dictionary: Path) -> None
 
 
 def test_what_is_not_there_or_not_allowed_is_said(world: World, dictionary: Path) -> None:
-    missing = world.run("tables", "pull", "someone/nothing")
-    assert (missing.returncode, "check the name" in missing.stderr) == (4, True)
-    empty = world.run("tables", "pull", "someone/tables")
-    assert (empty.returncode, "has no tables" in empty.stderr) == (4, True)
-    missing = world.run("tables", "push", dictionary, "someone/nothing")
-    assert (missing.returncode, "hf repo create" in missing.stderr) == (4, True)
-    world.hub.read_only = True
-    refused = world.run("tables", "push", dictionary, "someone/tables")
-    assert (refused.returncode, "HF_TOKEN" in refused.stderr) == (2, True)
+    push = ("push", dictionary)
+    for words, code, said in (
+        (("pull", "someone/nothing"), 4, "check the name"),
+        (("pull", "someone/tables"), 4, "has no tables"),
+        ((*push, "someone/nothing"), 4, "hf repo create"),
+        ((*push, "someone/tables"), 2, "HF_TOKEN"),
+    ):
+        world.hub.read_only = code == 2
+        refused = world.run("tables", *words)
+        assert (refused.returncode, said in refused.stderr) == (code, True)
     assert refused.stderr.count("\n") == 1
 
 
@@ -271,21 +255,21 @@ def test_of_an_alias_the_first_repository_with_tables_is_pulled(
 def test_a_model_that_is_downloaded_brings_its_tables(world: World, dictionary: Path) -> None:
     world.repositories["someone/model"] |= WHOLE
     assert world.run("tables", "push", dictionary, "someone/model").returncode == 0
-    folder = Path(resolved_folder(world))
+    folder = world.resolved()
     assert (folder / "tokalign" / "pl.dictionary.tok").is_file()
     assert open_dictionary(TARGET, model_folder=folder) is not None
 
 
 def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictionary: Path) -> None:
     """And it stays whole: the download of its tables takes nothing's place in the cache."""
-    snapshot = write_snapshot(world.cache, "someone/model", WHOLE)
+    snapshot = write_snapshot(world.folder / "hf" / "hub", "someone/model", WHOLE)
     world.repositories["someone/model"] |= {
         **WHOLE,
         "tokalign/pl.dictionary.tok": dictionary.read_bytes(),
     }
     assert world.run("tables", "pull", "someone/model").returncode == 0
     assert world.left() == {"pulled/someone--model/pl.dictionary.tok"}
-    assert resolved_folder(world, HF_HUB_OFFLINE="1") == str(snapshot)
+    assert world.resolved(HF_HUB_OFFLINE="1") == snapshot
 
 
 @pytest.fixture
@@ -319,7 +303,7 @@ def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
     files = {file.name: file.read_bytes() for file in drafter.iterdir()}
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == files
     world.repositories["someone/model"] |= WHOLE
-    found = Path(resolved_folder(world)) / "tokalign" / "small.drafter"
+    found = world.resolved() / "tokalign" / "small.drafter"
     assert {file.name for file in found.iterdir()} == set(files)
 
 

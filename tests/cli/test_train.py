@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_lines import Ended
+from command_lines import Ended, start
 from command_lines import run as tokalign
 from killed_runs import files
 from polish import SENTENCES
@@ -76,8 +75,7 @@ def test_a_killed_process_is_resumed_by_the_same_command(
     target: Path, corpus: Path, trained: tuple[Path, Ended], tmp_path: Path
 ) -> None:
     given = arguments(target, corpus, tmp_path / "drafter")
-    program = [sys.executable, "-m", "tokalign", "train", *given]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+    with start("train", *given, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("step "):
@@ -87,12 +85,6 @@ def test_a_killed_process_is_resumed_by_the_same_command(
     assert list((tmp_path / "drafter").iterdir()) == []
     assert run(target, corpus, tmp_path / "drafter").code == 0
     assert files(tmp_path / "drafter") == files(trained[0])
-
-
-def test_other_labels_in_the_workspace_are_refused(
-    target: Path, corpus: Path, trained: tuple[Path, Ended]
-) -> None:
-    run(target, corpus, trained[0], "--labels", "text").is_refused(3, "labelling")
 
 
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(

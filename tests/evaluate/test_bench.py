@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from measured import block
-from places import DEMO
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench
@@ -19,9 +19,8 @@ from tokalign.runtime.mlx.sampling import Sampling
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    target = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    draft = LanguageModel.from_folder(DEMO / "draft", dtype="float32")
+def bench(demo_pair: tuple[LanguageModel[Any], LanguageModel[Any]]) -> Bench:
+    target, draft = demo_pair
     drafting = Drafting(
         translation="exact",
         alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
@@ -78,9 +77,5 @@ def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:
     assert names(*alone) == {PLAIN, CONTROL, "copy", "hybrid"}
     same = conditions_of(drafting, lengths=[2, 4], pair=(tokenizer, tokenizer))
     assert names(*same) - names(*alone) == {"none"}
-    assert names(*bench.conditions) - names(*alone) == {
-        "context:5",
-        "intersection",
-        "exact",
-    }
+    assert names(*bench.conditions) - names(*alone) == {"context:5", "intersection", "exact"}
     assert [c.k for c in same if c.name == "none"] == [2, 4]

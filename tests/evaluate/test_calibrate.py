@@ -1,8 +1,10 @@
-"""Measuring a cost curve: how long it goes on, by a clock of its own."""
+"""Measuring a cost curve: what is timed, how long it goes on, and pauses in which a chip cools."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from time import perf_counter, sleep
 from typing import Any
@@ -11,17 +13,21 @@ import pytest
 from random_drafters import random_drafter
 from random_models import random_model
 
+from tokalign.evaluate import calibrate
 from tokalign.evaluate.calibrate import (
     _SEARCHES,
     CONTEXTS,
-    _affordable_benches,
-    _Bench,
+    CONTROL_ROWS,
+    _affordable_contexts,
+    _curve,
+    _drift,
     _repeat,
     conditional_acceptance,
     measure_briefly,
     measure_curve,
     speedup_at,
 )
+from tokalign.evaluate.timed_passes import TimedPasses
 from tokalign.runtime.cost.curve import CostCurve
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.mlx.beam_search import BeamShape
@@ -32,10 +38,10 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-class Bench:
-    """A target whose passes take a second each, on a clock of seconds."""
+class Clocked:
+    """Passes and searches that take a second each, on a clock of seconds."""
 
-    searches: tuple[BeamShape, ...] = ()
+    length = 128
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,14 +53,8 @@ class Bench:
         self.now += 1.0
         return 1.0
 
-    def draft_pass(self) -> None:
-        return None
-
-    def run_ahead(self) -> list[float]:
-        return []
-
-    def tree_pass(self) -> float | None:
-        return None
+    def steps(self, rows: Iterable[int], searches: Iterable[BeamShape]) -> dict[Any, Any]:
+        return {what: partial(self.verify, what) for what in (*rows, *searches)}
 
 
 @pytest.mark.parametrize(
@@ -73,27 +73,35 @@ def test_measuring_ends_in_time_with_what_it_has(
     budget: float, limit: float, times: dict[int, int]
 ) -> None:
     """A repetition takes three seconds, and the first one is a warm-up."""
-    bench: Any = Bench()
+    clocked: Any = Clocked()
     shares: list[float] = []
-    found = _repeat(
-        [bench], [1, 2, 4], shares.append, budget=budget, limit=limit, clock=bench.clock
-    )
-    assert {key[2]: len(seconds) for key, seconds in found.items()} == times
-    assert bench.now <= max(limit, 2.0)
+    limits: Any = {"budget": budget, "limit": limit, "clock": clocked.clock}
+    found = _repeat([clocked], [1, 2, 4], (), shares.append, **limits)
+    assert {count: len(seconds) for count, seconds in found[clocked].items()} == times
+    assert clocked.now <= max(limit, 2.0)
     assert 0 <= sum(shares) <= 1
+
+
+def test_time_may_end_amid_the_searches_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step of the usual search takes is not known then, and all else is."""
+    monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
+    clocked: Any = Clocked()
+    times = _repeat([clocked], [1, 2], _SEARCHES, budget=4.0, limit=4.0, clock=clocked.clock)
+    curve = _curve(None, None, times)
+    assert (curve.searches.keys(), curve.contexts[0].draft_pass) == ({1}, None)
 
 
 def test_a_curve_is_measured_in_its_budget_where_passes_are_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Reading the longer contexts would take all the time; only what is most telling is timed."""
-    original = _Bench.verify
+    original = TimedPasses.verify
 
-    def slowly(self: _Bench, rows: int) -> float:
+    def slowly(self: TimedPasses, rows: int) -> float:
         sleep(0.05)
         return original(self, rows) + 0.05
 
-    monkeypatch.setattr(_Bench, "verify", slowly)
+    monkeypatch.setattr(TimedPasses, "verify", slowly)
     model, began = a_long_model(), perf_counter()
     curve = measure_curve(model, budget=2.0)
     assert perf_counter() - began < 4.0
@@ -105,17 +113,17 @@ def test_a_first_impression_is_had_in_time_where_every_row_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As without a fast BLAS: reading costs as much as writing, so the context is cut short."""
-    original = _Bench.verify
+    original = TimedPasses.verify
     read: list[int] = []
 
-    def slowly(self: _Bench, rows: int) -> float:
+    def slowly(self: TimedPasses, rows: int) -> float:
         new = max(0, self.length - max(read, default=0)) + rows - 1
         read.append(self.length)
         sleep(0.02 * max(1, new))
         return original(self, rows) + 0.02 * max(1, new)
 
-    monkeypatch.setattr(_Bench, "verify", slowly)
-    monkeypatch.setattr("tokalign.evaluate.calibrate._BRIEF_LIMIT", 0.8)
+    monkeypatch.setattr(TimedPasses, "verify", slowly)
+    monkeypatch.setattr(calibrate, "_BRIEF_LIMIT", 0.8)
     model, began = a_long_model(), perf_counter()
     curve = measure_briefly(model)
     assert perf_counter() - began < 2.0, "reading 128 ids would take 2.6"
@@ -133,14 +141,15 @@ def a_long_model() -> Any:
 @pytest.mark.slow
 def test_what_a_row_costs_is_measured_at_three_depths_if_the_budget_allows() -> None:
     model = a_long_model()
-    assert tuple(bench.length for bench in _affordable_benches(model, None, 1e6)) == CONTEXTS
-    assert tuple(bench.length for bench in _affordable_benches(model, None, 1e-9)) == (8,)
+    for budget, lengths in ((1e6, CONTEXTS), (1e-9, (8,))):
+        found = _affordable_contexts(model, None, CONTEXTS, budget)
+        assert tuple(context.length for context in found) == lengths
 
 
 def test_measured_passes_form_a_chain() -> None:
     """Each pass reads the id that the last one chose, at the same depth."""
-    bench = _Bench(a_long_model(), None, 16)
-    verifier, seen = bench._verifier, []
+    passes = TimedPasses(a_long_model(), None, 16)
+    verifier, seen = passes._verifier, []
     original = verifier.verify
 
     def verify(context: Any, proposal: Any) -> Any:
@@ -150,13 +159,8 @@ def test_measured_passes_form_a_chain() -> None:
 
     verifier.verify = verify  # type: ignore[method-assign]
     for rows in (1, 3, 8, 1):
-        assert bench.verify(rows) > 0
-    assert [(len(ids), proposed) for ids, proposed, _ in seen] == [
-        (16, 0),
-        (16, 2),
-        (16, 7),
-        (16, 0),
-    ]
+        assert passes.verify(rows) > 0
+    assert [(len(ids), proposed) for ids, proposed, _ in seen] == [(16, n) for n in (0, 2, 7, 0)]
     for (_, _, verdict), (ids, _, _) in pairwise(seen):
         assert ids[-1] == verdict.ids[-1]
     assert len({ids[-1] for ids, _, _ in seen}) > 1
@@ -166,8 +170,8 @@ def test_measured_passes_form_a_chain() -> None:
 def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = _Bench(random_model(5, vocabulary=64), random_model(6, vocabulary=64), 16)
-    session, sizes = bench._draft, []
+    passes = TimedPasses(random_model(5, vocabulary=64), random_model(6, vocabulary=64), 16)
+    session, sizes = passes._draft, []
     assert session is not None
     original = session.branch
 
@@ -177,9 +181,8 @@ def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
         return original(ids, tree, computed, *args)
 
     monkeypatch.setattr(session, "branch", branch)
-    assert (bench.tree_pass() or 0) > 0
+    assert passes.steps([1], ())["tree"]() > 0
     assert sizes == [WIDTH] * 3, "after the first of four passes"
-    assert _Bench(random_model(5, vocabulary=64), None, 16).tree_pass() is None
 
 
 def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_steps(
@@ -187,8 +190,8 @@ def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_s
 ) -> None:
     """Its searches are those of decoding: they start from the state that chose the last id."""
     model = random_model(5, vocabulary=64)
-    bench = _Bench(model, random_drafter(model), 16)
-    session, asked = bench._drafter, []
+    passes = TimedPasses(model, random_drafter(model), 16)
+    session, asked = passes._drafter, []
     assert session is not None
     original = session.search
 
@@ -197,13 +200,15 @@ def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_s
         return original(ids, shape, **how)
 
     monkeypatch.setattr(session, "search", search)
-    timed = {shape: bench.search(shape) for shape in bench.searches}
+    timed = {
+        shape: step() for shape, step in passes.steps([], _SEARCHES).items() if shape != "ahead"
+    }
     assert asked == [(17, shape) for shape in _SEARCHES]
     # Without the target's hidden state there would have been no passes.
     assert session.passes == sum(shape.length for shape in _SEARCHES)
     assert set(timed) == set(_SEARCHES)
     assert min(timed.values()) > 0
-    assert not _Bench(model, None, 16).searches
+    assert TimedPasses(model, None, 16).steps([], _SEARCHES).keys() == {"ahead"}
 
 
 @pytest.mark.slow
@@ -215,6 +220,64 @@ def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
     timed = {(w, n) for w, by_steps in curve.searches.items() for n in by_steps}
     assert timed == {(4, 1), (4, 4)}, "of a first impression only those of decoding"
     assert curve.draft_pass_at(128) == pytest.approx(curve.searches[4][4].median / 4)
+
+
+class HotPasses(Clocked):
+    """Passes on a chip that each of them heats, and that every pause of a second cools by ten.
+
+    heat: how much slower wide passes are for each one before. cools: whether pauses help.
+    """
+
+    def __init__(self, heat: float, *, cools: bool = True) -> None:
+        super().__init__()
+        self.passes, self.heat, self.cools, self.paused = 0, heat, cools, 0.0
+
+    def verify(self, rows: int) -> float:
+        self.passes += 1
+        return 0.01 if rows == 1 else 0.037 * (1 + self.heat * self.passes)
+
+    def sleep(self, seconds: float) -> None:
+        self.paused += seconds
+        if self.cools:
+            self.passes = max(0, self.passes - round(10 * seconds))
+
+    def measured(self, pauses: float) -> Any:
+        this: Any = self
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(calibrate, "sleep", self.sleep)
+            return _repeat(
+                [this], (1, CONTROL_ROWS), budget=9, limit=9, pauses=pauses, clock=self.clock
+            )
+
+    def drift(self, pauses: float) -> float:
+        return _drift(self.measured(pauses)[self][CONTROL_ROWS])
+
+
+def test_a_chip_that_grows_hot_is_let_cool() -> None:
+    hot, cooled = HotPasses(0.02), HotPasses(0.02)
+    assert hot.drift(pauses=0.0) > 0.3
+    assert cooled.drift(pauses=100.0) < 0.2
+    assert 0 < cooled.paused < 20
+    assert hot.paused == 0
+
+
+def test_waiting_ends_where_it_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program has come to stay: a second is lost, and the drift is told."""
+    monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
+    hot = HotPasses(0.02, cools=False)
+    times = hot.measured(pauses=100.0)
+    assert hot.paused == 1
+    source, drift = _curve(None, None, times).source, _drift(times[hot][CONTROL_ROWS])
+    assert f"those of {CONTROL_ROWS} rows drifted by {drift:+.0%}" in source
+    assert "the times of one row differ by 0%" in source
+
+
+def test_pauses_have_an_end_and_a_machine_that_does_not_throttle_needs_none() -> None:
+    hot, cold = HotPasses(0.5), HotPasses(0.0)
+    hot.measured(pauses=2.5)
+    assert hot.paused == 2
+    assert cold.drift(pauses=100.0) == pytest.approx(0)
+    assert cold.paused == 0
 
 
 COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)

@@ -9,46 +9,25 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_lines import RUNS, TABLE, prepared, words
+from command_lines import RUNS, TABLE, Ended, prepared, words
 
 from tokalign.build.counting.runs import is_whole
-from tokalign.cli import _COMMANDS, tables
 
 FULL = Path("/dev/full")
 
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a process ended."""
-
-    code: int
-    out: str
-    err: str
-
-    def assert_one_line(self, code: int, *words: str) -> None:
-        """It ended with this code, and the last line on stderr says why, with these words."""
-        assert self.code == code, self.err
-        assert "Traceback" not in self.err
-        assert "Exception ignored" not in self.err
-        said = [line for line in self.err.splitlines() if line.startswith("tokalign: ")]
-        assert said == self.err.splitlines()[-1:]
-        for word in words:
-            assert word in said[0]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = prepared(tmp_path_factory.mktemp("system"))
     (folder / "file").touch()
-    (folder / "folder").mkdir()
     assert run(folder, COMMANDS["build"]).code == 0
     assert run(folder, COMMANDS["tables push"]).code == 0
     return folder
@@ -68,6 +47,8 @@ def run(
     start: called in the new process before anything else.
     stdin: a file; without one, a pipe with a line that somebody typed.
     """
+    if arguments[:2] == ["tables", "forget"]:  # what is deleted must be there
+        assert run(folder, COMMANDS["learn"]).code == 0
     ended = subprocess.run(
         [sys.executable, "-m", "tokalign", *arguments],
         **({"input": "Wisła jest\n"} if stdin is None else {"stdin": stdin}),
@@ -100,11 +81,6 @@ COMMANDS = {
 }
 
 
-def test_every_command_is_tried() -> None:
-    inner = {f"tables {name}" for name in tables.command.commands}
-    assert set(COMMANDS) | ENDLESS == set(_COMMANDS) - {"tables"} | inner
-
-
 @contextmanager
 def full() -> Iterator[int]:
     with FULL.open("w") as file:
@@ -122,28 +98,9 @@ def abandoned() -> Iterator[int]:
         os.close(writing)
 
 
-def close_stdout() -> None:
-    os.close(1)
-
-
-def close_stderr() -> None:
-    os.close(2)
-
-
-def close_all() -> None:
-    for descriptor in (0, 1, 2):
-        os.close(descriptor)
-
-
-def prepare(folder: Path, name: str) -> None:
-    """What is deleted must be there first."""
-    if name == "tables forget":
-        assert run(folder, COMMANDS["learn"]).code == 0
-
-
 def without_stdout(folder: Path, arguments: list[str], how: str) -> Ended:
     if how == "closed":
-        return run(folder, arguments, start=close_stdout)
+        return run(folder, arguments, start=partial(os.closerange, 1, 2))
     with (full if how == "full" else abandoned)() as stdout:
         return run(folder, arguments, stdout=stdout)
 
@@ -176,26 +133,24 @@ REASONS = {"full": "No space left", "abandoned": "closed by its reader", "closed
 @pytest.mark.parametrize("how", [pytest.param("full", marks=needs_full), "abandoned", "closed"])
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["decode", "--help"]])
 def test_help_without_stdout_is_one_line(tmp_path: Path, arguments: list[str], how: str) -> None:
-    without_stdout(tmp_path, arguments, how).assert_one_line(1, "stdout", REASONS[how])
+    without_stdout(tmp_path, arguments, how).is_refused(1, "stdout", REASONS[how])
 
 
 @pytest.mark.parametrize(
     ("name", "form", "how"), in_turn(dict.fromkeys(COMMANDS, tuple(product(FORMS, WAYS))))
 )
 def test_a_command_without_stdout_is_one_line(folder: Path, name: str, form: str, how: str) -> None:
-    prepare(folder, name)
     flags = ["--json"] if form == "json" and "--json" not in COMMANDS[name] else []
     arguments = [*COMMANDS[name], *flags]
-    without_stdout(folder, arguments, how).assert_one_line(1, "stdout", REASONS[how])
+    without_stdout(folder, arguments, how).is_refused(1, "stdout", REASONS[how])
 
 
 @pytest.mark.parametrize(
     ("name", "how"), in_turn(dict.fromkeys(COMMANDS, (("full",), ("closed",))))
 )
 def test_a_command_without_stderr_does_its_work(folder: Path, name: str, how: str) -> None:
-    prepare(folder, name)
     if how == "closed":
-        ended = run(folder, COMMANDS[name], start=close_stderr)
+        ended = run(folder, COMMANDS[name], start=partial(os.closerange, 2, 3))
     else:
         with full() as stderr:
             ended = run(folder, COMMANDS[name], stderr=stderr)
@@ -206,7 +161,7 @@ def test_a_command_without_stderr_does_its_work(folder: Path, name: str, how: st
 def test_an_error_without_stderr_keeps_its_exit_code(folder: Path) -> None:
     wrong = (["tables", "verify", "none.tok"], 4), (["decode", "--nonsense"], 2), (["check"], 2)
     for arguments, code in wrong:
-        assert run(folder, arguments, start=close_stderr) == Ended(code, "", "")
+        assert run(folder, arguments, start=partial(os.closerange, 2, 3)) == Ended(code, "", "")
         if FULL.exists():
             with full() as stderr:
                 assert run(folder, arguments, stderr=stderr) == Ended(code, "", "")
@@ -216,19 +171,19 @@ def test_with_all_streams_closed_no_other_file_takes_their_place(folder: Path) -
     """Otherwise the table would get the number of stdout, and what is printed."""
     before = (folder / TABLE).read_bytes()
     for name in ("build", "tables show", "check"):
-        assert run(folder, COMMANDS[name], start=close_all).code == 1
+        assert run(folder, COMMANDS[name], start=partial(os.closerange, 0, 3)).code == 1
     assert (folder / TABLE).read_bytes() == before
 
 
 def test_a_prompt_that_cannot_be_read_is_one_line(folder: Path) -> None:
     arguments = [*COMMANDS["decode"], "-p", "-", "--quiet"]
-    run(folder, arguments, start=lambda: os.close(0)).assert_one_line(2, "stdin", "--prompt")
+    run(folder, arguments, start=partial(os.closerange, 0, 1)).is_refused(2, "stdin", "--prompt")
     (folder / "latin.txt").write_bytes("Wisła".encode("iso-8859-2"))
     with (folder / "latin.txt").open("rb") as stdin:
-        run(folder, arguments, stdin=stdin.fileno()).assert_one_line(2, "stdin is not UTF-8")
+        run(folder, arguments, stdin=stdin.fileno()).is_refused(2, "stdin is not UTF-8")
     for option in ("--prompt", "--stop", "--system-prompt"):
         typed = [*COMMANDS["decode"], "--quiet", option, os.fsdecode(b"\xb3")]
-        run(folder, typed).assert_one_line(2, f"{option} is not UTF-8")
+        run(folder, typed).is_refused(2, f"{option} is not UTF-8")
 
 
 def test_names_that_no_terminal_should_obey_are_written_out(tmp_path: Path) -> None:
@@ -239,7 +194,7 @@ def test_names_that_no_terminal_should_obey_are_written_out(tmp_path: Path) -> N
     for arguments in (["tables", "verify", name], ["tables", "show", name]):
         ended = run(tmp_path, arguments)
         assert "\x1b" not in ended.out + ended.err
-        ended.assert_one_line(4, r"\udcff\x1b[2J\n.tok")
+        ended.is_refused(4, r"\udcff\x1b[2J\n.tok")
 
 
 def small_files() -> None:
@@ -248,51 +203,39 @@ def small_files() -> None:
 
 
 BUILD = COMMANDS["build"][:-1]
-READ_ONLY = "/sys/tokalign"
+ALIGNING = "build --target TARGET --draft DRAFT --alignment-only a.txt --output"
 OUTPUTS = {
-    "build --output": BUILD,
-    "build --output, alignment": words(
-        "build --target TARGET --draft DRAFT --alignment-only a.txt --output"
-    ),
-    "build --workspace": [*BUILD, "elsewhere", "--workspace"],
-    "calibrate --output": [*COMMANDS["calibrate"], "--refresh", "--output"],
-    "decode --html": [*COMMANDS["decode"], "--html"],
+    "build --output": (BUILD, ""),
+    "build --output, alignment": (words(ALIGNING), ""),
+    "build --workspace": ([*BUILD, "elsewhere", "--workspace"], ""),
+    "calibrate --output": ([*COMMANDS["calibrate"], "--refresh", "--output"], ".json"),
+    "decode --html": ([*COMMANDS["decode"], "--html"], ".html"),
 }
-FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
-
-
-ENDINGS = {
-    "calibrate --output": ".json",
-    "decode --html": ".html",
-}
+"""Command lines that end in an output, and what its name has to end in; that of a build has to be a
+folder."""
 
 
 def wrong_places(name: str) -> list[tuple[str, ...]]:
-    """Where the output of a command cannot be."""
-    ending = ENDINGS.get(name, "")
-    if name in FOLDERS:
-        return [("file",), ("file/inside",), *([(READ_ONLY,)] if Path("/sys").is_dir() else [])]
-    if name.startswith("calibrate"):  # it makes folders, and measures for ten seconds first
-        return [(f"file/inside{ending}",)]
-    if ending:
-        return [(f"file/inside{ending}",), (f"none/inside{ending}",)]
-    return [("folder",), ("file/inside",), ("none/inside",)]
+    """Where the output of a command cannot be. `calibrate` makes folders."""
+    if ending := OUTPUTS[name][1]:
+        none = [(f"none/inside{ending}",)] if name == "decode --html" else []
+        return [(f"file/inside{ending}",), *none]
+    return [("file",), ("file/inside",), *([("/sys/tokalign",)] if Path("/sys").is_dir() else [])]
 
 
 @pytest.mark.parametrize(("name", "place"), in_turn({name: wrong_places(name) for name in OUTPUTS}))
 def test_an_output_that_cannot_be_there_is_one_line(folder: Path, name: str, place: str) -> None:
-    run(folder, [*OUTPUTS[name], place]).assert_one_line(2, place)
+    run(folder, [*OUTPUTS[name][0], place]).is_refused(2, place)
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
-    out = tmp_path / f"out{ENDINGS.get(name, '')}"
-    ended = run(folder, [*OUTPUTS[name], str(out)], start=small_files)
-    ended.assert_one_line(1, str(tmp_path), "File too large", "make room")
-    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert kept == []
+    arguments, ending = OUTPUTS[name]
+    ended = run(folder, [*arguments, str(tmp_path / f"out{ending}")], start=small_files)
+    ended.is_refused(1, str(tmp_path), "File too large", "make room")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_build_goes_on_when_the_disk_has_room_again(folder: Path, tmp_path: Path) -> None:
@@ -301,7 +244,7 @@ def test_a_build_goes_on_when_the_disk_has_room_again(folder: Path, tmp_path: Pa
     build = [*BUILD, str(tmp_path / "out"), str(tmp_path / "b.txt"), "--workspace"]
     build = [str(tmp_path / "a.txt") if one == "a.txt" else one for one in build]
     ended = run(folder, [*build, str(tmp_path / "w")], start=small_files)
-    ended.assert_one_line(1, ".run", "File too large", "goes on")
+    ended.is_refused(1, ".run", "File too large", "goes on")
     [finished] = (tmp_path / "w").glob("*.run")
     assert is_whole(finished)
     assert not (tmp_path / "out").exists()

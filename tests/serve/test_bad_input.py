@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from processes import wait_for
+from served import WEATHER as FUNCTION
 from served import chat, demo_settings, request, serving
 
 from tokalign.serve.server import Server
@@ -17,7 +18,7 @@ from tokalign.serve.server import Server
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Wisła"}]
 LONG = "Wisła płynie. " * 3000
-WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+WEATHER = {"type": "function", "function": FUNCTION}
 
 
 @pytest.fixture(scope="module")
@@ -47,77 +48,68 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         assert word in error["message"]
 
 
+NAMED: dict[str, list[Any]] = {
+    "messages": ["Wisła"],
+    "max_tokens": [0, True, 1.5],
+    "temperature": [True, -0.1, "hot"],
+    "top_p": [2],
+    "top_k": [-1, 10**30],
+    "min_p": [[0.1]],
+    "seed": [False, 10**40, "four"],
+    "stream": ["yes"],
+    "stream_options": [[]],
+    "stop": [[1], "x" * 4097, ["ab"] * 2049],
+    "logprobs": [1],
+    "top_logprobs": [50],
+    "logit_bias": [
+        *([1], {"a": 1}, {"-1": 1}, {"4000": 1}),
+        *({"7": "1e999"}, {"7": 1e300}, {"7": []}, {"7": None}),
+    ],
+    "tools": ["weather"],
+    "tool_choice": [5, {"type": "function"}],
+    "response_format": ["json", {"type": "xml"}],
+    "guided_json": [5],
+    "guided_choice": [["a", 5]],
+    "structured_outputs": [5],
+    "chat_template_kwargs": [3],
+    "num_draft_tokens": [-1],
+    "draft_model": [3],
+    "adapters": [3],
+    "repetition_penalty": ["x"],
+}
+"""Values of which the error says no more than what they are the value of."""
 CHAT_FIELDS: list[tuple[str, Any, str]] = [
+    *((name, value, name) for name, values in NAMED.items() for value in values),
     ("messages", None, "messages is missing"),
     ("messages", [], "messages is empty"),
-    ("messages", "Wisła", "messages"),
     ("messages", ["Wisła"], "messages[0]"),
     ("messages", [{"role": 5, "content": "x"}], "messages[0].role"),
     ("messages", [{"role": "user", "content": 7}], "messages[0].content"),
     ("messages", [{"role": "user", "content": [{"type": "text"}]}], "messages[0].content"),
     ("messages", [{"role": "assistant", "tool_calls": [{}]}], "tool_calls"),
     ("max_tokens", -1, "max_tokens has to be an integer of at least 1, not -1"),
-    ("max_tokens", 0, "max_tokens"),
-    ("max_tokens", True, "max_tokens"),
-    ("max_tokens", 1.5, "max_tokens"),
     ("max_completion_tokens", "many", "max_tokens"),
-    ("temperature", True, "temperature"),
-    ("temperature", -0.1, "temperature"),
-    ("temperature", "hot", "temperature"),
-    ("top_p", 2, "top_p"),
-    ("top_k", -1, "top_k"),
-    ("top_k", 10**30, "top_k"),
-    ("min_p", [0.1], "min_p"),
-    ("seed", False, "seed"),
-    ("seed", 10**40, "seed"),
-    ("seed", "four", "seed"),
-    ("n", 10**9, "n has to be"),
-    ("n", 0, "n has to be"),
-    ("n", True, "n has to be"),
-    ("stream", "yes", "stream"),
-    ("stream_options", [], "stream_options"),
-    ("stop", [1], "stop"),
-    ("stop", "x" * 4097, "stop"),
-    ("stop", ["ab"] * 2049, "stop"),
-    ("logprobs", 1, "logprobs"),
-    ("top_logprobs", 50, "top_logprobs"),
-    ("logit_bias", [1], "logit_bias"),
-    ("logit_bias", {"a": 1}, "logit_bias"),
-    ("logit_bias", {"-1": 1}, "logit_bias"),
-    ("logit_bias", {"4000": 1}, "logit_bias"),
-    ("logit_bias", {"7": "1e999"}, "logit_bias"),
-    ("logit_bias", {"7": 1e300}, "logit_bias"),
-    ("logit_bias", {"7": []}, "logit_bias"),
-    ("logit_bias", {"7": None}, "logit_bias"),
-    ("tools", "weather", "tools"),
+    *(("n", value, "n has to be") for value in (10**9, 0, True)),
     ("tools", [{"type": "function"}], "tools[0]"),
     ("tools", [{**WEATHER, "type": "browser"}], "tools[0].type"),
-    ("tool_choice", 5, "tool_choice"),
     ("tool_choice", "required", "needs tools"),
-    ("tool_choice", {"type": "function"}, "tool_choice"),
     ("tool_choice", {"type": "function", "function": {"name": "pogoda"}}, "'pogoda'"),
-    ("response_format", "json", "response_format"),
-    ("response_format", {"type": "xml"}, "response_format"),
     ("response_format", {"type": "json_schema"}, "json_schema"),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": []}}, "json_schema"),
     ("guided_json", {"type": "strng"}, "strng"),
     ("guided_json", "no JSON", "JSON schema"),
-    ("guided_json", 5, "guided_json"),
     ("guided_regex", "a(b", "regular expression"),
-    ("guided_choice", ["a", 5], "guided_choice"),
     ("guided_choice", [], "choice"),
     ("grammar", "root = x", "GBNF"),
     ("structured_outputs", {"regex": "a(b"}, "regular expression"),
-    ("structured_outputs", 5, "structured_outputs"),
-    ("chat_template_kwargs", 3, "chat_template_kwargs"),
-    ("chat_template_kwargs", {"chat_template": "{{ 1 }}"}, "chat_template"),
-    ("chat_template_kwargs", {"messages": []}, "messages"),
-    ("chat_template_kwargs", {"tools": []}, "tools"),
-    ("num_draft_tokens", -1, "num_draft_tokens"),
-    ("draft_model", 3, "draft_model"),
+    ("structured_outputs", {"regex": "a", "choice": ["b"]}, "exclude each other"),
+    ("tokalign", True, "tokalign has to be an object"),
+    ("tokalign", {"sources": 1}, "tokalign.sources has to be true or false"),
+    *(
+        ("chat_template_kwargs", {name: []}, name)
+        for name in ("chat_template", "messages", "tools")
+    ),
     ("model", 3, "model has to be a text"),
-    ("adapters", 3, "adapter"),
-    ("repetition_penalty", "x", "repetition_penalty"),
     ("presence_penalty", "x", "presence_penalty has to be a number of any size"),
 ]
 PROMPTS: list[tuple[Any, str]] = [

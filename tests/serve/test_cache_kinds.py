@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,71 +9,34 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
-from mlx.utils import tree_map
-from mlx_lm.models import lfm2
 from places import DEMO
 from random_drafters import taught_drafter
-from random_models import random_model
+from random_models import random_model, write_model
 from served import assert_both_ways, complete, demo_settings, ids_of, metric, plain_ids, serving
-from small_tokenizers import write_tokenizer
+from zoo import make_model
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+from tokalign.runtime.mlx.layers import Layers
 from tokalign.runtime.options import DraftingOptions
 from tokalign.serve import Settings
+from tokalign.serve.server import Server
 
 
-def hybrid(vocabulary: int) -> Any:
-    """A float32 model with a recurrent and an attention layer."""
-    model = lfm2.Model(
-        lfm2.ModelArgs(
-            model_type="lfm2",
-            vocab_size=vocabulary,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=256,
-            norm_eps=1e-5,
-            conv_bias=False,
-            conv_L_cache=3,
-            block_dim=32,
-            block_multiple_of=8,
-            block_ffn_dim_multiplier=1.0,
-            block_auto_adjust_ff_dim=False,
-            block_ff_dim=48,
-            layer_types=["conv", "full_attention"],
-        )
-    )
-    mx.random.seed(3)
-    model.update(
-        tree_map(lambda w: mx.random.normal(w.shape) * 1.5 / w.shape[-1] ** 0.5, model.parameters())
-    )
-    mx.eval(model.parameters())
-    return model
+def hybrid(size: int, _seed: int) -> Any:
+    """A model with recurrent and attention layers."""
+    return make_model("lfm2", vocab_size=size)
 
 
-def windowed(vocabulary: int) -> Any:
-    return random_model(5, vocabulary=vocabulary, sliding_window=24)
-
-
-def write(folder: Path, make: Any) -> Path:
-    write_tokenizer(folder, vocabulary_size=300)
-    size = len(json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"])
-    model = make(size)
-    model.save_weights(str(folder / "model.safetensors"))
-    config = {name: value for name, value in vars(model.args).items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}), "utf-8")
-    return folder
+def windowed(size: int, _seed: int) -> Any:
+    return random_model(5, vocabulary=size, sliding_window=24)
 
 
 @pytest.mark.parametrize("make", [windowed, hybrid])
 @pytest.mark.slow
 def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: Any) -> None:
-    folder = write(tmp_path, make)
+    folder = write_model(tmp_path, vocabulary_size=300, make=make)
     target: LanguageModel[Any] = LanguageModel.from_folder(folder, dtype="float32")
     chance = random.Random(2)
     texts = ["ab ab ab", "ba ba ba ba ba", "to ja, to ja, to ja"]
@@ -107,7 +69,8 @@ def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_prompt_that_goes_on_otherwise_is_not_read_again(tmp_path: Path, together: bool) -> None:
     """A recurrent state is kept at the prompt's end, as it cannot be cut back to there later."""
-    settings = Settings(model=str(write(tmp_path, hybrid)), dtype="float32")
+    folder = write_model(tmp_path, vocabulary_size=300, make=hybrid)
+    settings = Settings(model=str(folder), dtype="float32")
     prompt = "to ja, to ja, to ja i ba"
     with serving(settings) as server:
         plain = {"num_draft_tokens": 0} if together else {}  # decoded in a batch of one
@@ -119,6 +82,17 @@ def test_a_prompt_that_goes_on_otherwise_is_not_read_again(tmp_path: Path, toget
                 == complete(server, f"{prompt} ab ab", **plain).json["choices"]
             )
     assert usage["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
+
+
+def test_a_method_asked_for_by_name_decodes_plainly_where_nothing_can_be_rewound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Layers, "unknown_kinds", ["NewCache"])
+    notes: list[str] = []
+    settings = demo_settings(draft_model=None, drafting=DraftingOptions(method="copy"))
+    with Server(settings, port=0, note=notes.append) as server:
+        assert complete(server, "Wisła", max_tokens=4).status == 200
+    assert [note for note in notes if note.startswith("decoding plainly: ")]
 
 
 PROMPT, OTHER = "Wisła jest", "Zima w górach"

@@ -10,9 +10,9 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from tokalign.runtime.mlx.layers import remember, remembered
-from tokalign.serve.contexts import NOTHING, Contexts, Held, Key
+from tokalign.serve.contexts import NOTHING, Contexts, Held, Owner
 
-MODELS: Key = ("model", None, None)
+OWNER: Owner = (("model", None, None), "key")
 HEADS, WIDTH, BATCH = 4, 64, 8
 
 
@@ -31,13 +31,13 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
     batch = KVCache.merge([filled(40 + number, number) for number in range(BATCH)])
     mx.eval(batch.state)
     layer = batch.extract(3)
-    contexts.keep(MODELS, "", Held([layer], list(range(43))))
+    contexts.keep(OWNER, Held([layer], list(range(43))))
     expected = np.array(filled(43, 3).keys[..., :43, :])
     del batch, layer
     gc.collect()
     assert contexts.nbytes == 2 * 43 * HEADS * WIDTH * 4
     assert mx.get_active_memory() - before <= contexts.nbytes + 4096
-    held = contexts.fetch(MODELS, "", range(50), layers=1)
+    held = contexts.fetch(OWNER, range(50), layers=1)
     assert held.ids == list(range(43))
     assert held.layers is not None
     assert np.array_equal(np.array(held.layers[0].keys), expected)
@@ -45,9 +45,9 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
 
 def test_room_for_further_positions_is_given_back_and_taken_again() -> None:
     contexts = Contexts(size=10, most_bytes=None)
-    contexts.keep(MODELS, "", Held([filled(30, 1)], list(range(30))))
+    contexts.keep(OWNER, Held([filled(30, 1)], list(range(30))))
     assert contexts.nbytes == 2 * 30 * HEADS * WIDTH * 4
-    held = contexts.fetch(MODELS, "", range(40), layers=1)
+    held = contexts.fetch(OWNER, range(40), layers=1)
     assert held.layers is not None
     [layer] = held.layers
     more = filled(5, 2)
@@ -60,8 +60,8 @@ def test_the_draft_s_cache_is_kept_beside_the_target_s_and_knows_its_own_ids() -
     contexts = Contexts(size=10, most_bytes=None)
     draft = [filled(12, 2)]
     remember(draft, range(100, 112))
-    contexts.keep(MODELS, "", Held([filled(10, 1)], list(range(10)), draft))
-    held = contexts.fetch(MODELS, "", [*range(8), 77], layers=1)
+    contexts.keep(OWNER, Held([filled(10, 1)], list(range(10)), draft))
+    held = contexts.fetch(OWNER, [*range(8), 77], layers=1)
     assert held.ids == list(range(8))
     assert held.layers is not None
     assert held.layers[0].offset == 8
@@ -70,6 +70,6 @@ def test_the_draft_s_cache_is_kept_beside_the_target_s_and_knows_its_own_ids() -
 
 def test_what_exceeds_the_bound_together_with_the_caches_in_use_is_dropped() -> None:
     contexts = Contexts(size=10, most_bytes=1 << 20)
-    contexts.keep(MODELS, "key", Held([filled(3, 1)], [1, 2, 3]))
+    contexts.keep(OWNER, Held([filled(3, 1)], [1, 2, 3]))
     contexts.leave_room(1 << 20)
-    assert contexts.fetch(MODELS, "key", [1, 2, 3, 4], layers=1) == NOTHING
+    assert contexts.fetch(OWNER, [1, 2, 3, 4], layers=1) == NOTHING

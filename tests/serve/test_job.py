@@ -1,15 +1,14 @@
-"""A request's own parts: stop texts in an answer that comes in pieces, a sampler that counts."""
+"""A request's own parts: stop texts in an answer that comes in pieces, and its client."""
 
 from __future__ import annotations
 
 import socket
 
-import mlx.core as mx
 from hypothesis import given
 from hypothesis import strategies as st
+from served import asked_for
 
-from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve.job import Asked, Positioned, StopTexts
+from tokalign.serve.job import StopTexts
 
 texts = st.text("aąb ", min_size=1, max_size=4)
 
@@ -30,17 +29,9 @@ def test_a_stop_text_is_found_where_the_whole_text_has_it(
     assert found == min(ends, default=None)
 
 
-def test_a_sampler_of_a_batch_counts_positions() -> None:
-    sampling = Sampling(temperature=1.0, seed=9)
-    logprobs = mx.log(mx.softmax(mx.random.normal((5, 200)), axis=-1))
-    together = sampling.pick(logprobs, range(30, 35)).tolist()
-    one_by_one = Positioned(sampling, 30)
-    assert [one_by_one(logprobs[i : i + 1]).item() for i in range(5)] == together
-
-
 def test_a_client_is_gone_when_it_has_closed_its_end() -> None:
     ours, theirs = socket.socketpair()
-    asked = Asked("text", "", [], None, None, connection=ours)
+    asked = asked_for(connection=ours)
     assert not asked.is_gone
     theirs.sendall(b"more")  # what it sends is not its end
     assert not asked.is_gone
@@ -49,4 +40,4 @@ def test_a_client_is_gone_when_it_has_closed_its_end() -> None:
     assert asked.is_gone
     ours.close()
     assert asked.is_gone
-    assert not Asked("text", "", [], None, None).is_gone
+    assert not asked_for().is_gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import time
@@ -17,6 +18,7 @@ from mlx_lm.sample_utils import make_logits_processors
 from places import DEMO
 from processes import wait_for
 from served import (
+    LOOP,
     assert_both_ways,
     chat,
     complete,
@@ -32,6 +34,7 @@ from served import (
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
+from tokalign.serve.contexts import Contexts
 from tokalign.serve.server import Server
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
@@ -46,13 +49,6 @@ Plain = Callable[[str, str, int], list[int]]
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(demo_settings()) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
-    """Without a draft model."""
-    with serving(demo_settings(draft_model=None)) as running:
         yield running
 
 
@@ -110,12 +106,12 @@ def test_kept_contexts_change_no_answer(server: Server, plain: Plain) -> None:
     assert reply.json["usage"]["prompt_tokens_details"]["cached_tokens"] > 5
 
 
-def start(server: Server, body: str, *, path: str = "/v1/completions") -> socket.socket:
-    """A connection whose request has been sent and whose answer is not read."""
+def start(server: Server, *, stream: bool = False) -> socket.socket:
+    """A connection that has asked for an endless answer and does not read it."""
     address = urlsplit(server.url)
     client = socket.create_connection((address.hostname, address.port), timeout=60)
-    data = body.encode()
-    head = f"POST {path} HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    data = json.dumps({**ENDLESS, "stream": stream}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n"
     client.sendall(head.encode() + data)
     return client
 
@@ -124,15 +120,15 @@ def running(server: Server) -> int:
     return int(metric(server, "tokalign_running_requests"))
 
 
-ENDLESS = '{"prompt": "Wisła", "max_tokens": 1900, "logit_bias": {"2": -100, "4": -100}%s}'
+ENDLESS: dict[str, Any] = {"prompt": "Wisła", "max_tokens": 1900, **LOOP}
 """An answer that no stop id ends."""
 
 
-@pytest.mark.parametrize("stream", ["", ', "stream": true'])
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_client_that_leaves_ends_its_answer(server: Server, stream: str, others: int) -> None:
+def test_a_client_that_leaves_ends_its_answer(server: Server, stream: bool, others: int) -> None:
     gone = metric(server, "tokalign_disconnected_total")
-    clients = [start(server, ENDLESS % stream) for _ in range(1 + others)]
+    clients = [start(server, stream=stream) for _ in range(1 + others)]
     wait_for(lambda: running(server) == 1 + others)
     for client in clients:
         client.close()
@@ -142,7 +138,7 @@ def test_a_client_that_leaves_ends_its_answer(server: Server, stream: str, other
 
 
 def test_nobody_waits_for_the_end_of_a_long_answer(server: Server) -> None:
-    client = start(server, ENDLESS % "")
+    client = start(server)
     wait_for(lambda: running(server) == 1)
     assert complete(server, "W roku 1410", max_tokens=4).status == 200
     assert running(server) == 1
@@ -152,7 +148,7 @@ def test_nobody_waits_for_the_end_of_a_long_answer(server: Server) -> None:
 
 def test_an_answer_ends_at_its_time_limit() -> None:
     with serving(demo_settings(draft_model=None, answer_timeout=0.5)) as hasty:
-        reply = complete(hasty, "Wisła", max_tokens=1900, logit_bias={"2": -100, "4": -100})
+        reply = complete(hasty, **ENDLESS)
     assert reply.json["choices"][0]["finish_reason"] == "length"
     assert 0 < reply.json["usage"]["completion_tokens"] < 1900
 
@@ -162,9 +158,9 @@ def test_one_request_more_than_may_wait_is_refused() -> None:
         draft_model=None, decode_concurrency=1, prompt_concurrency=1, max_waiting=1
     )
     with serving(settings) as busy:
-        clients = [start(busy, ENDLESS % "")]
+        clients = [start(busy)]
         wait_for(lambda: running(busy) == 1)
-        clients.append(start(busy, ENDLESS % ""))
+        clients.append(start(busy))
         wait_for(lambda: metric(busy, "tokalign_queue_length") == 1)
         reply = complete(busy, "Wisła", max_tokens=1)
         assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
@@ -175,19 +171,27 @@ def test_one_request_more_than_may_wait_is_refused() -> None:
         assert complete(busy, "Wisła", max_tokens=1).status == 200
 
 
-@pytest.mark.parametrize("together", [1, 3])
-def test_a_failing_model_is_an_error_and_no_end(
-    alone: Server, monkeypatch: pytest.MonkeyPatch, together: int
+def break_device(
+    server: Server, monkeypatch: pytest.MonkeyPatch, is_broken: Callable[[], bool]
 ) -> None:
-    model = type(alone.scheduler.model_provider.model)
-    ready, call = Event(), model.__call__
+    """Have every pass of the target fail from some time on."""
+    model = type(server.scheduler.model_provider.decoder.target.model)
+    call = model.__call__
 
     def fail(*args: Any, **named: Any) -> Any:
-        if ready.is_set():
+        if is_broken():
             raise RuntimeError("the device is lost")
         return call(*args, **named)
 
     monkeypatch.setattr(model, "__call__", fail)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_failing_model_is_an_error_and_no_end(
+    alone: Server, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    ready = Event()
+    break_device(alone, monkeypatch, ready.is_set)
     with ThreadPoolExecutor(together) as pool:
         asked = [
             pool.submit(complete, alone, f"Wisła {i}", max_tokens=900) for i in range(together)
@@ -203,18 +207,20 @@ def test_a_failing_model_is_an_error_and_no_end(
     assert complete(alone, "Wisła", max_tokens=3).status == 200
 
 
+def test_a_failure_at_the_end_of_an_answer_ends_no_other(
+    alone: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Contexts, "keep", lambda *_: 1 // 0)
+    assert complete(alone, "Wisła", max_tokens=3).status == 500
+    monkeypatch.undo()
+    assert complete(alone, "Wisła", max_tokens=3).status == 200
+
+
 def test_a_failure_in_a_stream_is_its_last_event(
     alone: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = type(alone.scheduler.model_provider.model)
-    call, calls = model.__call__, iter(range(1000))
-
-    def fail(*args: Any, **named: Any) -> Any:
-        if next(calls) > 5:
-            raise RuntimeError("the device is lost")
-        return call(*args, **named)
-
-    monkeypatch.setattr(model, "__call__", fail)
+    calls = iter(range(1000))
+    break_device(alone, monkeypatch, lambda: next(calls) > 5)
     reply = complete(alone, "Wisła", max_tokens=900, stream=True)
     assert reply.status == 200
     assert "the device is lost" in reply.events[-1]["error"]["message"]

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from socket import gethostname
 from typing import Any
+from weakref import ref
 
 import pytest
 from places import DEMO
-from served import chat, complete, demo_settings, metric, request, serving
+from served import LOOP, chat, complete, demo_settings, request, serving
 
+from tokalign.api.assemble import load_decoder
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.options import DraftingOptions
+from tokalign.serve import Settings
+from tokalign.serve.admission import Refusal, require_allowed
 from tokalign.serve.decoding import decoder_of
 from tokalign.serve.server import Server
 
 PROMPT = "Wisła jest najdłuższą rzeką w Polsce i płynie"
-BODY = {"prompt": PROMPT, "max_tokens": 40, "logit_bias": {"2": -100, "4": -100}}
+BODY = {"prompt": PROMPT, "max_tokens": 40, **LOOP}
 PATH = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def open_server() -> Iterator[Server]:
-    with serving(demo_settings(draft_model=None)) as running:
-        yield running
 
 
 KEYS = ("klucz-a", "klucz-b", "klucz-c", "klucz-d", "klucz-ż")
@@ -56,7 +56,8 @@ def test_a_key_is_needed(locked: Server, path: str, headers: dict[str, str]) -> 
     assert reply.headers["WWW-Authenticate"] == "Bearer"
     own: dict[str, Any] = {"Authorization": "Bearer klucz-ż".encode()}
     assert request(locked, method, path, body, own).status == 200
-    assert request(locked, "GET", "/health").status == 200
+    for needs_none in ("/health", "/"):
+        assert request(locked, "GET", needs_none).status == 200
 
 
 @pytest.mark.parametrize("key", [b"Bearer klucz-\xc5\xbc", b"bearer  klucz-\xc5\xbc "])
@@ -85,14 +86,19 @@ def test_nothing_crosses_api_keys(locked: Server) -> None:
 
     text, _ = ask("klucz-a")
     again, usage_of_again = ask("klucz-a")
-    session = 'tokalign_proposed_tokens_total{source="session"}'
-    proposed = _labelled(locked, session)
+    proposed = proposed_from_answers(locked)
     assert proposed > 0
     other, usage_of_other = ask("klucz-b")
     assert text == again == other
     assert figures(usage_of_again)[0] > 5
     assert figures(usage_of_other)[0] == 0
-    assert _labelled(locked, session) == proposed
+    assert proposed_from_answers(locked) == proposed
+
+
+def proposed_from_answers(server: Server) -> float:
+    text = request(server, "GET", "/metrics", headers=bearer("klucz-a")).text
+    begin = 'tokalign_proposed_tokens_total{source="session"}'
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(begin))
 
 
 def test_what_the_target_found_likely_is_kept_for_its_api_key(
@@ -130,7 +136,7 @@ def test_what_is_remembered_serves_every_key_and_the_next_server(
     settings = demo_settings(api_keys=KEYS, draft_model=None, drafting=drafting)
     with serving(settings) as server:
         texts = [request(server, "POST", PATH, BODY, bearer(key)).text for key in KEYS[:2]]
-        assert len(server.scheduler._contexts._outputs) == 2
+        assert server.scheduler._contexts.outputs.cache_info().currsize == 2
     assert used[0] is used[1]
     remembered._open.clear()  # as in a new process
     with serving(settings) as server:
@@ -140,27 +146,22 @@ def test_what_is_remembered_serves_every_key_and_the_next_server(
     assert len({json.loads(text)["choices"][0]["text"] for text in texts}) == 1
 
 
-def test_without_keys_everybody_shares_one_store(open_server: Server) -> None:
+def test_without_keys_everybody_shares_one_store(alone: Server) -> None:
     cached = []
     for headers in ({}, bearer("jeden"), bearer("dwa")):
-        usage = request(open_server, "POST", PATH, BODY, headers).json["usage"]
+        usage = request(alone, "POST", PATH, BODY, headers).json["usage"]
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
     assert min(cached[1:]) > 5
-    assert len(open_server.scheduler._contexts._outputs) == 1
+    assert alone.scheduler._contexts.outputs.cache_info().currsize == 1
 
 
-def _labelled(server: Server, name: str) -> float:
-    lines = request(server, "GET", "/metrics", headers=bearer("klucz-a")).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-
-def test_pages_of_other_origins_may_not_ask(open_server: Server) -> None:
+def test_pages_of_other_origins_may_not_ask(alone: Server) -> None:
     for method, path, body in (
         ("POST", PATH, BODY),
         ("OPTIONS", PATH, None),
         ("GET", "/v1/models", None),
     ):
-        reply = request(open_server, method, path, body, {"Origin": "https://example.com"})
+        reply = request(alone, method, path, body, {"Origin": "https://example.com"})
         assert reply.status == 403
         assert "example.com" in reply.json["error"]["message"]
 
@@ -183,34 +184,70 @@ def test_an_allowed_origin_is_told_so(allowed: tuple[str, ...]) -> None:
         assert other.headers.get("Access-Control-Allow-Origin") == ("*" if "*" in allowed else None)
 
 
+OWN = f"{gethostname()}:8080"
+
+
 @pytest.mark.parametrize(
-    ("host", "status"),
+    ("host", "allowed"),
     [
-        ("localhost", 200),
-        ("localhost:8080", 200),
-        ("127.0.0.1:9", 200),
-        ("[::1]:8080", 200),
-        ("rebound.example.com", 403),
-        ("127.0.0.1.example.com:8080", 403),
+        ("localhost", True),
+        ("localhost:8080", True),
+        (OWN, True),
+        ("127.0.0.1:9", True),
+        ("[::1]:8080", True),
+        ("rebound.example.com", False),
+        ("127.0.0.1.example.com:8080", False),
     ],
 )
 def test_a_local_server_answers_to_local_names_only(
-    open_server: Server, host: str, status: int
+    alone: Server, host: str, allowed: bool
 ) -> None:
-    assert request(open_server, "GET", "/v1/models", headers={"Host": host}).status == status
+    assert alone.is_local
+    reply = request(alone, "GET", "/v1/models", headers={"Host": host})
+    assert reply.status == (200 if allowed else 403)
 
 
-def test_it_listens_on_loopback(open_server: Server) -> None:
-    assert open_server.server_address[0] == "127.0.0.1"
-    assert open_server.is_local
+@pytest.mark.parametrize(
+    ("origin", "host", "has_keys", "allowed"),
+    [
+        ("http://127.0.0.1:8080", "127.0.0.1:8080", False, True),
+        ("http://[::1]:8080", "[::1]:8080", False, True),
+        ("http://localhost:8080", "localhost:8080", False, True),
+        ("http://192.168.1.9:8080", "192.168.1.9:8080", False, True),
+        (f"http://{OWN}", OWN, False, True),
+        ("http://localhost:3000", "localhost:8080", False, False),
+        ("http://192.168.1.8:8080", "192.168.1.9:8080", True, False),
+        ("http://evil.example:8080", "evil.example:8080", False, False),  # DNS rebinding
+        ("https://chat.example", "chat.example", True, True),
+        ("null", "", True, False),
+        ("file://", "", True, False),
+        ("http://[", "[", True, False),
+    ],
+)
+def test_a_page_may_ask_the_server_it_came_from(
+    origin: str, host: str, has_keys: bool, allowed: bool
+) -> None:
+    headers = {"Origin": origin, "Host": host}
+    settings = Settings(api_keys=("key",) if has_keys else ())
+    with nullcontext() if allowed else pytest.raises(Refusal, match="--allowed-origins"):
+        require_allowed(headers, settings, is_local=False)
 
 
 @pytest.mark.slow
-def test_models_are_switched_only_if_that_was_allowed(open_server: Server) -> None:
+def test_models_are_switched_only_if_that_was_allowed(
+    alone: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = str(DEMO / "draft")
-    assert chat(open_server, "Wisła", model=other).status == 404
+    assert chat(alone, "Wisła", model=other).status == 404
     with serving(demo_settings(draft_model=None, allow_model_switching=True)) as server:
         own = complete(server, PROMPT)
+        before = ref(server.scheduler.model_provider.decoder.target.model)
+
+        def load(*given: Any, **named: Any) -> Decoder:
+            assert before() is None, "two models at a time would need the memory of both"
+            return load_decoder(*given, **named)
+
+        monkeypatch.setattr("tokalign.serve.models.load_decoder", load)
         switched = complete(server, PROMPT, model=other)
         assert switched.status == 200
         assert switched.json["choices"] != own.json["choices"]
@@ -222,9 +259,8 @@ def test_models_are_switched_only_if_that_was_allowed(open_server: Server) -> No
 
 
 def test_a_line_of_the_log_cannot_be_forged(
-    open_server: Server, caplog: pytest.LogCaptureFixture
+    alone: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        request(open_server, "GET", "/%0d%0aforged", headers={"X": "y"})
-        metric(open_server, "x")
+        request(alone, "GET", "/%0d%0aforged", headers={"X": "y"})
     assert all("\n" not in record.getMessage() for record in caplog.records)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
 import pytest
+import served
 from jsonschema import validate
 from places import DEMO
-from served import demo_settings, metric, serving
+from served import metric, text_of
 
 from tokalign.runtime.grammar import Grammar, constrain
 from tokalign.serve.admission import Refusal
@@ -51,18 +51,8 @@ TOOLS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving(demo_settings()) as running:
-        yield running
-
-
 def ask(server: Server, text: str = "Kto to?", **more: Any) -> Any:
-    from openai import OpenAI
-
-    client = OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
-    given = {"model": "default_model", "messages": [{"role": "user", "content": text}]}
-    return client.chat.completions.create(**{**given, "max_tokens": 80, **more})
+    return served.ask(server, text, **{"max_tokens": 80, **more})
 
 
 def said(server: Server, **more: Any) -> tuple[str, str]:
@@ -79,8 +69,7 @@ def test_a_schema_is_followed_with_and_without_drafts(
     validate(json.loads(text), PERSON)
     assert reason == "stop"
     assert said(server, extra_body={"num_draft_tokens": 0}, **given) == (text, reason)
-    chunks = list(ask(server, stream=True, **given))
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text
+    assert text_of(list(ask(server, stream=True, **given))) == text
     assert said(server, max_tokens=3, **given)[1] == "length"
 
 
@@ -102,13 +91,6 @@ def test_grammars_as_vllm_and_llama_cpp_take_them(
     text, reason = said(server, temperature=1.0, seed=1, extra_body={field: value})
     assert re.fullmatch(pattern, text), text
     assert reason == "stop"
-
-
-def test_two_grammars_are_one_too_many(server: Server) -> None:
-    import openai
-
-    with pytest.raises(openai.BadRequestError, match="exclude each other"):
-        ask(server, response_format=BY_SCHEMA, extra_body={"guided_regex": "a"})
 
 
 def test_answers_that_come_together_are_those_that_come_alone(server: Server) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +31,14 @@ class Ended(NamedTuple):
         return json.loads(self.out)
 
     def is_refused(self, code: int, *words: str) -> str:
-        """The last line of stderr, which says why it ended with this code, in these words."""
+        """The last line of stderr, which alone says why it ended with this code, in these words."""
         assert self.code == code, self.err
         assert "Traceback" not in self.err
-        last = self.err.splitlines()[-1]
-        assert last.startswith("tokalign: "), last
-        assert [word for word in words if word not in last] == [], last
-        return last
+        assert "Exception ignored" not in self.err
+        said = [line for line in self.err.splitlines() if line.startswith("tokalign: ")]
+        assert said == self.err.splitlines()[-1:]
+        assert [word for word in words if word not in said[0]] == [], said
+        return said[0]
 
 
 def run(*words: object, typed: str | None = None) -> Ended:
@@ -45,6 +48,20 @@ def run(*words: object, typed: str | None = None) -> Ended:
         with pytest.raises(SystemExit) as ended:
             main()
         return Ended(int(ended.value.code or 0), out.getvalue().decode(), err.getvalue().decode())
+
+
+def start(*words: object, code: str = "", **how: Any) -> subprocess.Popen[Any]:
+    """`tokalign` with these words, in a process of its own that Ctrl-C interrupts.
+
+    A test run in the background of a shell ignores that signal, and its children would too.
+    code: a program to run in its place. how: as of `Popen`.
+    """
+    program = ["-c", code] if code else ["-m", "tokalign"]
+    return subprocess.Popen(
+        [sys.executable, *program, *map(str, words)],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **how,
+    )
 
 
 DECODE = "--target TARGET --draft DRAFT --ignore-chat-template"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from small_tokenizers import write_tokenizer
 
+from tokalign.build.counting import token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -30,6 +33,16 @@ def write_files(folder: Path, files: Mapping[str, Sequence[str]]) -> list[Path]:
     for name, lines in files.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return [folder / name for name in files]
+
+
+@contextmanager
+def cut_into(shard_characters: int, at_once: int, most_runs: int) -> Iterator[None]:
+    """Cut the work of a count into small parts."""
+    sizes = {"_SHARD": shard_characters, "_AT_ONCE": at_once, "_MOST_RUNS": most_runs}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in sizes.items():
+            patch.setattr(token_ngrams, name, size)
+        yield
 
 
 def count_plainly(

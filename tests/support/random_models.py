@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -64,11 +64,20 @@ def _random(weight: mx.array) -> mx.array:
     return mx.random.normal(weight.shape) * 1.5 / weight.shape[-1] ** 0.5
 
 
-def write_model(folder: Path, *, vocabulary_size: int, seed: int = 0) -> Path:
-    """A model folder as mlx-lm loads it, with a tokenizer of its own; returns the folder."""
+def write_model(
+    folder: Path,
+    *,
+    vocabulary_size: int,
+    seed: int = 0,
+    make: Callable[[int, int], Any] = lambda size, seed: random_model(seed, vocabulary=size),
+) -> Path:
+    """A model folder as mlx-lm loads it, with a tokenizer of its own; returns the folder.
+
+    make: a model with so many ids, for a seed.
+    """
     write_tokenizer(folder, vocabulary_size=vocabulary_size)
     size = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
-    model = random_model(seed, vocabulary=size)
+    model = make(size, seed)
     model.save_weights(str(folder / "model.safetensors"))
     config = {k: v for k, v in vars(model.args).items() if v is not None}
     (folder / "config.json").write_text(json.dumps(config))

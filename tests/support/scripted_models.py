@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import log
 
 from tokalign.runtime.draft.neural import ModelDrafter
@@ -26,7 +27,8 @@ class ScriptedModel(ModelDrafter):
         self.passes += steps
         tree = self._found(context, steps)
         if not tree.probabilities:
-            tree = tree.with_probabilities(self._acceptance.probabilities(len(tree)))
+            likely = self._acceptance.probabilities(len(tree))
+            tree = replace(tree, probabilities=tuple(likely))
         return Translated(tree)
 
 

@@ -1,9 +1,13 @@
-"""Servers on a free port, and requests to them as bytes."""
+"""Servers on a free port, and requests to them: as bytes, and through OpenAI's client."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -13,6 +17,7 @@ from urllib.parse import urlsplit
 
 import mlx.core as mx
 from places import DEMO
+from processes import wait_for
 
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -21,6 +26,8 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
+from tokalign.serve.body import arguments, check
+from tokalign.serve.job import Asked
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -31,6 +38,24 @@ TOOLS_TEMPLATE = (
     "{{ tools | tojson }}{{ '<|im_end|>\\n' }}{% endif %}"
 )
 """What makes mlx-lm take a template for one whose tool calls are JSON."""
+
+WEATHER: dict[str, Any] = {
+    "name": "pogoda",
+    "description": "Pogoda w mieście.",
+    "parameters": {
+        "type": "object",
+        "properties": {"miasto": {"type": "string", "maxLength": 9}},
+        "additionalProperties": False,
+    },
+}
+"""A tool, and how the echo model is made to call it: by a user who dictates the call."""
+CALL = '<tool_call>{"name": "pogoda", "arguments": {"miasto": "Łódź"}}</tool_call>'
+
+KEY = "any"
+"""The API key of the clients."""
+
+LOOP = {"logit_bias": {"2": -100, "4": -100}}
+"""Options with which no stop id ends an answer of the demo target."""
 
 
 class Reply(NamedTuple):
@@ -65,14 +90,52 @@ def demo_settings(**more: Any) -> Settings:
     return Settings(**(given | more))
 
 
+def asked_for(**more: Any) -> Asked:
+    """A request as the handler makes it of a body that says nothing."""
+    fields = {"request_type": "text", "prompt": "", "messages": [], "tools": None}
+    fields |= arguments(check({"prompt": ""}, chat=False), Settings())
+    return Asked(**{**fields, "role_mapping": None, **more})
+
+
 @contextmanager
 def serving(settings: Settings) -> Iterator[Server]:
     with Server(settings, port=0) as server:
         yield server
 
 
+class At(NamedTuple):
+    """A server of which no more is known than where it listens."""
+
+    url: str
+
+
+@contextmanager
+def mlx_lms_server(*options: str, before: str = "") -> Iterator[At]:
+    """A real `mlx_lm.server` in a process. before: what that runs first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = f"{before}\nfrom mlx_lm.server import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--port", str(port), "--log-level", "ERROR", *options],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+
+    def answers() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_for(lambda: answers() or process.poll() is not None)
+        assert process.poll() is None
+        yield At(f"http://127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait()
+
+
 def request(
-    server: Server,
+    server: Server | At,
     method: str,
     path: str,
     body: Any = None,
@@ -96,8 +159,25 @@ def chat(server: Server, text: str, **more: Any) -> Reply:
     return request(server, "POST", "/v1/chat/completions", body)
 
 
-def complete(server: Server, prompt: str, **more: Any) -> Reply:
+def complete(server: Server | At, prompt: str, **more: Any) -> Reply:
     return request(server, "POST", "/v1/completions", {"prompt": prompt, "max_tokens": 24, **more})
+
+
+def openai(server: Server) -> Any:
+    from openai import OpenAI
+
+    return OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
+
+
+def ask(server: Server, text: str = "Opisz krótko Wisłę.", **more: Any) -> Any:
+    """A chat of one message through OpenAI's client."""
+    given = {"model": "default_model", "messages": [{"role": "user", "content": text}]}
+    return openai(server).chat.completions.create(**{**given, "max_tokens": 24, **more})
+
+
+def text_of(chunks: list[Any]) -> str:
+    """The text of a chat that was streamed."""
+    return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
 
 
 def content(reply: Reply) -> str:

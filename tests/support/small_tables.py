@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,16 @@ def write_dictionary(
 
 
 def table_of(
-    entries: Mapping[Any, tuple[Any, float]], vocabulary_size: int, p_min: float = 0.01
+    entries: Mapping[Any, tuple[Any, float]],
+    vocabulary_size: int,
+    p_min: float = 0.01,
+    *,
+    others: Mapping[Any, Sequence[int]] = MappingProxyType({}),
 ) -> BackoffTable:
     """A table in which each context is followed by these ids, each of them so probably.
 
     Ends of contexts are stored too, as they are in every table; what follows them alone has the
-    probability 0 unless they are entries.
+    probability 0 unless they are entries. others: the alternatives of a context.
     """
     answers: dict[tuple[int, ...], tuple[int, float]] = {}
     for context, (ids, probability) in entries.items():
@@ -63,17 +68,25 @@ def table_of(
     for length in range(1, max(map(len, answers), default=0) + 1):
         ngrams = sorted(part for part in parts if len(part) == length)
         orders.append(TokenNgrams(np.array(ngrams, dtype=np.uint32), np.ones(len(ngrams))))
-        keys = [key for key in ngrams if key in answers]
-        found = [answers[key] for key in keys]
-        stored.append(
-            Entries(
-                length=length,
-                nodes=np.array([ngrams.index(key) for key in keys], dtype=np.int64),
-                ids=np.array([token for token, _ in found], dtype=np.uint32),
-                probabilities=np.array([p for _, p in found], dtype=np.float32),
+        found = {i: answers[key] for i, key in enumerate(ngrams) if key in answers}
+        stored.append(_entries(length, 0, found))
+        for rank in (1, 2):
+            known = {i: others.get(ngrams[i], ())[rank - 1 : rank] for i in found}
+            stored.append(
+                _entries(length, rank, {i: (ids[0], 0.1 / rank) for i, ids in known.items() if ids})
             )
-        )
     return pack(grow_tree(orders), stored, vocabulary_size=vocabulary_size, p_min=p_min)
+
+
+def _entries(length: int, rank: int, answers: Mapping[int, tuple[int, float]]) -> Entries:
+    ids, probabilities = zip(*answers.values(), strict=True) if answers else ((), ())
+    return Entries(
+        length=length,
+        rank=rank,
+        nodes=np.array(list(answers), dtype=np.int64),
+        ids=np.array(ids, dtype=np.uint32),
+        probabilities=np.array(probabilities, dtype=np.float32),
+    )
 
 
 def dictionary_bundle(
@@ -85,6 +98,13 @@ def dictionary_bundle(
 ) -> Bundle:
     """The table of these entries (`table_of`) as a bundle."""
     table = table_of(entries, vocabulary_size, p_min)
+    return bundle_of_table(table, vocabulary_size, fingerprint, language)
+
+
+def bundle_of_table(
+    table: BackoffTable, vocabulary_size: int, fingerprint: str, language: str | None = None
+) -> Bundle:
+    """A table as a bundle."""
     return Bundle(
         kind="dictionary",
         fingerprints={"target": fingerprint},

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tables import counted, table_of
+from small_tables import bundle_of_table, counted, table_of
 
-from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import Entries, number_predictions, pack
-from tokalign.build.dictionary.ngram_tree import Level, grow_tree
+from tokalign.build.dictionary.backoff import number_predictions
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import Dictionaries
 
 IDS = st.sampled_from([0, 1, 2, 255, 256, 65_535])
@@ -38,59 +35,11 @@ def closed_tables(draw: st.DrawFn) -> Stored:
     return {end: draw(levels) for end in ends}
 
 
-def tree_of(contexts: list[tuple[int, ...]], width: int = 2) -> list[Level]:
-    """The contexts, and their prefixes, as n-grams."""
-    every = {c[i:j] for c in contexts for i in range(len(c)) for j in range(i + 1, len(c) + 1)}
-    orders = []
-    for n in range(1, 9):
-        rows = sorted(c for c in every if len(c) == n)
-        ids = np.array(rows, dtype=f"u{width}").reshape(len(rows), n)
-        orders.append(TokenNgrams(ids, np.ones(len(rows))))
-    return grow_tree(orders)
-
-
 def packed(
-    stored: Stored,
-    vocabulary_size: int = VOCABULARY,
-    others: Ranked = MappingProxyType({}),
+    stored: Stored, vocabulary_size: int = VOCABULARY, others: Ranked = MappingProxyType({})
 ) -> BackoffTable:
-    levels = tree_of(list(stored), 2 if vocabulary_size <= 1 << 16 else 4)
-    entries = []
-    for order, level in enumerate(levels, start=1):
-        rows = all_rows(levels, order)
-        nodes = [i for i in range(len(level)) if rows[i] in stored]
-        answers = [stored[rows[i]] for i in nodes]
-        entries.append(
-            Entries(
-                length=order,
-                nodes=np.array(nodes, dtype=np.int64),
-                ids=np.array([token for token, _ in answers], dtype=np.int64),
-                probabilities=np.array([p for _, p in answers], dtype=np.float32),
-            )
-        )
-        for rank in (1, 2):
-            known = {i: others[rows[i]] for i in nodes if len(others.get(rows[i], ())) >= rank}
-            entries.append(
-                Entries(
-                    length=order,
-                    rank=rank,
-                    nodes=np.array(list(known), dtype=np.int64),
-                    ids=np.array([ids[rank - 1] for ids in known.values()], dtype=np.int64),
-                    probabilities=np.full(len(known), 0.1 / rank, dtype=np.float32),
-                )
-            )
-    return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=0.1)
-
-
-def all_rows(levels: list[Level], order: int) -> list[tuple[int, ...]]:
-    """The n-grams of one order, spelled out."""
-    if not order:
-        return [()]
-    level, shorter = levels[order - 1], all_rows(levels, order - 1)
-    return [
-        (*shorter[prefix], last)
-        for prefix, last in zip(level.prefix.tolist(), level.last.tolist(), strict=True)
-    ]
+    entries = {context: ((token,), likely) for context, (token, likely) in stored.items()}
+    return table_of(entries, vocabulary_size, 0.1, others=others)
 
 
 def longest_in(stored: Stored, suffix: tuple[int, ...]) -> tuple[int, float] | None:
@@ -235,23 +184,9 @@ def test_answers_of_shorter_contexts_come_last() -> None:
 def test_equal_entries_give_equal_bytes_and_sections_hold_the_table(stored: Stored) -> None:
     table = packed(stored)
     assert packed(dict(reversed(stored.items()))).to_sections() == table.to_sections()
-    again = BackoffTable.from_bundle(bundle_of(table), MANY)
+    again = BackoffTable.from_bundle(bundle_of_table(table, VOCABULARY, "ab" * 32), VOCABULARY)
     assert again.to_sections() == table.to_sections()
     assert (len(again), again.parameters) == (len(table), table.parameters)
-
-
-MANY = 1 << 16
-"""A vocabulary that holds every id of these tests."""
-
-
-def bundle_of(table: BackoffTable) -> Bundle:
-    return Bundle(
-        kind="dictionary",
-        fingerprints={"target": "ab" * 32},
-        parameters={"kind": "backoff", "vocabulary_size": MANY, **table.parameters.to_header()},
-        statistics={"entries": len(table)},
-        sections=table.to_sections(),
-    )
 
 
 def test_an_empty_table_knows_nothing() -> None:

@@ -59,22 +59,11 @@ def sources_of(**given: Any) -> dict[str, int]:
     return {name: one.follow([1], 1).ids[0] for name, one in table.by_source.items()}  # type: ignore[list-item]
 
 
-def test_without_a_dictionary_there_is_none(folders: Folders) -> None:
-    assert answer_of() is None
-
-
 def test_the_first_folder_wins_within_a_language(folders: Folders) -> None:
     for number, folder in reversed(list(enumerate(folders))):
         write_dictionary(folder / "any" / "pl.dictionary.tok", "pl", answer=number)
         assert answer_of(model_folder=folders.model_folder) == number
         assert answer_of(model_folder=folders.model_folder, languages=["pl"]) == number
-
-
-def test_the_only_language_is_used_and_said(folders: Folders) -> None:
-    path = write_dictionary(folders.user / "uk.dictionary.tok", "uk")
-    notes: list[str] = []
-    assert answer_of(note=notes.append) == 3
-    assert notes == [f"dictionary -> {path}"]
 
 
 def test_of_several_languages_each_is_a_source_and_a_note_says_so(folders: Folders) -> None:
@@ -94,7 +83,7 @@ def test_of_several_languages_each_is_a_source_and_a_note_says_so(folders: Folde
 
 
 def test_a_dictionary_of_a_domain_does_not_hide_the_general_one(folders: Folders) -> None:
-    """Of one language there may be several; only files of the same name stand for each other."""
+    """A language may have several; only files of the same name stand for each other."""
     write_dictionary(folders.named / "pulled" / "a--b" / "law.dictionary.tok", "pl", answer=1)
     write_dictionary(folders.user / "x" / "law.dictionary.tok", "pl", answer=2)
     write_dictionary(folders.user / "x" / "pl.dictionary.tok", "pl", answer=4)

@@ -18,8 +18,14 @@ from tokalign.runtime.rounds import Context
 from tokalign.storage import TABLES, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import read_bundle
-from tokalign.vllm import LONGEST_MATCH, P_MIN, BatchDrafter, BatchFit
-from tokalign.vllm.batch_lookup import NO_ID, BatchLookup
+from tokalign.vllm.batch_drafter import (
+    LONGEST_MATCH,
+    NO_ID,
+    P_MIN,
+    BatchDrafter,
+    BatchFit,
+    BatchLookup,
+)
 
 BATCH = make_batch(60)
 
@@ -178,14 +184,12 @@ def endings_of(texts: list[list[int]], width: int = 9) -> NDArray[np.int64]:
 
 
 def assert_alike(table: BackoffTable, texts: list[Any]) -> None:
-    found = BatchLookup(table).predict(endings_of(texts))
-    for number, text in enumerate(texts):
+    for text, *found in zip(texts, *BatchLookup(table).predict(endings_of(texts)), strict=True):
         one = table.predict(text)
-        assert found.lengths[number] == table.match_length(text)
         if one is None:
-            assert found.ids[number] == NO_ID
+            assert found[0] == NO_ID
         else:
-            assert (found.ids[number], found.probabilities[number]) == one
+            assert tuple(found) == one
 
 
 def test_every_prefix_of_a_corpus_is_looked_up_alike() -> None:

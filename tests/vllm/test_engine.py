@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 from places import DEMO, ROOT
 
-from tokalign.vllm import DictionaryProposer
-
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
@@ -54,25 +52,6 @@ def dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = ["build", "--target", DEMO / "target", "--dictionary-only", "--output", folder]
     subprocess.run([sys.executable, "-m", "tokalign", *map(str, build)], cwd=ROOT, check=True)
     return folder / "target" / "pl.dictionary.tok"
-
-
-def test_vllm_accepts_the_configuration_and_loads_the_class(dictionary: Path) -> None:
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.spec_decode.custom_class_proposer import create_custom_proposer
-
-    arguments = EngineArgs(
-        model=str(DEMO / "target"),
-        dtype="float32",
-        max_model_len=256,
-        speculative_config={
-            "method": "custom_class",
-            "model": "tokalign.vllm.DictionaryProposer",
-            "num_speculative_tokens": 6,
-        },
-        additional_config={"tokalign": {"dictionary": str(dictionary)}},
-    )
-    proposer = create_custom_proposer(arguments.create_engine_config())
-    assert isinstance(proposer, DictionaryProposer)
 
 
 def test_drafts_are_accepted_and_change_nothing(dictionary: Path) -> None:

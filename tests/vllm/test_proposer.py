@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from batches import Batch, make_batch, two_tables
 from places import DEMO
+from small_tables import bundle_of_table
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import write_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -40,19 +41,7 @@ def config(options: Any = None, *, vocabulary: int = 4000, longest: int = LONGES
 def dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tables") / "pl.dictionary.tok"
     table = two_tables()["dictionary:a"]
-    bundle = Bundle(
-        kind="dictionary",
-        fingerprints={"target": TARGET.fingerprint},
-        parameters={
-            "kind": "backoff",
-            "language": "pl",
-            "vocabulary_size": len(TARGET.vocabulary),
-            **table.parameters.to_header(),
-        },
-        statistics={"entries": len(table)},
-        sections=table.to_sections(),
-    )
-    write_bundle(path, bundle)
+    write_bundle(path, bundle_of_table(table, len(TARGET.vocabulary), TARGET.fingerprint, "pl"))
     return path
 
 

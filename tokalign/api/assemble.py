@@ -102,14 +102,13 @@ def load_decoder(
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
     before_costs: BeforeCosts = lambda _target, _drafts: None,
+    background: bool = False,
     note: Note = no_note,
 ) -> Decoder:
     """Load the models that two names stand for and assemble a decoder from them.
 
-    A draft model that the method does not use is not loaded. dtype, trust_remote_code: as in
-    `load_models`. adapter: laid over the target.
-    before_costs: as in `assemble`.
-    Raises: as `load_models` and `assemble`.
+    A draft model that the method does not use is not loaded. dtype, adapter, trust_remote_code: as
+    in `load_models`. The rest is as in `assemble`. Raises: as both.
     """
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
@@ -127,6 +126,7 @@ def load_decoder(
         sampler=sampler,
         cache=cache,
         before_costs=before_costs,
+        background=background,
         note=note,
     )
 
@@ -243,9 +243,10 @@ def _what_caches_allow(
     options: DraftingOptions,
     note: Note,
 ) -> tuple[DraftingOptions, LanguageModel[DraftId] | None]:
-    """What is left of method auto with models whose caches cannot be rewound; `note` is told.
+    """The options and the draft model, without what needs a cache that cannot be rewound.
 
-    A method that was asked for by its name is left as it is: opening the session is the error then.
+    Only method auto leaves something out, and `note` is told. Any other method is left as it is:
+    opening the session is the error then.
     """
     from tokalign.runtime.mlx.cache import kinds_without_rewinding
 

@@ -60,7 +60,7 @@ class Call:
         stream: Any,
         ends_with_context: bool = False,
         store: OutputStore | None = None,
-        note: Note,
+        note: Note = no_note,
     ) -> None:
         self._decoder, self._prompt_cache, self._stream = decoder, prompt_cache, stream
         self._store = store
@@ -159,12 +159,9 @@ class Call:
         rest = prompt_cache[len(self._target.layers) :]
         draft = self._decoder.draft
         if self._draft is not None and draft is not None:
-            known = self._draft.held
-            translation, specials = (
-                self._decoder.drafting.translation,
-                draft.tokenizer.spec.specials,
-            )
-            if translation == "none" and not specials:  # ids are shared; mlx-lm trims both alike
+            known, translation = self._draft.held, self._decoder.drafting.translation
+            if translation == "none" and not draft.tokenizer.spec.specials:
+                # Ids are shared, and mlx-lm trims both caches alike.
                 known = [DraftId(i) for i in ids if i < vocabulary_size(draft.model)]
             self._draft.settle(known)
             rest = self._draft.layers
@@ -235,7 +232,6 @@ def speculative_generate_step(
         prompt_cache,
         max_tokens=max_tokens,
         stream=stream,
-        note=no_note,
     )
     with closing(call.pieces(keeps_last=False)) as pieces:
         for piece in pieces:

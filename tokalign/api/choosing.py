@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tokalign.runtime.drafting import Drafting, no_alignment
+from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.options import (
     AUTO,
     DraftingOptions,
@@ -85,28 +85,28 @@ def choose_drafting(
         dictionary=dictionary is not None or grows,
         drafter=with_drafter,
     )
-    translation, alignment = "none", no_alignment
-    if draft is not None:
-        translation = choose_translation(options.translation, target, draft)
-        alignment = pair_tables(
-            target, draft, file=options.alignment, model_folder=model_folder, note=note
-        )
     drafting = Drafting.of(
         options,
         method=method,
-        translation=translation,
+        translation="none",
         dictionary=dictionary,
         packs=packs if grows else None,
-        alignment=alignment,
     )
+    if draft is not None:
+        drafting = replace(
+            drafting,
+            translation=choose_translation(options.translation, target, draft),
+            alignment=pair_tables(
+                target, draft, file=options.alignment, model_folder=model_folder, note=note
+            ),
+        )
     if drafting.uses_logits:
         rows = open_logit_rows(
             target, languages=options.languages, model_folder=model_folder, note=note
         )
         drafting = replace(drafting, known_rows=rows)
     if options.method == AUTO:
-        explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
-        note(explained)
+        note(_explanation(drafting, with_model=draft is not None, with_drafter=with_drafter))
     return drafting
 
 
@@ -135,12 +135,8 @@ def pair_tables(
                 _computed[pair] = align(*vocabularies)
             return _computed[pair]
 
-    def opened() -> Alignment:
-        return open_alignment(
-            target, draft, otherwise=computed, file=file, model_folder=model_folder, note=note
-        )
-
-    return cache(opened)
+    how: dict[str, Any] = {"file": file, "model_folder": model_folder, "note": note}
+    return cache(partial(open_alignment, target, draft, otherwise=computed, **how))
 
 
 _MOST_COMPUTED = 8

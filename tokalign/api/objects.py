@@ -75,20 +75,12 @@ def language_model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageMo
     name: of the argument that is the tokenizer. Raises: as `as_tokenizer`.
     """
     ours, folder = as_tokenizer(tokenizer, name), folder_of(tokenizer)
-    ends = _end_ids(tokenizer)
-    if ends is None:
-        ends = stop_ids(ours, {} if folder is None else read_config(folder))
-    return LanguageModel(model=model, tokenizer=ours, folder=folder, stop_ids=ends)
-
-
-def _end_ids(tokenizer: AnyTokenizer) -> frozenset[int] | None:
-    """The ids at which mlx-lm ends an output: all of its own tokenizer's, the one of transformers'.
-
-    None for what is neither.
-    """
+    ends = getattr(tokenizer, "eos_token_ids", None)
     if _is_transformers(tokenizer):
-        return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
-    return frozenset(tokenizer.eos_token_ids) if hasattr(tokenizer, "eos_token_ids") else None
+        ends = {tokenizer.eos_token_id} - {None}
+    elif ends is None:
+        ends = stop_ids(ours, {} if folder is None else read_config(folder))
+    return LanguageModel(model=model, tokenizer=ours, folder=folder, stop_ids=frozenset(ends))
 
 
 def detokenizer_of(tokenizer: AnyTokenizer) -> Any:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace, sole_process
+from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace
 from tokalign.build.counting.token_ngrams import (
     Counting,
     Encodes,
@@ -30,30 +29,29 @@ from tokalign.build.counting.token_ngrams import (
     make_encoder,
     merge,
 )
-from tokalign.build.counting.word_encoder import MAX_WORDS
-from tokalign.build.counting.word_list import WordList
+from tokalign.build.counting.word_encoder import MAX_WORDS, WordList
 from tokalign.build.counting.workers import peak_memory, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
-from tokalign.build.pack import RARE_ORDERS, pack_bundle
+from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
 from tokalign.build.text_files import FileStamp
 from tokalign.errors import CorpusError, OutputError, UsageError
-from tokalign.storage import write_file
-from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.storage import locked, write_file
 from tokalign.tables.header import MOST_HEADER_BYTES
-from tokalign.tables.pack import MAX_NGRAMS, MAX_ORDER
 
 StepName = Literal["encode", "table"]
-STEPS: tuple[StepName, ...] = ("encode", "table")
 
 _JOB, _REPORT, _LOGS = "job.json", "table.json", "logs"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
+_TAKEN = "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictionaryJob:
     """A back-off dictionary to be counted in shares. It can be pickled.
 
+    folder: where the tasks find each other's files; all machines have to see it.
     path: of the table file. shares: how many tasks encode; the table does not depend on it.
     jobs: how many processes count for the table, on the machine that makes it.
     max_words: how many words a task remembers, see `WordEncoder`.
@@ -61,16 +59,12 @@ class DictionaryJob:
 
     counting: Counting
     options: BackoffOptions
+    folder: Path
     language: str
     path: Path
     shares: int
     jobs: int
     max_words: int
-
-    @property
-    def folder(self) -> Path:
-        """Where the tasks find each other's files. All machines have to see it."""
-        return self.counting.folder
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -83,10 +77,9 @@ class DictionaryJob:
             "tasks": self.shares,
         }
 
-    def tasks(self) -> Iterator[tuple[StepName, Task, int]]:
+    def tasks(self) -> list[tuple[StepName, Task, int]]:
         """Each step with what datatrove calls for each of its tasks, and how many tasks it has."""
-        for name in STEPS:
-            yield name, Task(self, name), 1 if name == "table" else self.shares
+        return [("encode", Task(self, "encode"), self.shares), ("table", Task(self, "table"), 1)]
 
     def logs(self, step: StepName) -> str:
         """datatrove's `logging_dir` of a step: its completion marks, logs and statistics."""
@@ -111,27 +104,22 @@ def plan_dictionary(
     """Describe a dictionary, or a pack, to be counted in shares, and take its folder for it.
 
     target: a tokenizer; for a pack, the words of the corpus.
-
-    options.workspace: the folder, which all machines have to see; it may hold a job that was
-        killed, which then goes on. Its memory is not used here.
-    path: of the table file. shares, jobs, max_words: see `DictionaryJob`.
+    options.workspace: the folder; it may hold a job that was killed, which then goes on. Its memory
+        is not used here.
+    path, shares, jobs, max_words: see `DictionaryJob`.
     Raises: UsageError if the folder holds another job or other files, or cannot be written to;
         CorpusError for more files than a table's header can name.
     """
     corpus.require_room(MOST_HEADER_BYTES)
     folder = options.workspace or path.with_suffix(".counting")
-    what: dict[str, Any] = {"max_order": MAX_CONTEXT + 1}
-    if isinstance(target, WordList):
-        what = {"max_order": MAX_ORDER, "rare_orders": RARE_ORDERS, "max_ngrams": MAX_NGRAMS}
     job = DictionaryJob(
-        counting=Counting(
-            corpus=corpus,
-            tokenizer=target,
-            folder=folder.absolute(),
-            min_count=options.min_count,
-            **what,
+        counting=(
+            counting_words(target, corpus, options.min_count)
+            if isinstance(target, WordList)
+            else Counting(corpus, target, min_count=options.min_count)
         ),
         options=options,
+        folder=folder.absolute(),
         language=language,
         path=path.absolute(),
         shares=shares,
@@ -173,7 +161,8 @@ class Task:
 
         Raises: UsageError while another process does this share; what the step raises.
         """
-        with sole_process(self.job.folder, f"{self.step}-{rank:05d}"):
+        folder, name = self.job.folder, f"{self.step}-{rank:05d}"
+        with locked(folder / f"{name}.lock", f"doing {name} in {folder}", _TAKEN):
             if self.step == "encode":
                 _encode(self.job, rank, world_size)
             else:
@@ -214,17 +203,18 @@ def _make_table(job: DictionaryJob) -> None:
     runs = [job.folder / name for record in records for name in record["runs"]]
     counting.corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
     with workers(job.jobs, object) as apply:
-        counted = count(counting, runs, apply, lambda _: None)
+        counted = count(counting, runs, job.folder, apply, lambda _: None)
+    levels = grow_tree(counted)
     target, corpus, options = counting.tokenizer, counting.corpus, job.options
     if isinstance(target, WordList):
-        bundle = pack_bundle(target, corpus, counted, options, language=job.language)
+        bundle = pack_bundle(target, corpus.stamp, levels, options, language=job.language)
     else:
-        bundle = backoff_bundle(target, corpus, counted, options, language=job.language)
+        bundle = backoff_bundle(target, corpus.stamp, levels, options, language=job.language)
     written = write_table(job.path, bundle)
     report = {
         "table": asdict(written),
-        "text_bytes": counting.corpus.text_bytes,
-        "lines_skipped": counting.corpus.skipped,
+        "text_bytes": corpus.text_bytes,
+        "lines_skipped": corpus.skipped,
         "peak_memory": max(record["peak_memory"] for record in records),
     }
     write_file(job.folder / _REPORT, json.dumps(report, default=str))
@@ -273,9 +263,7 @@ def run_job(
         ) from error
     started = time.monotonic()
     previous: Any = None
-    for step, task, of in job.tasks():
-        if step == "table" and first > 0:
-            break
+    for step, task, of in job.tasks()[: 1 if first else None]:
         previous = LocalPipelineExecutor(
             pipeline=[task],
             tasks=of,
@@ -286,20 +274,13 @@ def run_job(
             local_rank_offset=first,
         )
         previous.run()
-    seconds = time.monotonic() - started
-    if first > 0:
-        return BuildReport(
-            tables=(), text_bytes=0, lines_skipped=0, seconds=seconds, peak_memory=peak_memory()
-        )
-    report = json.loads((job.folder / _REPORT).read_text("utf-8"))
-    for name in ("path", "previous"):
-        path = report["table"][name]
-        report["table"][name] = path and Path(path)
-    shutil.rmtree(job.folder, ignore_errors=True)
-    return BuildReport(
-        tables=(WrittenTable(**report["table"]),),
-        text_bytes=report["text_bytes"],
-        lines_skipped=report["lines_skipped"],
-        seconds=seconds,
-        peak_memory=report["peak_memory"] * processes,
-    )
+    found: dict[str, Any] = {"text_bytes": 0, "lines_skipped": 0, "peak_memory": peak_memory()}
+    tables: tuple[WrittenTable, ...] = ()
+    if first == 0:
+        found = json.loads((job.folder / _REPORT).read_text("utf-8"))
+        table = found.pop("table")
+        paths = {name: table[name] and Path(table[name]) for name in ("path", "previous")}
+        tables = (WrittenTable(**table | paths),)
+        found["peak_memory"] *= processes
+        shutil.rmtree(job.folder, ignore_errors=True)
+    return BuildReport(tables=tables, seconds=time.monotonic() - started, **found)

@@ -1,10 +1,10 @@
 """From a pack to the dictionary of a tokenizer, without a corpus.
 
 Each word of the pack is encoded once. Word n-grams then stand for the text that they were counted
-in: a position of that text is a word, and the longest n-gram of the pack that begins there. Of an
-n-gram, as many positions are left as its longer ones do not take, and each gives the windows of
-tokens that begin in its first word. These windows go where those of a corpus go, so n-grams of
-tokens are counted, smoothed and chosen as in any dictionary (`counting/`, `dictionary/`).
+in: a position of that text is a word, and the longest n-gram of the pack that begins there. An
+n-gram has the positions that no longer one takes, and each gives the windows of tokens that begin
+in its first word. These windows go where those of a corpus go, so n-grams of tokens are counted,
+smoothed and chosen as in any dictionary (`counting/`, `dictionary/`).
 
 Example: of 5 times " w Polsce", the pack knows 3 as " w Polsce", and of 2 only " w". For Bielik,
 the windows of the first three begin with `▁w ▁Pol sce`; those of the other two end after `▁w`.
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,10 +26,10 @@ from tokalign.build.counting.token_ngrams import WEIGHT_UNIT, Counting, count
 from tokalign.build.counting.windows import IdArray, IdSpace, TokenNgrams, merge_windows
 from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
+from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tables.pack import COUNTS, Pack
-from tokalign.tables.packed_numbers import Numbers
+from tokalign.tables.pack import COUNTS, Numbers, Pack
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -44,18 +43,6 @@ _USUAL = BackoffOptions()
 _ORDER = MAX_CONTEXT + 1
 _AT_ONCE = 1 << 14  # characters; the library takes 200 bytes for each
 _SHARD = 100_000  # word n-grams whose windows are sorted together
-
-
-class _Counted(Corpus):
-    """What a pack was counted from, by its header."""
-
-    def __init__(self, pack: Bundle) -> None:
-        super().__init__([])
-        self._stamp = dict(pack.corpus)
-
-    @property
-    def stamp(self) -> dict[str, Any]:
-        return self._stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +60,21 @@ def compile_pack(
     bundle: Bundle,
     options: BackoffOptions = _USUAL,
     *,
-    jobs: int | None = None,
     stage: Stage = silent,
 ) -> Bundle:
     """The dictionary of this tokenizer from a pack.
 
     Raises: BundleError for a bundle that is no pack; as `backoff_bundle`.
     """
-    corpus = _Counted(bundle)
     with open_workspace(options.workspace) as folder:
-        counting = Counting(
-            corpus=corpus,
-            tokenizer=target,
-            folder=folder,
-            max_order=_ORDER,
-            min_count=options.min_count,
-            max_ngrams=_MAX_NGRAMS,
-        )
-        counted = _count(counting, target, bundle, jobs or min(2, os.cpu_count() or 1), stage)
+        levels = grow_tree(_count(target, bundle, options.min_count, folder, stage))
         return backoff_bundle(
-            target, corpus, counted, options, language=bundle.language, stage=stage
+            target, bundle.corpus, levels, options, language=bundle.language, stage=stage
         )
 
 
 def _count(
-    counting: Counting, target: Tokenizer[TargetId], bundle: Bundle, jobs: int, stage: Stage
+    target: Tokenizer[TargetId], bundle: Bundle, min_count: float, folder: Path, stage: Stage
 ) -> Iterator[TokenNgrams]:
     """The n-grams of tokens, by order. The pack is out of memory when they come."""
     pack = Pack.from_bundle(bundle)
@@ -106,18 +83,18 @@ def _count(
         raise bundle.wrong("its counts are those of no text")
     with stage(len(pack.words), "Encoding the words of the pack") as advance:
         encoded = _encode(target, pack.words, advance)
-    state = partial(_Encoded, encoded.ids, encoded.starts, encoded.lengths, encoded.space)
-    with workers(jobs, state) as apply:
+    counting = Counting(Corpus([]), target, min_count=min_count, max_ngrams=_MAX_NGRAMS)
+    with workers(min(2, os.cpu_count() or 1), partial(replace, encoded)) as apply:
         runs = list[Path]()
         with stage(sum(map(len, pack.orders)), "Encoding its n-grams") as advance:
-            shards = _shards(pack, positions, counting.folder)
+            shards = _shards(pack, positions, folder)
             del pack, positions
             for path, size in apply(_write_windows, shards):
                 runs.append(path)
                 advance(size)
             del shards
         with stage(1000, "Counting token n-grams") as advance:
-            return count(counting, runs, apply, lambda part: advance(int(1000 * part)))
+            return count(counting, runs, folder, apply, lambda part: advance(int(1000 * part)))
 
 
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:

@@ -69,16 +69,16 @@ class Corpus:
         for source in self._sources:
             source.require()
         names = [source.name for source in self._sources]
-        twice = next((name for name, next_ in pairwise(names) if name == next_), None)
-        if twice is not None:
-            raise CorpusError(
-                "two corpus files have this name, so a stamp cannot tell them apart; rename one, "
-                "or give the folder that both are in",
-                path=twice,
-            )
+        for name, following in pairwise(names):
+            if name == following:
+                raise CorpusError(
+                    "two corpus files have this name, so a stamp cannot tell them apart; rename "
+                    "one, or give the folder that both are in",
+                    path=name,
+                )
         for name, weight in weights.items():
             _check_weight(name, weight, names)
-        self._weights = {name: weights.get(name, 1.0) for name in names}
+        self.weights = {name: weights.get(name, 1.0) for name in names}
 
     @property
     def size(self) -> int:
@@ -86,14 +86,9 @@ class Corpus:
         return sum(source.require() for source in self._sources)
 
     @property
-    def weights(self) -> Mapping[str, float]:
-        """File name -> how many times each occurrence in the file counts, for every file."""
-        return self._weights
-
-    @property
     def facts(self) -> dict[str, Any]:
         """What decides what is read: the names and weights of the files, and the field."""
-        return {"files": dict(self._weights), "field": self._field}
+        return {"files": dict(self.weights), "field": self._field}
 
     @property
     def listing(self) -> list[list[Any]]:
@@ -146,7 +141,7 @@ class Corpus:
             yield TextFile(
                 source,
                 field=self._field,
-                weight=self._weights[source.name],
+                weight=self.weights[source.name],
                 report=self._report,
                 progress=progress,
             )

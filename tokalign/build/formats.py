@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,13 @@ def why_not_unpacked(error: Exception) -> str:
     return f"the archive is damaged ({error}); fetch it again"
 
 
+def shown_names(names: Iterable[str], *, most: int) -> str:
+    """Names that a file gives its fields, as an error lists them."""
+    cut = [name[:_SHOWN_CHARACTERS] for name in names]
+    more = [f"and {len(cut) - most} more"] * (len(cut) > most)
+    return ", ".join([*cut[:most], *more]) or "none"
+
+
 def read_column(path: Path, column: str, *, location: str) -> Iterator[Any]:
     """The values of a column of strings, as pyarrow's scalars; `as_py` may find them not UTF-8.
 
@@ -115,9 +122,7 @@ def _require_text(schema: Any, column: str, location: str) -> None:
     from pyarrow import types
 
     if column not in schema.names:
-        names = [name[:_SHOWN_CHARACTERS] for name in schema.names]
-        more = [f"and {len(names) - _SHOWN_COLUMNS} more"] * (len(names) > _SHOWN_COLUMNS)
-        columns = ", ".join([*names[:_SHOWN_COLUMNS], *more]) or "none"
+        columns = shown_names(schema.names, most=_SHOWN_COLUMNS)
         raise CorpusError(
             f'no column "{column}"; the columns are: {columns}; choose one with --field',
             path=location,

@@ -21,12 +21,12 @@ from threading import Thread
 
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Progress
-from tokalign.build.counting.word_list import words_of
+from tokalign.build.counting.word_encoder import words_of
 from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import require_writable
 from tokalign.tables.bundle import OUTPUT_REMEDY, read_bundle, write_bundle
 from tokalign.tables.dictionary import Dictionary
-from tokalign.tables.finding import Note, find_packs, find_tables, table_folder
+from tokalign.tables.finding import Note, find_tables, no_note, table_folder
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -54,11 +54,11 @@ class InstalledPacks:
         *,
         model_folder: Path | None = None,
         waits: bool = True,
-        note: Note = lambda _: None,
+        note: Note = no_note,
     ) -> None:
         self._target, self._opened, self._waits, self._note = target, opened, waits, note
         self._every = dict[str, Path]()
-        for path, header in find_packs(model_folder=model_folder, note=note):
+        for path, header in find_tables("pack", model_folder=model_folder, note=note):
             self._every.setdefault(header.language, path)
         known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
         self._left = self._every.copy()
@@ -153,14 +153,14 @@ def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
 
 @cache
 def _probabilities(path: Path) -> Mapping[str, float]:
-    """Of the most frequent words of a pack; none of one that cannot be read.
+    """Those of the most frequent words of a pack; none where it cannot be read.
 
     Cost: 0.1 s for the largest shipped pack, once in a process.
     """
     try:
         return word_probabilities(read_bundle(path), _KNOWN_WORDS)
     except TokalignError:
-        return {}  # who compiles it is told
+        return {}  # compiling it says why
 
 
 def _spellings(word: str) -> set[str]:

@@ -8,21 +8,30 @@ word does. Those that are worth most for their bytes are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tokalign.build.corpus import Corpus, Progress, Stage, silent
-from tokalign.build.counting.token_ngrams import count_token_ngrams
-from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.counting.word_list import WordList, find_words
+from tokalign.build.corpus import Corpus, Stage, batches, silent
+from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
+from tokalign.build.counting.word_encoder import WordList, words_of
+from tokalign.build.counting.workers import Task, jobs_for, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.dictionary.ngram_tree import Floats, Level, grow_tree, smooth
 from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import Bundle, encode_bundle
-from tokalign.tables.pack import KIND, MAX_NGRAMS, MAX_ORDER, Pack, WordNgrams, levels_of
+from tokalign.tables.pack import (
+    KIND,
+    MAX_NGRAMS,
+    MAX_ORDER,
+    MAX_WORDS,
+    Pack,
+    WordNgrams,
+    levels_of,
+)
 
 PACK_BYTES = 12_000_000
 """The largest size of a pack by default."""
@@ -30,6 +39,9 @@ PACK_BYTES = 12_000_000
 RARE_ORDERS = 2
 """Words and pairs of words are kept from a count of 1 on: tokenizers cut rare words finely, and a
 token may be frequent in words and pairs that are rare."""
+
+_SHARD = 1 << 22  # characters whose words are counted together
+_LONGEST = 64  # characters; longer words are addresses and the like, and cut the text
 
 _BITS = 25.0, 15.0, 9.0  # about what an n-gram of 1, of 2, of more words takes
 _BITS_INSIDE = 8.0  # what knowing a word saves inside it
@@ -43,82 +55,104 @@ def build_pack(
     """The pack of a corpus, which is read twice.
 
     options: the size, the least count of n-grams, and what counting takes.
-    Raises: as `fit_pack`.
+    Raises: as `pack_bundle`.
     """
     words = find_words(corpus, stage=stage)
     counted = count_token_ngrams(
-        corpus,
-        words,
-        max_order=MAX_ORDER,
-        min_count=options.min_count,
-        rare_orders=RARE_ORDERS,
-        max_ngrams=MAX_NGRAMS,
+        counting_words(words, corpus, options.min_count),
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
     )
-    return pack_bundle(words, corpus, counted, options, language=language, stage=stage)
+    levels = grow_tree(counted)
+    return pack_bundle(words, corpus.stamp, levels, options, language=language, stage=stage)
+
+
+def counting_words(words: WordList, corpus: Corpus, min_count: float) -> Counting:
+    """What a pack counts; see `Counting`."""
+    return Counting(
+        corpus,
+        words,
+        max_order=MAX_ORDER,
+        min_count=min_count,
+        rare_orders=RARE_ORDERS,
+        max_ngrams=MAX_NGRAMS,
+    )
+
+
+def find_words(corpus: Corpus, *, stage: Stage = silent) -> WordList:
+    """The words with a count of 1 or more, the most frequent `MAX_WORDS` of them."""
+    counts: dict[str, float] = {}
+    with (
+        stage(corpus.size, "Counting words") as advance,
+        workers(jobs_for(corpus.size), object) as apply,
+    ):
+
+        def tasks() -> Iterator[Task]:
+            for reading in corpus.readings(advance):
+                for lines in batches(reading.paragraphs(), _SHARD):
+                    yield lines, reading.weight
+
+        for found in apply(_count_words, tasks()):
+            for word, times in found.items():
+                counts[word] = counts.get(word, 0) + times
+            if len(counts) > 2 * MAX_WORDS:
+                counts = dict(_most_frequent(counts, MAX_WORDS))
+    kept = {word: times for word, times in counts.items() if times >= 1}
+    return WordList(sorted(word for word, _ in _most_frequent(kept, MAX_WORDS)))
+
+
+def _most_frequent(counts: Mapping[str, float], most: int) -> list[tuple[str, float]]:
+    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:most]
+
+
+def _count_words(_: object, lines: list[str], weight: float) -> dict[str, float]:
+    counted = Counter(words_of(lines))
+    return {word: weight * n for word, n in counted.items() if len(word) <= _LONGEST}
 
 
 def pack_bundle(
     words: WordList,
-    corpus: Corpus,
-    counted: Iterable[TokenNgrams],
+    stamp: Mapping[str, Any],
+    levels: Sequence[Level],
     options: BackoffOptions,
     *,
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The pack of n-grams of words that are counted, by order from 1 on. See `backoff_bundle`."""
-    levels = grow_tree(counted)
-    numbers = {"min_count": options.min_count, "max_bytes": options.max_bytes}
-    frame = Bundle(
-        kind=KIND,
-        fingerprints={},
-        corpus=corpus.stamp,
-        parameters={"language": language, **numbers},
-        sections={},
-    )
-    with stage(_TRIALS, "Choosing n-grams") as advance:
-        return fit_pack(words.vocabulary, levels, frame, options.max_bytes, advance)
-
-
-def fit_pack(
-    words: Sequence[str],
-    levels: Sequence[Level],
-    frame: Bundle,
-    max_bytes: int,
-    progress: Progress = lambda _: None,
-) -> Bundle:
-    """The most valuable of these n-grams in so many bytes. words: by their ids in `levels`.
+    """The most valuable of these n-grams in so many bytes. stamp: of the corpus.
 
     Raises: UsageError if nothing fits.
     """
+    max_bytes, best = options.max_bytes, None
     worth, room = _worth(levels), 8.0 * max_bytes
-    best: Bundle | None = None
-    for _ in range(_TRIALS):
-        kept = _most_valuable(levels, worth, room)
-        pack = select(words, levels, kept)
-        bundle = replace(
-            frame,
-            parameters={
-                **frame.parameters,
-                "words": len(pack.words),
-                "max_order": len(pack.orders),
-            },
-            statistics={
-                "ngrams": sum(map(len, pack.orders)),
-                **{f"ngrams_of_{n}": len(some) for n, some in enumerate(pack.orders, start=1)},
-            },
-            sections=pack.to_sections(),
-        )
-        size = len(encode_bundle(bundle))
-        progress(1)
-        if size <= max_bytes:
-            best = bundle
-            if size > _FULL * max_bytes or _bits(_keep(levels, worth, 0)) <= room:
-                break
-        room *= (1 + _FULL) / 2 * max_bytes / size
+    with stage(_TRIALS, "Choosing n-grams") as advance:
+        for _ in range(_TRIALS):
+            pack = select(words.vocabulary, levels, _most_valuable(levels, worth, room))
+            bundle = Bundle(
+                kind=KIND,
+                fingerprints={},
+                corpus=stamp,
+                parameters={
+                    "language": language,
+                    "min_count": options.min_count,
+                    "max_bytes": max_bytes,
+                    "words": len(pack.words),
+                    "max_order": len(pack.orders),
+                },
+                statistics={
+                    "ngrams": sum(map(len, pack.orders)),
+                    **{f"ngrams_of_{n}": len(some) for n, some in enumerate(pack.orders, start=1)},
+                },
+                sections=pack.to_sections(),
+            )
+            size = len(encode_bundle(bundle))
+            advance(1)
+            if size <= max_bytes:
+                best = bundle
+                if size > _FULL * max_bytes or _bits(_keep(levels, worth, 0)) <= room:
+                    break
+            room *= (1 + _FULL) / 2 * max_bytes / size
     if best is None:
         raise UsageError(f"{max_bytes} bytes hold no pack of this corpus; give more")
     return best

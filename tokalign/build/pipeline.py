@@ -28,7 +28,7 @@ COVERAGE_BYTES = 1 << 23
 """The coverage of a pair is measured on about so many bytes (on disk) of the corpus."""
 
 _MOST_CHARACTERS = 1 << 26
-"""And on no more than so many characters: an archive may be a thousandth of its text."""
+"""The most characters that it is measured on: an archive may be a thousandth of its text."""
 
 _ENTRIES = {
     "dictionary": "entries",
@@ -68,9 +68,7 @@ class BuildReport:
 
 
 def build_tables(
-    corpus: Corpus,
-    builders: Mapping[Path, Builder],
-    stage: Stage = silent,
+    corpus: Corpus, builders: Mapping[Path, Builder], stage: Stage = silent
 ) -> BuildReport:
     """Build every table, then write every table. builders: file -> what builds its bundle.
 
@@ -92,11 +90,7 @@ def build_tables(
 
 
 def build_pair(
-    draft: Tokenizer[DraftId],
-    target: Tokenizer[TargetId],
-    corpus: Corpus,
-    *,
-    stage: Stage = silent,
+    draft: Tokenizer[DraftId], target: Tokenizer[TargetId], corpus: Corpus, *, stage: Stage = silent
 ) -> Bundle:
     """The alignment of two tokenizers, with frequencies from every n-th line of the corpus."""
     every = max(1, -(-corpus.size // COVERAGE_BYTES))
@@ -127,8 +121,11 @@ def _sample(lines: Iterable[str], every: int) -> Iterator[str]:
 
 def write_table(path: Path, bundle: Bundle) -> WrittenTable:
     """Write a table. A table of other content at that path is kept as `*.previous`."""
-    data = encode_bundle(bundle)
-    previous = _set_aside(path, data) if path.is_file() else None
+    data, previous = encode_bundle(bundle), None
+    if path.is_file() and (old := path.read_bytes()) != data:
+        # Building it again from a large corpus would take long.
+        previous = path.with_name(path.name + ".previous")
+        write_file(previous, old)
     write_file(path, data, parents=True, remedy=OUTPUT_REMEDY)
     return WrittenTable(
         path=path,
@@ -137,13 +134,3 @@ def write_table(path: Path, bundle: Bundle) -> WrittenTable:
         entries=int(bundle.statistics[_ENTRIES[bundle.kind]]),
         previous=previous,
     )
-
-
-def _set_aside(path: Path, new: bytes) -> Path | None:
-    """Keep what is about to be replaced: building it again from a large corpus would take long."""
-    old = path.read_bytes()
-    if old == new:
-        return None
-    previous = path.with_name(path.name + ".previous")
-    write_file(previous, old)
-    return previous

@@ -22,7 +22,9 @@ from typing import IO, Any
 from tokalign.build.formats import PACKINGS
 from tokalign.errors import CorpusError, is_text
 
-KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKINGS)} | {".parquet"}
+KINDS = tuple(
+    sorted([".parquet", *(kind + end for kind in (".txt", ".jsonl") for end in ("", *PACKINGS))])
+)
 """How the names of corpus files may end."""
 
 STDIN = "-"
@@ -66,9 +68,9 @@ class Source:
         """
         if not is_text(self.name):
             raise CorpusError("its name is not UTF-8; rename it", path=self.location)
-        if not any(self.name.endswith(kind) for kind in KINDS):
+        if not self.name.endswith(KINDS):
             raise CorpusError(
-                f"not a kind of corpus file; give one of {', '.join(sorted(KINDS))}",
+                f"not a kind of corpus file; give one of {', '.join(KINDS)}",
                 path=self.location,
             )
         if self.is_remote:
@@ -130,7 +132,7 @@ def _place(source: Source) -> str:
     Links to folders are followed. The file itself may be a link: then it is another file than the
     one it leads to, so that a text can be counted several times on purpose.
     """
-    if _is_url(source.location):
+    if source.is_remote:
         return source.location
     folder, name = os.path.split(source.location)
     return os.path.join(os.path.realpath(folder), name)
@@ -172,12 +174,12 @@ def _in_folder(folder: str, found: Mapping[str, str]) -> list[Source]:
     known = [
         Source(name, location)
         for name, location in found.items()
-        if name.endswith(tuple(KINDS)) and not _is_hidden(name)
+        if name.endswith(KINDS) and not any(part.startswith(".") for part in name.split("/"))
     ]
     if not known:
         raise CorpusError(
             f"there is no corpus file in this folder ({len(found):,} files of other kinds); "
-            f"give a folder with {', '.join(sorted(KINDS))}",
+            f"give a folder with {', '.join(KINDS)}",
             path=folder,
         )
     return known
@@ -192,10 +194,6 @@ def _under_glob(pattern: str, found: Sequence[str]) -> list[Source]:
 
 def _relative(file: str, folder: str) -> str:
     return file.removeprefix(folder).lstrip("/")
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _is_url(location: str) -> bool:

@@ -19,7 +19,14 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from tokalign.build.formats import BROKEN, PACKINGS, read_column, unpack, why_not_unpacked
+from tokalign.build.formats import (
+    BROKEN,
+    PACKINGS,
+    read_column,
+    shown_names,
+    unpack,
+    why_not_unpacked,
+)
 from tokalign.build.sources import Source
 from tokalign.errors import CorpusError
 from tokalign.storage import unwritable
@@ -40,16 +47,12 @@ _ROOM = "set TMPDIR to a folder with room for the largest corpus file"
 _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
-_SHOWN_FIELDS, _SHOWN_CHARACTERS = 10, 40
+_SHOWN_FIELDS = 10
 
 
 def refuse(error: CorpusError) -> None:
     """The strictest `Report`: raise the error."""
     raise error
-
-
-def skip(_: CorpusError) -> None:
-    """The most lenient `Report`: the stamp alone says how many lines were left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,9 +204,7 @@ class TextFile:
 
     def _unknown_field(self, record: dict[str, object]) -> CorpusError:
         """A field that the first object lacks is a mistake in the command, not a broken line."""
-        names = [name[:_SHOWN_CHARACTERS] for name in record]
-        more = [f"and {len(names) - _SHOWN_FIELDS} more"] * (len(names) > _SHOWN_FIELDS)
-        fields = ", ".join([*names[:_SHOWN_FIELDS], *more]) or "none"
+        fields = shown_names(record, most=_SHOWN_FIELDS)
         return CorpusError(
             f'no field "{self._field}"; the fields of the first object are: {fields}; '
             "choose one with --field",
@@ -218,11 +219,11 @@ class TextFile:
             first, *lines = piece.split(b"\n")
             begun += first[: LONGEST_LINE + 1 - len(begun)]
             if lines:
-                yield _whole(begun)
+                yield _bounded(begun)
                 begun = bytearray(lines.pop())
                 yield from lines
         if begun:
-            yield _whole(begun)
+            yield _bounded(begun)
 
     def _chunks(self) -> Iterator[bytes]:
         """The file as it lies on disk."""
@@ -261,7 +262,7 @@ def _cut(line: str) -> Iterator[str]:
     yield line[start:]
 
 
-def _whole(line: bytearray) -> bytes:
+def _bounded(line: bytearray) -> bytes:
     return _TOO_LONG if len(line) > LONGEST_LINE else bytes(line)
 
 

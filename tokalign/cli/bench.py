@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,14 +12,9 @@ import click
 from tokalign import __version__
 from tokalign.cli.bench_options import OPTIONS, Options, read_options
 from tokalign.cli.command import Command
-from tokalign.cli.output import note, progress, show
+from tokalign.cli.output import markdown_table, note, progress, show
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
-from tokalign.evaluate.measurements import (
-    BASELINES,
-    PLAIN,
-    Condition,
-    Measurement,
-)
+from tokalign.evaluate.measurements import PLAIN, Measurement
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
 
 if TYPE_CHECKING:
@@ -45,14 +39,13 @@ def command(**given: Any) -> None:
 
         show_texts(options)
         return
-    about, measurements = _measured(options)
     from tokalign.evaluate.comparison import compare
 
+    about, measurements = _measured(options)
     comparison = compare(measurements)
-    rows = map(cells, comparison.overall)
     show(
         as_object(comparison, about),
-        lambda: "\n".join(markdown_rows(HEAD, rows)),
+        lambda: markdown_table(HEAD, map(cells, comparison.overall)),
     )
     if comparison.ids_that_differ:
         note(
@@ -65,7 +58,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     """What was measured, and the measurements."""
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
 
-    lengths, plain = options.lengths, options.ignore_chat_template
+    plain = options.ignore_chat_template
     texts_in = partial(
         read_prompts,
         () if plain else options.files,
@@ -104,53 +97,49 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         "temperature": options.temp,
         "seed": options.seed,
         "dtype": choose_dtype(options.dtype) or "of the weights",
-        "chat_template": not options.ignore_chat_template,
+        "chat_template": not plain,
         "prompt_tokens": options.prompt_tokens or "all",
         "machine": device_name(),
         "mlx": mlx_version(),
         "tokalign": __version__,
     }
-    bench = _bench(options, decoder, texts, lengths)
-    total = len(bench.prompts) * len(bench.conditions)
-    with progress(total, "measuring") as advance:
-        found = []
+    bench, found = _bench(options, decoder, texts), []
+    with progress(len(bench.prompts) * len(bench.conditions), "measuring") as advance:
         for measurement in bench.run():
             found.append(measurement)
             advance(1)
     return about, found
 
 
-def _bench(
-    options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
-) -> Bench:
+def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> Bench:
     from tokalign.evaluate.bench import Bench
     from tokalign.evaluate.comparison import conditions_of
     from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
-    target, draft = decoder.target, decoder.draft
+    draft, dictionary = decoder.draft, decoder.drafting.dictionary
+    names = [name for name in options.methods if name != PLAIN]
+    for name in names:
+        choose_method(
+            name if name in METHODS else "draft",
+            draft=draft is not None,
+            dictionary=dictionary is not None,
+            drafter=decoder.drafter is not None,
+        )
     say_once = cache(note)
-    pair = None if draft is None else (target.tokenizer, draft.tokenizer)
-    conditions = conditions_of(
-        decoder.drafting, lengths=lengths, pair=pair, with_drafter=decoder.drafter is not None
-    )
-    if options.methods:
-        names = [name for name in options.methods if name != PLAIN]
-        for name in names:
-            choose_method(
-                name if name in METHODS else "draft",
-                draft=draft is not None,
-                dictionary=decoder.drafting.dictionary is not None,
-                drafter=decoder.drafter is not None,
-            )
-        conditions = [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]
     return Bench(
         decoder=decoder,
         prompts={one.block: partial(_prompt, options, one) for one in texts},
-        conditions=conditions,
+        conditions=conditions_of(
+            decoder.drafting,
+            names if options.methods else None,
+            lengths=options.lengths,
+            pair=None if draft is None else (decoder.target.tokenizer, draft.tokenizer),
+            with_drafter=decoder.drafter is not None,
+        ),
         max_tokens=options.max_tokens,
         seed=options.seed,
-        knowledge=lambda _: opening_knowledge(
-            target.model, decoder.drafter if draft is None else draft.model, note=say_once
+        knowledge=lambda one: opening_knowledge(
+            one.target.model, one.drafting_model, note=say_once
         ),
     )
 
@@ -169,8 +158,6 @@ HEAD = (
     "speed-up (quartiles)", "than plain", "ids that differ",
 )  # fmt: skip
 """The columns that `cells` fills; `docs/metrics.md` says what they mean."""
-
-TEXT_COLUMNS = 2
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -191,24 +178,8 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table, aligned: the first `TEXT_COLUMNS` are text, others numbers."""
-    lines = [head, *rows]
-    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-    dashes = ["-" * width for width in widths]
-    rule = [*dashes[:TEXT_COLUMNS], *(f"{dash[1:]}:" for dash in dashes[TEXT_COLUMNS:])]
-    padded = [
-        [
-            cell.ljust(width) if column < TEXT_COLUMNS else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in lines
-    ]
-    return [f"| {' | '.join(row)} |" for row in [padded[0], rule, *padded[1:]]]
-
-
 def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings and every figure of every row, ready for JSON: no infinite numbers."""
+    """Return settings and every figure of every row, ready for JSON."""
     return {
         "about": dict(about),
         "ids_that_differ": comparison.ids_that_differ,
@@ -220,13 +191,5 @@ def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any
 def _row(row: Row) -> dict[str, Any]:
     values = asdict(row)
     del values["timed"]
-    return {**values.pop("condition"), **{name: _finite(v) for name, v in values.items()}}
-
-
-def _finite(value: Any) -> Any:
-    """Round floats to six places; infinite ones become None."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, float):
-        return round(value, 6) if isfinite(value) else None
-    return value
+    found: dict[str, Any] = values.pop("condition")
+    return found | {n: round(v, 6) if isinstance(v, float) else v for n, v in values.items()}

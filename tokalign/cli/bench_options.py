@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, FiniteRange, Option
+from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, Option
 from tokalign.cli.options import (
     ALIGNMENT,
     DICTIONARY,
@@ -20,6 +20,7 @@ from tokalign.cli.options import (
     IGNORE_CHAT_TEMPLATE,
     LANGUAGE,
     LIMIT,
+    TEMP,
     with_conditions,
 )
 from tokalign.errors import UsageError
@@ -92,7 +93,7 @@ OPTIONS = (
     DRAFT,
     with_conditions(DRAFTER, excludes="--text"),
     Option("--text", "FILEs are texts that play the target's output.", is_flag=True),
-    with_conditions(IGNORE_CHAT_TEMPLATE, needs="FILE", excludes="--text"),
+    with_conditions(IGNORE_CHAT_TEMPLATE, needs=["FILE"], excludes="--text"),
     Option(
         "--prompt-tokens",
         "How much of each text is the prompt. Default: all; with --text, 12.",
@@ -121,13 +122,7 @@ OPTIONS = (
         default=64,
         excludes="--text",
     ),
-    Option(
-        "--temp",
-        "Sampling temperature; 0 is greedy.",
-        type=FiniteRange(min=0),
-        default=0.0,
-        excludes="--text",
-    ),
+    with_conditions(TEMP, excludes="--text"),
     Option(
         "--seed",
         "Seed of sampling.",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.api.choosing import choose_drafting
-from tokalign.cli.bench import markdown_rows
 from tokalign.cli.bench_options import Options
-from tokalign.cli.output import note, progress, show
+from tokalign.cli.output import markdown_table, note, progress, show
 from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import conditions_of, drafting_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve, read_curve
-from tokalign.runtime.draft_length.learned_costs import costs_at
+from tokalign.runtime.cost.curve import ASSUMED_DRAFT, read_curve
+from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.rounds import Drafter, Event, Round
 from tokalign.runtime.statistics import Statistics, ratio
@@ -41,13 +40,11 @@ def show_texts(options: Options) -> None:
     for name, curve in curves.items():
         note(f"{name}: {curve.source}")
     makers, encoded, given = prepare(options)
-    found, estimated = dict[Condition, Statistics](), dict[Condition, _Estimate]()
+    costs = {
+        name: costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT) for name, curve in curves.items()
+    }
     with progress(len(makers) * len(encoded), "playing") as advance:
-        for one, make in makers.items():
-            estimated[one] = _Estimate(curves)
-            found[one] = replay_texts(
-                encoded, make, prompt_tokens=given, watch=estimated[one].add, progress=advance
-            )
+        found = {one: _played(encoded, make, given, costs, advance) for one, make in makers.items()}
     result = {
         "target": options.target,
         "draft": options.draft,
@@ -55,8 +52,8 @@ def show_texts(options: Options) -> None:
         "texts": len(encoded),
         "conditions": [
             {"name": one.name, "k": one.k, **_figures(statistics)}
-            | {"speed": {name: round(x, 4) for name, x in estimated[one].speeds().items()}}
-            for one, statistics in found.items()
+            | {"speed": {name: round(speed, 4) for name, speed in speeds.items()}}
+            for one, (statistics, speeds) in found.items()
         ],
     }
     head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN), *curves)
@@ -65,34 +62,33 @@ def show_texts(options: Options) -> None:
             one.name,
             str(one.k),
             *(f"{getattr(statistics, name):.3f}" for name in _SHOWN),
-            *(f"{speed:.2f}" for speed in estimated[one].speeds().values()),
+            *(f"{speed:.2f}" for speed in speeds.values()),
         )
-        for one, statistics in found.items()
+        for one, (statistics, speeds) in found.items()
     ]
-    show(result, lambda: "\n".join(markdown_rows(head, rows)))
+    show(result, lambda: markdown_table(head, rows))
 
 
-class _Estimate:
-    """How fast rounds are under curves, 1 being plain decoding; only passes take time."""
+def _played(
+    texts: Sequence[Sequence[TargetId]],
+    make: MakeDrafter,
+    given: int,
+    costs: Mapping[str, Costs],
+    advance: Callable[[int], object],
+) -> tuple[Statistics, dict[str, float]]:
+    """What a drafter saves, and by curve how fast that is if only passes take time.
 
-    def __init__(self, curves: Mapping[str, CostCurve]) -> None:
-        self._costs = {
-            name: costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT) for name, curve in curves.items()
-        }
-        self._tokens, self._passes = 0, dict.fromkeys(curves, 0.0)
+    The speed of plain decoding is 1. given: how many ids of a text are its prompt.
+    """
+    passes = dict.fromkeys(costs, 0.0)
 
-    def add(self, event: Event) -> None:
-        """Count a round."""
+    def watch(event: Event) -> None:
         if isinstance(event, Round):
-            tree = event.tree
-            grown = tree.chain_length < len(tree)
-            self._tokens += len(event.emitted)
-            for name, costs in self._costs.items():
-                self._passes[name] += costs.round(len(tree), event.draft_passes, tree=grown)
+            for name, one in costs.items():
+                passes[name] += one.of(event.tree, event.draft_passes)
 
-    def speeds(self) -> dict[str, float]:
-        """By curve."""
-        return {name: ratio(self._tokens, passes) for name, passes in self._passes.items()}
+    found = replay_texts(texts, make, prompt_tokens=given, watch=watch, progress=advance)
+    return found, {name: ratio(found.generation_tokens, took) for name, took in passes.items()}
 
 
 def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[TargetId]], int]:
@@ -114,9 +110,8 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
     for ids in played:
         drafting = drafting.for_prompt(ids)
     pair = None if model is None else (target, model.tokenizer)
-    conditions = conditions_of(drafting, lengths=options.lengths, pair=pair)
-    if options.methods:
-        conditions = [Condition(name, k) for name in options.methods for k in options.lengths]
+    names = options.methods or None
+    conditions = conditions_of(drafting, names, lengths=options.lengths, pair=pair)
     given = _PROMPT_TOKENS if options.prompt_tokens is None else options.prompt_tokens
     makers = {
         one: _maker(drafting_of(drafting, one), target, model, given)

@@ -5,6 +5,7 @@ What is built of which names: `build_plan.py`. The steps of a build: `tokalign/b
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,14 @@ if TYPE_CHECKING:
     from tokalign.build.pipeline import BuildReport
 
 _OTHERS = ("--draft", "--dictionary-only", "--alignment-only", "--from-model")
-_COUNTS = ("--dictionary-only", "--draft", "--pack", "--from-pack")
 _DATATROVE = "--engine datatrove"
+_counting = partial(
+    Option,
+    needs=("--dictionary-only", "--draft", "--pack", "--from-pack"),
+    excludes="--alignment-only",
+)
+_shared = partial(Option, needs=_DATATROVE, rare=True)
+
 _OPTIONS = (
     Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", type=NAME),
     Option(
@@ -81,7 +88,7 @@ _OPTIONS = (
         needs="--dictionary-only",
     ),
     Option(
-        "--temp",
+        "--temp temperature",
         "The temperature at which TARGET writes.",
         type=POSITIVE,
         default=0.7,
@@ -109,52 +116,42 @@ _OPTIONS = (
         excludes=(*_OTHERS, "--pack", "--language", "--engine datatrove", "FILE"),
     ),
     Option(
-        "--positions",
+        "--positions tokens",
         "How many tokens the model reads or writes.",
         type=AT_LEAST_1,
         default=100_000,
         needs="--from-model",
     ),
-    Option(
+    _counting(
         "--dictionary-bytes max_bytes",
         "The largest size of the dictionary, or of the pack. Default: 5000000 or 12000000.",
         type=AT_LEAST_1,
-        needs=_COUNTS,
-        excludes="--alignment-only",
     ),
-    Option(
+    _counting(
         "--memory",
         "The most memory for counting, all processes together, as 500M.",
         type=Size(),
         default="2G",
-        needs=_COUNTS,
-        excludes="--alignment-only",
     ),
     FIELD,
-    Option(
+    _counting(
         "--weight weights",
         "Count the file NAME (suffixes may be left out) W times; repeatable.",
         metavar="NAME=W",
         multiple=True,
-        needs=_COUNTS,
-        excludes="--alignment-only",
         rare=True,
     ),
-    Option(
+    _counting(
         "--p-min",
         "The least probability of a proposal. Default: 0.05.",
         type=FiniteRange(0, 1, min_open=True),
-        needs=_COUNTS,
-        excludes="--alignment-only",
         rare=True,
     ),
-    Option(
+    _counting(
         "--workspace",
         "Keep finished counts here while building; a killed build resumes from them. "
         "Default: next to the table.",
         type=FOLDER,
-        needs=_COUNTS,
-        excludes="--alignment-only",
         rare=True,
     ),
     Option(
@@ -172,34 +169,26 @@ _OPTIONS = (
         default="local",
         rare=True,
     ),
-    Option(
+    _shared(
         "--tasks",
         "How many tasks share the FILEs. Default: the workers.",
         type=AT_LEAST_1,
-        needs=_DATATROVE,
-        rare=True,
     ),
-    Option(
+    _shared(
         "--workers",
         "How many tasks run at once. Default: one per core.",
         type=AT_LEAST_1,
-        needs=_DATATROVE,
-        rare=True,
     ),
-    Option(
+    _shared(
         "--local-tasks",
         "How many of the tasks are done on this machine. Default: all the rest.",
         type=AT_LEAST_1,
-        needs=_DATATROVE,
-        rare=True,
     ),
-    Option(
+    _shared(
         "--local-rank-offset",
         "The first task of this machine. The machine with task 0 makes the table.",
         type=FROM_0,
         default=0,
-        needs=_DATATROVE,
-        rare=True,
     ),
     click.Argument(["files"], nargs=-1, type=NAME, metavar="[FILE]..."),
 )
@@ -211,20 +200,13 @@ def command(
     draft: str | None,
     target: str | None,
     files: tuple[str, ...],
-    field: str,
-    weights: tuple[str, ...],
     language: str | None,
     output: Path | None,
-    on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
     from_model: bool,
     pack: bool,
     from_pack: Path | None,
-    positions: int,
-    prompts: bool,
-    temp: float,
-    seed: int,
     engine: str,
     **given: Any,
 ) -> None:
@@ -242,8 +224,8 @@ def command(
         raise UsageError("tables are built for a tokenizer; give --target NAME (or --pack)")
     if draft is None and not (dictionary_only or from_model or pack or from_pack):
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
-    writing = Writing(tokens=positions, prompts=prompts, temperature=temp, seed=seed)
-    if not from_model and writing != Writing(tokens=positions):
+    writing = take(Writing, given)
+    if not from_model and writing != Writing(tokens=writing.tokens):
         raise UsageError("--prompts, --temp and --seed say what a model writes; give --from-model")
     on_datatrove = engine == "datatrove"
     if on_datatrove and not (dictionary_only or pack):
@@ -251,21 +233,12 @@ def command(
             "--engine datatrove counts a dictionary or a pack; give --dictionary-only, and build "
             "the alignment with a command of its own"
         )
-    from tokalign.build.cluster import log_problem
-    from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables
-    from tokalign.build.text_files import refuse
-    from tokalign.cli.build_plan import (
-        Plan,
-        Problems,
-        check_language,
-        find_corpus,
-        read_weights,
-    )
+    from tokalign.cli.build_plan import Plan, Reading, check_language
 
-    report = Problems()
+    reading = take(Reading, given)
     if pack and given["max_bytes"] is None:
         given["max_bytes"] = PACK_BYTES
     given = {name: one for name, one in given.items() if one is not None}
@@ -274,8 +247,7 @@ def command(
         language = check_language(language, bundled=not files)
     plan = Plan(target=target, language=language or POLISH, output=output, options=options)
     if from_pack is not None:
-        built = plan.build_from_pack(from_pack, progress)
-        _show(built)
+        _show(plan.build_from_pack(from_pack, progress))
         return
     if not files:
         files = (str(sample_text(POLISH)),)
@@ -283,13 +255,7 @@ def command(
             f"corpus -> the bundled {Path(files[0]).name}, for a first try; "
             "real tables need FILEs of your own"
         )
-    sources = find_corpus(files, stdin=not on_datatrove)
-    corpus = Corpus(
-        sources,
-        field=field,
-        weights=read_weights(weights, sources),
-        report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
-    )
+    corpus, problems = reading.open(files, on_datatrove=on_datatrove)
     if on_datatrove:
         built = plan.build_on_datatrove(corpus, **given)
     else:
@@ -298,7 +264,7 @@ def command(
         elif from_model and dictionary_only:
             builders = plan.plan_writing(writing)
         elif from_model:
-            builders = plan.plan_reading(positions)
+            builders = plan.plan_reading(writing.tokens)
         else:
             builders = plan.plan_tables(
                 None if dictionary_only else draft, dictionary=not alignment_only
@@ -309,7 +275,7 @@ def command(
             # A stage with at least as many units as the corpus has bytes counts bytes.
             stage=lambda total, label: progress(total, label, in_bytes=total >= corpus.size),
         )
-    report.summarize()
+    problems.summarize()
     _show(built)
 
 

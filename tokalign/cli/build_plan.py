@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.api.assemble import load_models
-from tokalign.build.cluster import plan_dictionary, run_job
+from tokalign.build.cluster import log_problem, plan_dictionary, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.token_ngrams import Encodes
-from tokalign.build.counting.word_list import find_words
 from tokalign.build.counting.workers import peak_memory, plan_processes
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.pack import build_pack
+from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import Builder, BuildReport, build_pair, write_table
 from tokalign.build.sources import Source, find_sources
+from tokalign.build.text_files import refuse
 from tokalign.cli.output import note, reading_stdin
 from tokalign.errors import CorpusError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
@@ -199,13 +199,31 @@ _SHOWN_PROBLEMS = 10
 _ROOM = "set TMPDIR to a folder with room for all of standard input"
 
 
-def find_corpus(names: Sequence[str], *, stdin: bool) -> list[Source]:
-    """The corpus files that are meant; names: as in `find_sources`.
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a corpus is read: `--field`, `--weight` and `--on-invalid`, as typed."""
 
-    stdin: whether `-` may stand for lines on standard input. They are kept in a file while the
-    command runs, because a corpus is read more than once.
-    """
-    return find_sources(names, stdin=_save_stdin if stdin else None, note=note)
+    field: str
+    weights: Sequence[str]
+    on_invalid: str
+
+    def open(self, names: Sequence[str], *, on_datatrove: bool) -> tuple[Corpus, Problems]:
+        """The corpus that is meant, and what will be told of its lines that cannot be read.
+
+        names: as in `find_sources`; `-` stands for lines on standard input where one process reads
+        them. They are kept in a file while the command runs, because a corpus is read more than
+        once.
+        """
+        sources = find_sources(names, stdin=None if on_datatrove else _save_stdin, note=note)
+        problems = Problems()
+        skips = log_problem if on_datatrove else problems
+        corpus = Corpus(
+            sources,
+            field=self.field,
+            weights=read_weights(self.weights, sources),
+            report=refuse if self.on_invalid == "refuse" else skips,
+        )
+        return corpus, problems
 
 
 def _save_stdin() -> Path:
@@ -233,7 +251,9 @@ def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, flo
     weights = {}
     for text in texts:
         name, _, value = text.rpartition("=")
-        matching = [file.name for file in files if name in (file.name, _stem(file.name))]
+        matching = [
+            file.name for file in files if name in (file.name, _without_suffixes(file.name))
+        ]
         if len(matching) != 1 or not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
             raise UsageError(
                 f"--weight {text} is not NAME=W with the name of one corpus file and a number"
@@ -242,8 +262,7 @@ def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, flo
     return weights
 
 
-def _stem(name: str) -> str:
-    """The name of a corpus file without its suffixes."""
+def _without_suffixes(name: str) -> str:
     folder, slash, file = name.rpartition("/")
     return folder + slash + file.split(".")[0]
 

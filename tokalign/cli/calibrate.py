@@ -81,8 +81,7 @@ def command(
     from tokalign.runtime.cost.curve import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
-    if file is not None:
-        language = str(file)
+    language = language if file is None else str(file)
     prompts = None if language is None else _prompts(language, file)
     if output is not None:
         require_writable(output, parents=True)
@@ -90,17 +89,16 @@ def command(
     if language is None:
         language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)
     machine = machine_of(decoder.target.model, decoder.drafting_model)
-    curve = None if refresh else find_curve(machine)
-    known = curve is not None and curve.notes.get("language") == language
-    if curve is None or not known or curve.machine != machine or "length" not in curve.notes:
-        prompts = prompts or _prompts(language, file)
-        curve = _measured(decoder, prompts, budget)
+    found = None if refresh else find_curve(machine)
+    known = {} if found is None or found.machine != machine else found.notes
+    if found is None or known.get("language") != language or "length" not in known:
+        curve = _measured(decoder, prompts or _prompts(language, file), budget)
         curve = replace(curve, notes={**curve.notes, "language": language})
-        note(f"cost curve -> {store_curve(curve, output)}")
     else:
+        curve = found
         note("nothing has changed since the last calibration; --refresh measures again")
-        if output is not None:
-            note(f"cost curve -> {store_curve(curve, output)}")
+    if curve is not found or output is not None:
+        note(f"cost curve -> {store_curve(curve, output)}")
     show(
         {"target": target, "draft": draft, **curve.to_json()},
         lambda: table([*_rows(curve), ("verdict", curve.expectation())]),
@@ -151,11 +149,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
 
     if (remedy := slow_blas()) is not None:
         note(remedy)
-    began, drafts = perf_counter(), decoder.drafting_model is not None
-
-    def left() -> float:
-        return max(0.0, budget - (perf_counter() - began))
-
+    ends, drafts = perf_counter() + budget, decoder.drafting_model is not None
     with progress(100, "measuring the passes") as advance:
         curve = measure_curve(
             decoder.target.model,
@@ -163,23 +157,23 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
             budget=budget * (_CURVE_SHARE if drafts else 1 - _EXACT_SHARE),
             advance=lambda share: advance(100 * share),
         )
-    share = min(budget * _EXACT_SHARE, left())
+    share = min(budget * _EXACT_SHARE, max(0.0, ends - perf_counter()))
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
     notes: dict[str, Any] = {"tokenizers": [decoder.target.tokenizer.fingerprint, theirs]}
     curve = replace(curve, exact_rows=exact_rows(decoder.target.model, budget=share, limit=share))
     if not drafts:
         return replace(curve, notes=notes | {"length": None})
-    count, tokens = _affordable(curve, left())
+    left = max(0.0, ends - perf_counter())
+    count, tokens = _affordable(curve, left)
     if not count:
         note("no time is left for the draft's acceptance; give more with --budget")
         return replace(curve, notes=notes)
     rounds = self_draft_rounds(
-        decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left()
+        decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left
     )
     costs = costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT)
-    speedups = {0: 1.0}
     longest = max((one.draft_passes for one in rounds), default=0)
-    speedups |= {k: speedup_at(rounds, costs, k) for k in range(1, 1 + longest)}
+    speedups = {0: 1.0} | {k: speedup_at(rounds, costs, k) for k in range(1, 1 + longest)}
     best = max(speedups, key=speedups.__getitem__)
     notes |= {
         "acceptance": [round(share, 3) for share in conditional_acceptance(rounds, _LONGEST)],
@@ -221,9 +215,7 @@ def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | Non
     from tokalign.runtime.mlx.drafter_folder import find_drafter
     from tokalign.runtime.options import DraftingOptions
 
-    method = "plain" if draft is None else "draft"
-    if drafter is not None:
-        method = "drafter"
+    method = "drafter" if drafter is not None else "plain" if draft is None else "draft"
     options = DraftingOptions(method=method, drafter=drafter, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
     decoder = load_decoder(target, draft, options, dtype=dtype, note=note)
     if method == "plain":
@@ -238,10 +230,9 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
         plain = costs.rows[1].median
         for rows in (1, 2, 3, 5, 9, 17, 33):
             if rows in costs.rows:
-                timing = costs.rows[rows]
-                low, middle, high = (s * 1e3 for s in (timing.low, timing.median, timing.high))
-                what = f"{rows} {'row' if rows == 1 else 'rows'} after {costs.tokens} ids"
-                ratio = f"{timing.median / plain:.2f} x one row"
+                middle, low, high = (1e3 * seconds for seconds in costs.rows[rows])
+                what = f"{rows} row{'s' * (rows > 1)} after {costs.tokens} ids"
+                ratio = f"{costs.rows[rows].median / plain:.2f} x one row"
                 shown.append((what, f"{middle:.2f} ms ({low:.2f}-{high:.2f}), {ratio}"))
         if costs.draft_pass is not None and not curve.searches:
             share = costs.draft_pass.median / plain
@@ -249,9 +240,8 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
     plain = curve.contexts[0].rows[1].median
     for width, searches in sorted(curve.searches.items()):
         for steps, timing in sorted(searches.items()):
-            milliseconds, share = timing.median * 1e3, timing.median / plain
-            what = f"beam search, {width} x {steps}"
-            shown.append((what, f"{milliseconds:.2f} ms, {share:.3f} x one row"))
+            took = f"{1e3 * timing.median:.2f} ms, {timing.median / plain:.3f} x one row"
+            shown.append((f"beam search, {width} x {steps}", took))
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
     if curve.exact_rows is not None:
         shown.append(("rows with the last bits of a single row", f"up to {curve.exact_rows}"))

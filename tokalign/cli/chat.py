@@ -17,14 +17,8 @@ import click
 
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.command import Option
-from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
-from tokalign.cli.entries import (
-    Entries,
-    history_file,
-    interrupts_noted,
-    open_entries,
-    typing_hidden,
-)
+from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
+from tokalign.cli.entries import Entries, Interrupts, open_entries, typing_hidden
 from tokalign.cli.generation import STYLES, PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.markdown import View, open_view
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
@@ -38,7 +32,6 @@ from tokalign.cli.output import (
     visible,
     write,
 )
-from tokalign.cli.settings import Settings
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
@@ -93,40 +86,26 @@ def command(
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
-    prompts, measure = take(PromptOptions, given), dict[str, Any]()
-    if calibrate:
-        from tokalign.cli.calibrate import measure_unless_known
-
-        measure["before_costs"] = measure_unless_known
-    entries = open_entries(history_file() if history else None)
-    decoder = load(given, **measure, note=note)
+    options = take(PromptOptions, given)
+    entries = open_entries(keeps=history)
+    decoder = load(given, measures=calibrate)
     note("/help lists the commands, Ctrl-D leaves")
-    Chat(decoder, prompts, max_tokens=max_tokens, markdown=markdown, color=color).run(entries)
+    sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
+    settings = Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
+    Chat(decoder, options, settings, color=color).run(entries)
 
 
 class Chat:
     """A conversation on the command line: what is typed goes in, answers come out on stdout."""
 
     def __init__(
-        self,
-        decoder: Decoder,
-        model: PromptOptions,
-        *,
-        max_tokens: int | None,
-        markdown: bool,
-        color: bool,
+        self, decoder: Decoder, options: PromptOptions, settings: Settings, *, color: bool
     ) -> None:
         # The logit store lasts for the whole conversation.
         self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
-        self._model = model
-        self._dialogue = Dialogue(system=model.system_prompt)
+        self._options, self._settings, self._color = options, settings, color
+        self._dialogue = Dialogue(system=options.system_prompt)
         self._open_sessions()
-        self._settings = Settings(
-            sampling=decoder.sampler,  # type: ignore[arg-type]  # `load` makes no other
-            max_tokens=max_tokens,
-            markdown=markdown,
-        )
-        self._color = color
         self._view = View()
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
@@ -139,7 +118,7 @@ class Chat:
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
-                self._tell("Ctrl-D leaves")
+                note("Ctrl-D leaves")
                 continue
             if text is None:
                 return
@@ -165,10 +144,10 @@ class Chat:
         match entry.name:
             case "system":
                 dialogue.system = entry.argument or None
-                self._tell("system message " + ("set" if entry.argument else "removed"))
+                note("system message " + ("set" if entry.argument else "removed"))
             case "clear":
                 dialogue.clear()
-                self._tell("a new conversation")
+                note("a new conversation")
             case "retry":
                 self._retry()
             case "save":
@@ -176,36 +155,34 @@ class Chat:
                 if path.suffix != ".json":
                     raise UsageError(f"{entry.argument} does not end in .json; give another name")
                 write_file(path, dialogue.to_json())
-                self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
+                note(f"{len(dialogue.messages)} messages -> {entry.argument}")
             case "load":
                 path = as_path(entry.argument)
                 text = read_text_file(path, str(path), "give a file that /save wrote")
                 dialogue = self._dialogue = Dialogue.from_json(text, name=str(path))
-                self._tell(f"{len(dialogue.messages)} messages from {entry.argument}")
+                note(f"{len(dialogue.messages)} messages from {entry.argument}")
                 if dialogue.awaits_answer:
-                    self._tell("the last one has no answer yet; /retry asks for it")
+                    note("the last one has no answer yet; /retry asks for it")
             case "set":
                 if entry.argument:
                     self._settings = self._settings.changed(entry.argument)
                     self._decoder = replace(self._decoder, sampler=self._settings.sampling)
-                self._tell(self._settings.shown(entry.argument))
+                note(self._settings.shown(entry.argument), lines=True)
             case "who":
                 self._color = not self._color
                 if not asked.quiet:
                     tell(legend() if self._color else "colours off")
             case "stats":
-                self._tell(self._statistics())
+                note(self._statistics(), lines=True)
             case _:
-                self._tell(HELP)
+                note(HELP, lines=True)
 
     def _retry(self) -> None:
         """Have the last message answered again; the old answer stays if no other one comes."""
         before = list(self._dialogue.turns)
         self._dialogue.retry()
         if self._decoder.seed is None:
-            self._tell(
-                "greedy decoding gives the same answer again; /set temperature 0.7 varies it"
-            )
+            note("greedy decoding gives the same answer again; /set temperature 0.7 varies it")
         self._retries += 1
         try:
             self._answer()
@@ -236,7 +213,7 @@ class Chat:
             try:
                 generation = self._begin(prompt)
             except KeyboardInterrupt:  # while a pack was compiled, which is not tried again
-                self._tell("left out this time")
+                note("left out this time")
                 generation = self._begin(prompt)
         except TokalignError as error:
             self._dialogue.left_out = left_out
@@ -248,10 +225,8 @@ class Chat:
                 ) from error
             raise
         if count := self._dialogue.left_out - left_out:
-            self._tell(
-                f"the context is full: the model no longer reads the oldest {count} messages"
-            )
-        begun = self._model.prefill_response or ""
+            note(f"the context is full: the model no longer reads the oldest {count} messages")
+        begun = self._options.prefill_response or ""
         with typing_hidden():
             interrupted = self._say(generation, begun)
         self._decoder.remember()
@@ -263,13 +238,13 @@ class Chat:
             self._dialogue.answer(summary["text"])
         else:
             self._dialogue.withdraw()
-            self._tell("there is no answer, so the message is forgotten")
+            note("there is no answer, so the message is forgotten")
         self._last = summary | {"cached_tokens": known}
         if asked.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
             most = self._settings.max_tokens
-            self._tell(closing_line(summary, self._decoder.plain_seconds, max_tokens=most))
+            note(closing_line(summary, self._decoder.plain_seconds, max_tokens=most))
 
     def _prompt(self) -> Prompt:
         """The conversation as ids. The oldest turns leave once it has no room for an answer.
@@ -286,27 +261,20 @@ class Chat:
         return prompt
 
     def _encoded(self) -> Prompt:
-        model, messages = self._model, self._dialogue.read
-        if model.prefill_response is not None:
-            messages = [*messages, {"role": "assistant", "content": model.prefill_response}]
-        return self._decoder.prompt(
-            messages,
-            use_template=not model.ignore_chat_template,
-            variables=model.chat_template_config,
-        )
+        return self._options.prompt(self._decoder, self._dialogue.read)
 
     def _begin(self, prompt: Prompt) -> Generation:
         from tokalign.runtime.generate import Generation
 
         decoder = self._decoder
         if decoder.seed is not None:
-            again = replace(decoder.sampler, seed=decoder.seed + self._retries)  # type: ignore[arg-type]
+            again = replace(self._settings.sampling, seed=decoder.seed + self._retries)
             decoder = replace(decoder, sampler=again)
         return Generation(
             decoder,
             prompt,
             max_tokens=self._settings.max_tokens,
-            stop=self._model.stop,
+            stop=self._options.stop,
             target_session=self._target,
             draft_session=self._draft,
         )
@@ -322,7 +290,7 @@ class Chat:
         self._view = open_view(markdown=self._settings.markdown and not self._color)
         self._write(begun)
         try:
-            with interrupts_noted() as interrupts, closing(generation.by_round()) as rounds:
+            with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
                 self._target.watch_prefill(interrupts.check)
                 try:
                     for pieces in rounds:
@@ -354,7 +322,3 @@ class Chat:
         style = STYLES[outcome] if outcome is not None and self._color else ""
         if shown := self._view.push(for_stdout(text), style):
             write(shown)
-
-    def _tell(self, text: str) -> None:
-        if not asked.quiet:
-            tell(visible(text))

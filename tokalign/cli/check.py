@@ -10,23 +10,20 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.command import NAME, PATH, Command, Option
-from tokalign.cli.options import FIELD, TARGET_TOKENIZER
+from tokalign.cli.options import FIELD
 from tokalign.cli.output import figures, note, show
 from tokalign.cli.texts import language_of_model
 from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
-    from tokalign.build.alignment.fit import BoundaryRates, Coverage
+    from tokalign.build.alignment.alignment_bundle import BoundaryRates, Coverage
     from tokalign.evaluate.replay import DictionarySaving
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-_NOT_MEASURED = "not measured; tokalign calibrate --target TARGET{} does it"
-
-
 _OPTIONS = (
-    TARGET_TOKENIZER,
+    Option("--target", "The target, or its tokenizer alone.", type=NAME, required=True),
     Option("--draft", "A draft model to judge, or its tokenizer alone.", type=NAME),
     Option(
         "--language",
@@ -80,12 +77,14 @@ def command(
     saving = measure_dictionaries(theirs.tokenizer, lines, tables, dictionary_of_lines)
     fingerprint = "" if ours is None else ours.tokenizer.fingerprint
     curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, fingerprint)
-    unmeasured = _NOT_MEASURED.format("" if ours is None else " --draft DRAFT")
+    measures = "tokalign calibrate --target TARGET" + " --draft DRAFT" * (ours is not None)
     verdict, fit = _fit(None if ours is None else ours.tokenizer, theirs.tokenizer, lines)
     result = {
         "verdict": verdict,
         "dictionaries": _expectation(saving, own_text=file is not None),
-        "this_machine": unmeasured if curve is None else curve.expectation(),
+        "this_machine": f"not measured; {measures} does it"
+        if curve is None
+        else curve.expectation(),
         "target_tokenizer": theirs.tokenizer.describe(),
         "target_vocabulary_size": len(theirs.tokenizer.vocabulary),
         **fit,
@@ -114,13 +113,16 @@ def _fit(
     draft: Tokenizer[DraftId] | None, target: Tokenizer[TargetId], lines: Sequence[str]
 ) -> tuple[str, dict[str, object]]:
     """A verdict, and the figures that it rests on."""
-    from tokalign.build.alignment.alignment_bundle import align
-    from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
+    from tokalign.build.alignment.alignment_bundle import (
+        align,
+        measure_boundaries,
+        measure_coverage,
+    )
     from tokalign.tokenizer.spec import Level
 
     if draft is None:
-        tokens, words = sum(len(target.encode(line)) for line in lines), _words(lines)
-        fertility = round(tokens / max(1, words), 4)
+        words = sum(len(line.split()) for line in lines)
+        fertility = round(sum(len(target.encode(line)) for line in lines) / max(1, words), 4)
         return (
             "No draft model is given (--draft NAME judges one): dictionaries and the text itself "
             f"draft. The target writes a word of this text in {fertility:.2f} tokens.",
@@ -143,10 +145,6 @@ def _fit(
         **asdict(rates),
     }
     return _verdict(coverage, rates, same), about
-
-
-def _words(lines: Iterable[str]) -> int:
-    return sum(len(line.split()) for line in lines)
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:

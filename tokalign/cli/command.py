@@ -60,8 +60,7 @@ class FilePath(click.Path):
 class Name(click.types.StringParamType):
     """A name that may be a path, such as that of a model; an empty one is refused."""
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return "NAME"
+    name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -92,9 +91,6 @@ class Size(click.ParamType[int]):
     """A number of bytes, which may end in K, M or G, each 1,024 of the one before."""
 
     name = "size"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):

@@ -27,7 +27,6 @@ from tokalign.runtime.options import take
 from tokalign.storage import as_path, require_writable, write_file
 
 if TYPE_CHECKING:
-    from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.grammar import Grammar
 
@@ -85,8 +84,12 @@ def command(
     named = {name: given[name] and str(given[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, given), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)
-    decoder = replace(load(given, note=note), grammar=grammar)
-    generation = _begin(decoder, options, text, max_tokens)
+    decoder = replace(load(given), grammar=grammar)
+    from tokalign.runtime.chat import as_messages
+    from tokalign.runtime.generate import Generation
+
+    prompt_read = options.prompt(decoder, as_messages(text, system=options.system_prompt))
+    generation = Generation(decoder, prompt_read, stop=options.stop, max_tokens=max_tokens)
 
     def end(*, interrupted: bool) -> None:
         decoder.remember()
@@ -94,11 +97,9 @@ def command(
         summary |= {"finish_reason": "interrupted"} if interrupted else {}
         if asked.as_json:
             print_json({**named, "prompt": text, **summary})
-        elif not asked.quiet:
-            tell(
-                "\n"
-                + as_text(summary, plain_seconds=decoder.plain_seconds, host_times=bool(verbose))
-            )
+        else:
+            told = as_text(summary, decoder.plain_seconds, host_times=bool(verbose))
+            note(f"\n{told}", lines=True)
 
     try:
         _show_text(generation, color=color)
@@ -124,21 +125,6 @@ def _read_schema(path: Path) -> Grammar:
         return Grammar.json_schema(text)
     except UsageError as error:
         raise UsageError(f"--json-schema {path}: {error}") from error
-
-
-def _begin(
-    decoder: Decoder, options: PromptOptions, text: str, max_tokens: int | None
-) -> Generation:
-    from tokalign.runtime.chat import as_messages
-    from tokalign.runtime.generate import Generation
-
-    messages = as_messages(text, system=options.system_prompt, prefill=options.prefill_response)
-    prompt = decoder.prompt(
-        messages,
-        use_template=not options.ignore_chat_template,
-        variables=options.chat_template_config,
-    )
-    return Generation(decoder, prompt, stop=options.stop, max_tokens=max_tokens)
 
 
 def _show_text(generation: Generation, *, color: bool) -> None:

@@ -1,4 +1,5 @@
-"""A conversation as a person has it: messages, the commands typed between them, lines of input.
+"""A conversation as a person has it: messages, the commands typed between them, lines of input,
+and the settings that `/set` changes.
 
 Nothing here knows a terminal, a file or a model; `chat.py` connects them.
 """
@@ -7,11 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
+from tokalign.cli.options import SAMPLING, TEMP
+from tokalign.cli.output import table
 from tokalign.errors import UsageError, is_text
 from tokalign.storage import parse_json
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.sampling import Sampling
 
 COMMANDS = {
     "system": ("TEXT", "set the system message; without a text, remove it"),
@@ -129,16 +137,18 @@ class Dialogue:
     left_out: int = 0
 
     @property
+    def _opening(self) -> list[Mapping[str, Any]]:
+        return [] if self.system is None else [{"role": "system", "content": self.system}]
+
+    @property
     def messages(self) -> list[Mapping[str, Any]]:
         """The whole conversation."""
-        opening = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*opening, *self.turns]
+        return [*self._opening, *self.turns]
 
     @property
     def read(self) -> list[Mapping[str, Any]]:
         """What the model reads of it: the system message and the latest turns."""
-        opening = len(self.messages) - len(self.turns)
-        return [*self.messages[:opening], *self.turns[self.left_out :]]
+        return [*self._opening, *self.turns[self.left_out :]]
 
     def leave_out(self) -> bool:
         """Leave out the oldest question and its answer. Returns: False if only the last is left."""
@@ -205,10 +215,59 @@ class Dialogue:
 
 def _are_messages(values: Sequence[Any]) -> bool:
     """Whether these are messages of two people in turn, after at most one system message."""
-    roles = []
-    for value in values:
-        if not isinstance(value, dict) or not is_text(value.get("content")):
-            return False
-        roles.append(value.get("role"))
+    texts = [isinstance(value, dict) and is_text(value.get("content")) for value in values]
+    roles = [value.get("role") for value in values] if all(texts) else [None]
     turns = roles[1:] if roles[:1] == ["system"] else roles
     return all(role == _ROLES[1 + index % 2] for index, role in enumerate(turns))
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+_NAMES = ("top_p", "top_k", "min_p", "seed")
+_SAMPLED = {"temperature": TEMP.type} | {o.name: o.type for o in SAMPLING if o.name in _NAMES}
+"""Fields of `Sampling`."""
+_TYPES = {**_SAMPLED, "max_tokens": click.IntRange(min=-1), "markdown": click.BOOL}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How answers are sampled, cut off and shown.
+
+    max_tokens: of an answer; None for as many as the context holds.
+    """
+
+    sampling: Sampling
+    max_tokens: int | None
+    markdown: bool
+
+    def changed(self, typed: str) -> Settings:
+        """The settings after "temperature 0.7" or "temperature=0.7". Raises: UsageError."""
+        name, text = _parted(typed)
+        if name not in _TYPES:
+            raise UsageError(f"there is no setting {name!r}; there are {', '.join(_TYPES)}")
+        try:
+            value = _TYPES[name].convert(text, None, None)
+            if name in _SAMPLED:
+                return replace(self, sampling=replace(self.sampling, **{name: value}))
+            if name == "max_tokens" and value == 0:
+                raise UsageError("0 generates nothing; -1 is no limit.")
+        except (click.BadParameter, UsageError) as error:
+            raise UsageError(f"{name}: {error} Nothing has changed.") from error
+        changed: dict[str, Any] = {name: None if value == -1 else value}
+        return replace(self, **changed)
+
+    def shown(self, typed: str = "") -> str:
+        """All values, or the one that `typed` has just changed."""
+        values: dict[str, object] = {name: getattr(self.sampling, name) for name in _SAMPLED}
+        if self.sampling.temperature == 0:
+            values["temperature"] = "0 (greedy, so the other four change nothing)"
+        values["max_tokens"] = "no limit" if self.max_tokens is None else self.max_tokens
+        values["markdown"] = "on" if self.markdown else "off"
+        name, _ = _parted(typed)
+        return table((one, value) for one, value in values.items() if name in ("", one))
+
+
+def _parted(typed: str) -> tuple[str, str]:
+    name, _, value = typed.replace("=", " ", 1).partition(" ")
+    name = name.replace("-", "_")
+    return "temperature" if name == "temp" else name, value.strip()

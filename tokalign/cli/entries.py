@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Self, TextIO
 
 from platformdirs import user_state_path
 
@@ -85,9 +85,10 @@ class EditedEntries:
 Entries = StreamEntries | EditedEntries
 
 
-def open_entries(history: Path | None) -> Entries:
+def open_entries(*, keeps: bool) -> Entries:
     """Line editing if stdin and stdout are a terminal, else plain lines.
 
+    keeps: whether entries are kept, in the user's folder for what programs remember.
     Raises: MissingAssetError if the library for it is not installed; UsageError or OutputError for
         a history that cannot be kept.
     """
@@ -96,17 +97,13 @@ def open_entries(history: Path | None) -> Entries:
             sys.stdin.reconfigure(errors="surrogateescape")
         return StreamEntries(sys.stdin)
     try:
-        return EditedEntries(history)
+        folder = user_state_path("tokalign", appauthor=False)
+        return EditedEntries(folder / "chat-history" if keeps else None)
     except ModuleNotFoundError as error:
         raise MissingAssetError(
             "line editing needs prompt_toolkit, which is not installed; install it with: "
             "pip install 'tokalign[mlx]'"
         ) from error
-
-
-def history_file() -> Path:
-    """Where entries are kept: `chat-history` in the user's folder for what programs remember."""
-    return user_state_path("tokalign", appauthor=False) / "chat-history"
 
 
 def _private(path: Path) -> str:
@@ -123,7 +120,7 @@ def _private(path: Path) -> str:
 
 
 class Interrupts:
-    """Ctrl-C while an answer is under way.
+    """Ctrl-C while the body runs, noted instead of raised; off the main thread, nothing.
 
     The first one asks for the end of the answer, the second one ends it at once.
     between_steps: whether it ended between two steps, so that what was read is known.
@@ -131,9 +128,18 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = self.between_steps = False
+        self._is_main = threading.current_thread() is threading.main_thread()
 
-    def handle(self, _signal: int, _frame: FrameType | None) -> None:
-        """Take a signal. Raises: KeyboardInterrupt at the second one."""
+    def __enter__(self) -> Self:
+        if self._is_main:  # signals are the main thread's
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_main:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
@@ -165,17 +171,3 @@ def typing_hidden() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-@contextmanager
-def interrupts_noted() -> Iterator[Interrupts]:
-    """Have Ctrl-C noted while the body runs, instead of raising. Off the main thread, nothing."""
-    found = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield found  # signals are the main thread's
-        return
-    before = signal.signal(signal.SIGINT, found.handle)
-    try:
-        yield found
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
-from tokalign.cli.output import RESET, table
+from tokalign.cli.output import RESET, note, table
 from tokalign.runtime.options import DraftingOptions, take
 from tokalign.runtime.rounds import Outcome
 
 if TYPE_CHECKING:
-    from tokalign.api.assemble import BeforeCosts
+    from tokalign.runtime.chat import Message, Prompt
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.tables.finding import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -29,20 +28,26 @@ class PromptOptions:
     chat_template_config: Mapping[str, object]
     prefill_response: str | None
 
+    def prompt(self, decoder: Decoder, messages: Sequence[Message]) -> Prompt:
+        """What the models read of a conversation, with the beginning of the answer."""
+        if self.prefill_response is not None:
+            messages = [*messages, {"role": "assistant", "content": self.prefill_response}]
+        return decoder.prompt(
+            messages,
+            use_template=not self.ignore_chat_template,
+            variables=self.chat_template_config,
+        )
 
-def load(
-    given: dict[str, Any],
-    *,
-    before_costs: BeforeCosts = lambda _target, _drafts: None,
-    note: Note,
-) -> Decoder:
+
+def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
     """Load what is named and assemble a decoder.
 
     given: the values of `MODEL`, `DRAFTING`, `SAMPLING`, `EXTRA_EOS_TOKEN` and `CACHE` by name,
-    which are taken out. before_costs: as in `assemble`.
+    which are taken out. measures: what passes cost is measured if it is not known.
     Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
+    from tokalign.cli.calibrate import measure_unless_known
     from tokalign.runtime.decoder import tokens_that_stop
     from tokalign.runtime.options import CacheOptions
 
@@ -55,7 +60,7 @@ def load(
         adapter=given.pop("adapter_path"),
         trust_remote_code=given.pop("trust_remote_code"),
         cache=cache,
-        before_costs=before_costs,
+        before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
         note=note,
     )
     target = decoder.target
@@ -71,14 +76,14 @@ def load(
 def _sampling(given: dict[str, Any], target: LanguageModel[TargetId]) -> Sampling:
     from tokalign.runtime.mlx.sampling import Sampling
 
+    seed, sampling = given.pop("seed"), take(Sampling, given)
     # As in mlx-lm, XTC leaves line feeds and the ends of the output alone.
-    exempt = {*target.tokenizer.encode("\n"), *target.stop_ids}
-    seed = given.pop("seed")
+    exempt = {*target.tokenizer.encode("\n"), *target.stop_ids} if sampling.xtc_probability else ()
     return replace(
-        take(Sampling, given),
+        sampling,
         temperature=given.pop("temp"),
         seed=randbits(32) if seed is None else seed,
-        xtc_exempt=tuple(sorted(exempt)) if given.pop("xtc_probability", 0) else (),
+        xtc_exempt=tuple(sorted(exempt)),
     )
 
 
@@ -125,18 +130,15 @@ _ENOUGH_ROUNDS, _ENOUGH_TO_COMPARE, _ENOUGH_TO_READ = 8, 16, 16
 """Fewer rounds, or tokens of a prompt, say nothing about the speed."""
 
 
-def rate(summary: Mapping[str, Any]) -> float | None:
+def _rate(summary: Mapping[str, Any]) -> float | None:
     """Tokens per second; None after so few rounds that it would be chance."""
     enough = summary["rounds"] >= _ENOUGH_ROUNDS and summary["tokens_per_second"]
     return float(summary["tokens_per_second"]) if enough else None
 
 
-def compared(summary: Mapping[str, Any], plain_seconds: float | None) -> str | None:
-    """The speed in words; None after so few rounds that it would be chance.
-
-    plain_seconds: per token of plain decoding; None if that is not known.
-    """
-    per_second = rate(summary)
+def _compared(summary: Mapping[str, Any], plain_seconds: float | None) -> str | None:
+    """The speed in words; None after so few rounds that it would be chance."""
+    per_second = _rate(summary)
     if per_second is None or plain_seconds is None or summary["rounds"] < _ENOUGH_TO_COMPARE:
         return None
     return f"{per_second * plain_seconds:.2f} x plain decoding"
@@ -152,9 +154,9 @@ def closing_line(
     """
     count = summary["generation_tokens"]
     told = [f"{count} token" + "s" * (count != 1)]
-    if (speed := rate(summary)) is not None:
+    if (speed := _rate(summary)) is not None:
         told.append(f"{speed:.1f} tokens/s")
-    if (multiple := compared(summary, plain_seconds)) is not None:
+    if (multiple := _compared(summary, plain_seconds)) is not None:
         told.append(multiple)
     match summary["finish_reason"]:
         case "interrupted":
@@ -167,15 +169,15 @@ def closing_line(
 
 
 def as_text(
-    summary: Mapping[str, Any], *, plain_seconds: float | None = None, host_times: bool = False
+    summary: Mapping[str, Any], plain_seconds: float | None = None, *, host_times: bool = False
 ) -> str:
-    """The statistics as a table; `summary` as of `Generation.summary`.
+    """The statistics as a table; summary, plain_seconds: as in `closing_line`.
 
-    plain_seconds: per token of plain decoding; None if that is not known.
     host_times: also what the host did between the passes, for those who work on the code.
     """
     emitted, drafted = summary["generation_tokens"], summary["num_accepted_draft_tokens"]
-    speed = compared(summary, plain_seconds)
+    per_second, compared = _rate(summary), _compared(summary, plain_seconds)
+    speed = "" if per_second is None else f", {per_second:.1f} tokens/s"
     times = [
         ("host per round", _milliseconds(summary["host_ms_per_round"])),
         ("translation", _milliseconds(summary["translation_ms_per_round"])),
@@ -187,10 +189,10 @@ def as_text(
     return table(
         [
             ("prompt", _prompt(summary)),
-            ("generation", _rate(emitted, rate(summary))),
+            ("generation", f"{emitted} tokens{speed}"),
             ("tokens per pass", f"{summary['tokens_per_round']:.3f} (plain decoding: 1)"),
             ("drafted", f"{drafted / emitted if emitted else 0.0:.0%} of the output"),
-            *([] if speed is None else [("speed", speed)]),
+            *([] if compared is None else [("speed", compared)]),
             ("by source", ", ".join(sources)),
             *(times if host_times else []),
             ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
@@ -210,7 +212,3 @@ def _prompt(summary: Mapping[str, Any]) -> str:
     speed = summary["prompt_tokens_per_second"] * read / max(1, tokens)
     told = f"{tokens} tokens" + (f", {read} of them new" if known else "")
     return told + (f", {speed:.1f} tokens/s" if read >= _ENOUGH_TO_READ else "")
-
-
-def _rate(tokens: int, per_second: float | None) -> str:
-    return f"{tokens} tokens" + ("" if per_second is None else f", {per_second:.1f} tokens/s")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, Command, Option, Size
-from tokalign.cli.output import asked, echo, note, print_json, progress, show, table
+from tokalign.cli.output import asked, note, progress, show, table
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,38 +18,35 @@ if TYPE_CHECKING:
 _SHOWN_PROBLEMS = 10
 
 
+_learning = partial(Option, excludes="--list")
+
 _OPTIONS = (
-    Option(
+    _learning(
         "--name",
         "What the collection and its dictionary are called.",
         metavar="NAME",
-        excludes="--list",
     ),
-    Option(
+    _learning(
         "--target targets",
         "The target, or its tokenizer alone; repeatable. Remembered.",
         type=NAME,
         multiple=True,
-        excludes="--list",
     ),
-    Option(
+    _learning(
         "--exclude",
         "Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
         metavar="PATTERN",
         multiple=True,
-        excludes="--list",
     ),
-    Option(
+    _learning(
         "--largest-file",
         "Leave out larger files. Default: 50M. Remembered.",
         type=Size(),
-        excludes="--list",
     ),
-    Option(
-        "--dictionary-bytes",
+    _learning(
+        "--dictionary-bytes max_bytes",
         "The largest size of each dictionary. Default: 5000000. Remembered.",
         type=AT_LEAST_1,
-        excludes="--list",
     ),
     Option(
         "--list lists", "Show what was learned, and learn nothing.", is_flag=True, excludes="FOLDER"
@@ -58,16 +56,7 @@ _OPTIONS = (
 
 
 @click.command("learn", cls=Command, params=[*_OPTIONS])
-def command(
-    *,
-    name: str | None,
-    targets: tuple[str, ...],
-    exclude: tuple[str, ...],
-    largest_file: int | None,
-    dictionary_bytes: int | None,
-    lists: bool,
-    folders: tuple[Path, ...],
-) -> None:
+def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **given: Any) -> None:
     """Learn how the documents in FOLDERs are worded, for the targets named.
 
     Reads text, Markdown, HTML and PDF; leaves out what is hidden, named like a secret or kept by
@@ -85,25 +74,17 @@ def command(
 
     learned = learn(
         name,
-        folders=folders,
-        targets=targets,
         exclude=exclude or None,
-        largest_file=largest_file,
-        max_bytes=dictionary_bytes,
+        **given,
         stage=lambda total, label: progress(total, label, in_bytes=label == "Reading documents"),
     )
-    _tell_problems(learned)
-    show(_as_json(learned), lambda: _as_text(learned))
-
-
-def _tell_problems(learned: Learned) -> None:
-    """The documents that could not be read: the first ten one by one, the rest as a number."""
     problems = [*learned.problems]
     problems += [f"{path}: it cannot be read" for path in learned.skipped.unreadable]
     for problem in problems[:_SHOWN_PROBLEMS]:
         note(problem)
     if len(problems) > _SHOWN_PROBLEMS:
         note(f"{len(problems) - _SHOWN_PROBLEMS} more documents cannot be read")
+    show(_as_json(learned), lambda: _as_text(learned))
 
 
 def _as_json(learned: Learned) -> dict[str, Any]:
@@ -141,18 +122,18 @@ def _show_all() -> None:
     from tokalign.build.documents.learning import collections
 
     found = [_described(collection) for collection in collections()]
-    if asked.as_json:
-        print_json({"learned": found})
-        return
-    if not found:
+    if found or asked.as_json:
+        show({"learned": found}, lambda: "\n\n".join(map(_in_words, found)))
+    else:
         note("nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME")
-    for number, one in enumerate(found):
-        rows = [("name", one["name"])]
-        rows += [("folder", folder) for folder in one["folders"]]
-        rows += [("target", target) for target in one["targets"]]
-        rows += [("dictionary", path) for path in one["tables"]]
-        rows += [("bytes in all", f"{one['bytes']:,}")]
-        echo("\n" * bool(number) + table(rows))
+
+
+def _in_words(one: Mapping[str, Any]) -> str:
+    rows = [("name", one["name"])]
+    rows += [("folder", folder) for folder in one["folders"]]
+    rows += [("target", target) for target in one["targets"]]
+    rows += [("dictionary", path) for path in one["tables"]]
+    return table([*rows, ("bytes in all", f"{one['bytes']:,}")])
 
 
 def _described(collection: Collection) -> dict[str, Any]:

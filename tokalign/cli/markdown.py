@@ -201,22 +201,19 @@ class Markdown(View):
             self._heading = True
             head = head[found.end() :]
         elif found := _ITEM.match(head):
-            self._prefix(found[1] + ("•" if found[2] in "-*+" else found[2]) + " ")
-            self._open_rest(head[found.end() :])
+            mark = "•" if found[2] in "-*+" else found[2]
+            self._prefix(f"{found[1]}{mark} ", head[found.end() :])
             return
         elif found := _QUOTE.match(head):
-            self._prefix("│ ")
-            self._open_rest(head[found.end() :])
+            self._prefix("│ ", head[found.end() :])
             return
         for character in head:
             self._add(character)
 
-    def _prefix(self, text: str) -> None:
+    def _prefix(self, text: str, rest: str) -> None:
+        """What follows a prefix may begin like a line of its own, such as a fence in a list."""
         self._wrapper.verbatim(text)
         self._wrapper.indent += len(text)
-
-    def _open_rest(self, rest: str) -> None:
-        """What follows a prefix may begin like a line of its own, such as a fence in a list."""
         self._head = ""
         for character in rest:
             self._take(character)

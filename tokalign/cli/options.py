@@ -6,8 +6,10 @@ The lists `MODEL`, `DRAFTING`, `SAMPLING`, `TEMPLATE` and `CACHE` are what `deco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import Field, fields
+from functools import partial
 from typing import Any
 
 import click
@@ -24,7 +26,7 @@ from tokalign.cli.command import (
     Option,
     Size,
 )
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, is_text
 from tokalign.runtime.options import METHODS, CacheOptions, DraftingOptions
 from tokalign.storage import parse_json
 
@@ -67,11 +69,11 @@ def _option(one: Field[Any]) -> Option:
     )
 
 
-def with_conditions(option: Option, *, needs: str = "", excludes: str = "") -> Option:
-    """The same option for a command in which it has a condition more."""
+def with_conditions(option: Option, *, needs: Sequence[str] = (), excludes: str) -> Option:
+    """The same option for a command in which it has further conditions."""
     option = copy(option)
-    option.needs += (needs,) * bool(needs)
-    option.excludes += (excludes,) * bool(excludes)
+    option.needs += tuple(needs)
+    option.excludes += (excludes,)
     return option
 
 
@@ -80,10 +82,8 @@ def read_text(_context: click.Context, option: click.Parameter, value: Any) -> A
 
     Other bytes reach a command as halves of surrogate pairs, which no tokenizer takes.
     """
-    try:
-        "".join(value or "").encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{option.opts[-1]} is not UTF-8; give it text in UTF-8") from error
+    if not is_text("".join(value or "")):
+        raise UsageError(f"{option.opts[-1]} is not UTF-8; give it text in UTF-8")
     return value
 
 
@@ -126,9 +126,6 @@ TARGET = Option(
     type=NAME,
     required=True,
 )
-TARGET_TOKENIZER = Option(
-    "--target", "The target, or its tokenizer alone.", type=NAME, required=True
-)
 DTYPE = Option(
     "--dtype",
     "Number format of the weights. Default: float32 on a CPU, else that of the files.",
@@ -165,35 +162,32 @@ DRAFTING = (DRAFT, *_DRAFTING.values())
 # -- sampling --------------------------------------------------------------------------------------
 
 TEMP = Option("--temp", "Sampling temperature; 0 is greedy.", type=FiniteRange(min=0), default=0.0)
+_sampled = partial(Option, needs="--temp")
 SAMPLING = (
     TEMP,
-    Option(
+    _sampled(
         "--top-p",
         "Sample among the most probable tokens of this sum; 1 is off.",
         type=SHARE,
         default=1.0,
-        needs="--temp",
     ),
-    Option(
+    _sampled(
         "--top-k",
         "Sample among so many most probable tokens; 0 is off.",
         type=FROM_0,
         default=0,
-        needs="--temp",
     ),
-    Option(
+    _sampled(
         "--min-p",
         "Leave out tokens below this share of the best; 0 is off.",
         type=SHARE,
         default=0.0,
-        needs="--temp",
     ),
-    Option(
+    _sampled(
         "--xtc-probability",
         "How often to leave out the most probable tokens; 0 is off.",
         type=SHARE,
         default=0.0,
-        needs="--temp",
         rare=True,
     ),
     Option(

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -153,10 +153,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def echo(text: str) -> None:
-    """Print `text` on stdout, for a terminal with its control characters written out.
-
-    Raises: OutputError.
-    """
+    """Print `text` and a line end on stdout, as `for_stdout` has it. Raises: StdoutError."""
     write(for_stdout(text) + "\n")
 
 
@@ -194,14 +191,14 @@ def show(result: Mapping[str, Any], in_words: Callable[[], str]) -> None:
         echo(in_words())
 
 
-def note(message: str) -> None:
-    """Print a line on stderr: what an alias stands for, what was left out, a fallback.
+def note(message: str, *, lines: bool = False) -> None:
+    """Print on stderr what an alias stands for, what was left out, a fallback; not for --quiet.
 
-    Control characters in it are written out, line feeds too: it stays one line. --quiet leaves it
-    out.
+    Control characters in it are written out, line feeds too, so that it stays one line.
+    lines: it is several, and stays so.
     """
     if not asked.quiet:
-        tell(one_line(message))
+        tell(visible(message) if lines else one_line(message))
 
 
 @contextmanager
@@ -219,23 +216,18 @@ def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") 
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TransferSpeedColumn
 
-    started, done, before = time.monotonic(), 0.0, 0.0
-    rates = [TransferSpeedColumn()] if in_bytes else [TextColumn("{task.fields[rate]}")]
-    columns = (*Progress.get_default_columns(), *(rates if in_bytes or unit else []))
+    began = time.monotonic()
+    columns = [*Progress.get_default_columns()]
+    if in_bytes or unit:
+        columns.append(TransferSpeedColumn() if in_bytes else TextColumn("{task.fields[rate]}"))
     bar = Progress(*columns, transient=True, console=Console(stderr=True))
     task = bar.add_task(label, total=total, rate="")
 
     def advance(amount: float) -> None:
-        nonlocal done, before
-        done += amount
-        seconds = time.monotonic() - started
-        if seconds < 0.1:  # what an earlier run has done is there at once
-            before = done
-        if not bar.live.is_started and time.monotonic() - started > 2:
+        if not bar.live.is_started and time.monotonic() - began > 2:
             bar.start()
-        bar.update(
-            task, completed=done, rate=f"{(done - before) / max(seconds, 0.1):,.1f} {unit}/s"
-        )
+        bar.advance(task, amount)
+        bar.update(task, rate=f"{bar.tasks[0].speed or 0:,.1f} {unit}/s")
 
     try:
         yield advance
@@ -248,6 +240,16 @@ def table(rows: Iterable[tuple[str, object]]) -> str:
     pairs = [(one_line(name), one_line(str(value))) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, aligned: the first two columns are text, the others numbers."""
+    lines = [head, *rows]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    specs = [f"{'<' if column < 2 else '>'}{width}" for column, width in enumerate(widths)]
+    dashes = ["-" * width for width in widths[:2]] + ["-" * (n - 1) + ":" for n in widths[2:]]
+    lines.insert(1, dashes)
+    return "\n".join(f"| {' | '.join(map(format, row, specs))} |" for row in lines)
 
 
 def figures(named: Mapping[str, Any]) -> str:

@@ -38,12 +38,8 @@ def tag(name: str, /, *content: str, **attributes: str | None) -> Html:
     opening = name + "".join(named)
     if name == "meta":
         return Html(f"<{opening}>")
-    return Html(f"<{opening}>{join(content)}</{name}>")
-
-
-def join(content: Iterable[str]) -> Html:
-    """Join pieces; those that are text are escaped."""
-    return Html("".join(c if isinstance(c, Html) else escape(c, quote=False) for c in content))
+    inner = "".join(c if isinstance(c, Html) else escape(c, quote=False) for c in content)
+    return Html(f"<{opening}>{inner}</{name}>")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> Html:
@@ -92,7 +88,7 @@ def figures(named: Mapping[str, str]) -> Html:
 
 def details(summary: str, *content: str) -> Html:
     """Make a part that stays folded until it is opened."""
-    return tag("details", tag("summary", summary), join(content))
+    return tag("details", tag("summary", summary), *content)
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -199,6 +195,7 @@ def _origin(one: Round, index: int) -> str:
 def run_page(run: Run) -> str:
     """Make one self-contained HTML document. Cost: some microseconds per token."""
     tokens = list(shown_tokens(run))
+    about = {name: run.figures.get(name.lower()) for name in ("Method", "translation", "seed")}
     text = tag("div", *map(_token, tokens), class_="text")
     return page(
         "How this text was decoded",
@@ -206,7 +203,7 @@ def run_page(run: Run) -> str:
         section("Text", _legend(tokens), text, note=_HOW_TO_READ),
         section("Sources", _sources(run)),
         details("Every round", _rounds(run)),
-        introduction=_introduction(run.figures),
+        introduction=", ".join(f"{name} {one}" for name, one in about.items() if one is not None),
     )
 
 
@@ -215,11 +212,6 @@ _HOW_TO_READ = (
     "a token, or move to it with Tab, to see who proposed it or what was rejected in its place. A "
     "box holds bytes that begin a character which a later token completes."
 )
-
-
-def _introduction(known: Mapping[str, object]) -> str:
-    shown = {name: known.get(name.lower()) for name in ("Method", "translation", "seed")}
-    return ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
 
 
 def _figures(run: Run, tokens: list[ShownToken]) -> dict[str, str]:

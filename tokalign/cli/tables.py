@@ -47,20 +47,24 @@ def verify(*, files: tuple[Path, ...]) -> None:
 
     All files are checked; the exit code is 3 if one of them is damaged, 4 if one is missing.
     """
-    problems = {path: _problem(path) for path in files}
+    from tokalign.tables.opening import verify_table
+
+    found, codes = [], []
+    for path in files:
+        problem = None
+        try:
+            verify_table(path)
+        except TokalignError as error:
+            problem = str(error)
+            codes.append(error.exit_code)
+        found.append({"path": str(path), "ok": problem is None, "problem": problem})
+        if not asked.as_json and problem is None:
+            echo(one_line(f"{path}: ok"))
+        elif not asked.as_json:
+            tell(one_line(f"tokalign: {problem}"))
     if asked.as_json:
-        found = [
-            {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
-            for path, problem in problems.items()
-        ]
-        print_json({"ok": not any(problems.values()), "files": found})
-    else:
-        for path, problem in problems.items():
-            if problem is None:
-                echo(one_line(f"{path}: ok"))
-            else:
-                tell(one_line(f"tokalign: {problem}"))
-    if codes := [problem.exit_code for problem in problems.values() if problem]:
+        print_json({"ok": not codes, "files": found})
+    if codes:
         raise click.exceptions.Exit(max(codes))
 
 
@@ -128,13 +132,11 @@ def forget(*, names: tuple[str, ...], remembered: bool) -> None:
     folders = [collection.folder for collection in collections]
     if remembered:
         folders += forget_remembered()
-    if asked.as_json:
-        print_json({"forgotten": [str(folder) for folder in folders]})
+    if folders or asked.as_json:
+        gone = [str(folder) for folder in folders]
+        show({"forgotten": gone}, lambda: "\n".join(f"{name} is deleted" for name in gone))
     else:
-        for folder in folders:
-            echo(f"{folder} is deleted")
-        if not folders:
-            note("nothing was remembered")
+        note("nothing was remembered")
 
 
 def _is_tokenizer(path: Path) -> bool:
@@ -191,14 +193,3 @@ def _rows(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, obj
             yield from _rows(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", f"{item:,}" if isinstance(item, int) else item
-
-
-def _problem(path: Path) -> TokalignError | None:
-    """The error in a table file; None if it has none."""
-    from tokalign.tables.opening import verify_table
-
-    try:
-        verify_table(path)
-    except TokalignError as error:
-        return error
-    return None

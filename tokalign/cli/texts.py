@@ -62,16 +62,11 @@ def read_prompts(
     sets = [(path, True) for path in windows] + [(path, False) for path in turns]
     if len({path.stem for path, _ in sets}) < len(sets):
         raise UsageError("two files of prompts have the same name; rename one")
-    texts = {path: read_texts(path, field=field, limit=limit) for path, _ in sets}
     return [
-        PromptText(Block(path.stem, number, _digest(text)), text, window)
+        PromptText(Block(path.stem, number, sha256(text.encode()).hexdigest()[:8]), text, window)
         for path, window in sets
-        for number, text in enumerate(texts[path], start=1)
+        for number, text in enumerate(read_texts(path, field=field, limit=limit), start=1)
     ]
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:8]
 
 
 _DECLARED = re.compile(r"^language:(.*(?:\n *- .*)*)", re.MULTILINE)

@@ -1,12 +1,13 @@
 """`tokalign train`: a recurrent drafter for a target, or a draft model taught by it, from a corpus.
 
-Its two steps are `label_corpus` and `fit` of `tokalign/train/`; `estimate.py`
-there says what they will take.
+Its two steps are `label_corpus` and `fit` of `tokalign/train/`; `estimate.py` there says what they
+will take.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,16 +20,17 @@ from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import make_folder
-from tokalign.train.options import MOST_SEED, Kind, Loss
+from tokalign.train.options import MOST_SEED, FitOptions, Kind, Labelling, LabelOptions, Loss
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-    from tokalign.train.estimate import Estimate, ModelShape
-    from tokalign.train.options import FitOptions, LabelOptions
+    from tokalign.train.estimate import ModelShape
     from tokalign.train.run import Evaluation
 
 _WIDEST = 2_048
 _RANK, _SMALL, _CANDIDATES = 16, 500_000_000, 4_096
+
+_of_drafter, _of_draft = partial(Option, excludes="--draft"), partial(Option, needs="--draft")
 
 _OPTIONS = (
     *MODEL,
@@ -49,7 +51,7 @@ _OPTIONS = (
         default="greedy",
     ),
     Option(
-        "--label-temp",
+        "--label-temp temperature",
         "The temperature of sampled labels.",
         type=POSITIVE,
         default=0.7,
@@ -61,22 +63,18 @@ _OPTIONS = (
     Option(
         "--window", "Ids of text read at once.", type=click.IntRange(min=16), default=256, rare=True
     ),
-    Option(
+    _of_drafter(
         "--width",
         f"Width of the drafter. Default: the target's hidden size, at most {_WIDEST}.",
         type=AT_LEAST_1,
-        excludes="--draft",
     ),
-    Option(
-        "--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2, excludes="--draft"
-    ),
-    Option(
+    _of_drafter("--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2),
+    _of_drafter(
         "--head",
         "The output head. tied: that of the target. factored: one of its own, of low rank.",
         type=click.Choice(["tied", "factored"]),
         default="tied",
         rare=True,
-        excludes="--draft",
     ),
     Option(
         "--rank",
@@ -86,28 +84,25 @@ _OPTIONS = (
         needs="--head factored",
         rare=True,
     ),
-    Option(
-        "--loss",
+    _of_draft(
+        "--loss losses",
         "What a draft model learns; repeatable. marginal: the labels. kl, acceptance: "
         "what the target finds probable. text: its own tokens. Default: marginal.",
         type=click.Choice(get_args(Loss)),
         multiple=True,
-        needs="--draft",
     ),
-    Option(
+    _of_draft(
         "--lora",
         f"Rank of LoRA adapters; 0 trains all layers. Default: {_RANK} for more than "
         f"{_SMALL // 10**6} million weights or quantized ones, else 0.",
         type=FROM_0,
-        needs="--draft",
     ),
-    Option(
+    _of_draft(
         "--keep",
         "Share of a draft model's own weights in the mean that is written: more of it keeps more "
         "of what the model knew of other text, and less of what it learned.",
         type=click.FloatRange(0, 1, max_open=True),
         default=0.0,
-        needs="--draft",
     ),
     Option("--epochs", "How often each position is seen.", type=POSITIVE, default=2.0),
     Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=256),
@@ -160,8 +155,9 @@ def command(
 
     corpus = Corpus(files, field=field)
     shape = None if draft is None else _draft_shape(draft, output)
-    labels = _label_options(given)
-    fit = _fit_options(given, shape, future=labels.labelling.future)
+    labelling = take(Labelling, {**given})
+    labels = take(LabelOptions, given | {"labelling": labelling})
+    fit = _fit_options(given, shape, labelling)
     if dry_run:
         found = _estimated(target, given, labels, fit, shape)
         show(
@@ -197,12 +193,9 @@ def command(
             total, label, in_bytes=total == 2 * corpus.size, unit="positions"
         ),
     )
-    labelled_positions = len(labelled.training.ids)
-    note(
-        f"{labelled_positions:,} positions are labelled"
-        + _shortfall(labelled_positions, labels.positions)
-        + f"; labels and state in {workspace}"
-    )
+    count, wanted = len(labelled.training.ids), labels.positions
+    few = "" if count > 0.95 * wanted else f", not {wanted:,}: give more text to get as many"
+    note(f"{count:,} positions are labelled{few}; labels and state in {workspace}")
     learner: Learner[Any]
     if draft is None:
         ends = TargetEnds.of(model.model)
@@ -219,7 +212,7 @@ def command(
         output,
         workspace,
         stage=partial(progress, unit="steps"),
-        report=_Reporter(fit.batch),
+        report=_reporter(fit.batch),
     )
     kind = "drafter" if draft is None else "draft"
     note(f"{kind} -> {output}; the labels stay in {workspace} for other runs")
@@ -249,28 +242,22 @@ def _draft_shape(draft: str, output: Path) -> ModelShape:
     return ModelShape.from_folder(place.folder)
 
 
-def _label_options(given: dict[str, Any]) -> LabelOptions:
-    from tokalign.train.options import Labelling, LabelOptions
-
-    labelling = take(Labelling, given | {"temperature": given["label_temp"]})
-    return take(LabelOptions, given | {"labelling": labelling})
-
-
-def _fit_options(given: dict[str, Any], draft: ModelShape | None, *, future: int) -> FitOptions:
+def _fit_options(
+    given: dict[str, Any], draft: ModelShape | None, labelling: Labelling
+) -> FitOptions:
     """Raises: UsageError for candidates that may be too few for one batch.
 
-    draft: of the draft model that is taught, if one is. future: ids that follow a position.
+    draft: of the draft model that is taught, if one is.
     """
-    from tokalign.train.options import FitOptions
-
+    given["losses"] = given["losses"] or ("marginal",)
     if draft is not None:
         is_small = draft.parameters <= _SMALL and not draft.is_quantized
         rank = given["lora"] if given["lora"] is not None else (0 if is_small else _RANK)
-        given["lora"], given["losses"] = rank or None, given["loss"] or ("marginal",)
+        given["lora"] = rank or None
         if draft.is_quantized and not rank:
             raise UsageError("quantized weights cannot be trained; leave out --lora 0")
         soft = [one for one in given["losses"] if one not in ("text", "marginal")]
-        if soft and given["kind"] == "text":
+        if soft and labelling.kind == "text":
             raise UsageError(
                 f"--loss {soft[0]} learns what the target finds probable, and --labels text does "
                 "not ask it; give other --labels"
@@ -279,7 +266,7 @@ def _fit_options(given: dict[str, Any], draft: ModelShape | None, *, future: int
         given["candidates"] = _CANDIDATES if draft is None else 0
     default = 3e-4 if draft is not None and not given["lora"] else 1e-3
     given["learning_rate"] = given["learning_rate"] or default
-    most = given["batch"] * (future - 1)
+    most = given["batch"] * (labelling.future - 1)
     if draft is None and 0 < given["candidates"] <= most:
         raise UsageError(
             f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
@@ -305,32 +292,24 @@ def _drafter_config(given: dict[str, Any], hidden_size: int, vocabulary_size: in
     )
 
 
-def _shortfall(found: int, wanted: int) -> str:
-    """What to add where clearly fewer positions were labelled than asked for."""
-    if found > 0.95 * wanted:
-        return ""
-    return f", not {wanted:,}: give more text to get as many"
-
-
-class _Reporter:
+def _reporter(per_step: int) -> Callable[[Evaluation], None]:
     """Tells of every evaluation, with the rate and the time left."""
+    began = time.monotonic()
 
-    def __init__(self, per_step: int) -> None:
-        self._per_step = per_step
-        self._began = time.monotonic()
-
-    def __call__(self, evaluation: Evaluation) -> None:
+    def report(evaluation: Evaluation) -> None:
+        nonlocal began
         now = time.monotonic()
-        rate = evaluation.steps_since / (now - self._began)
-        left = evaluation.steps - evaluation.step
-        self._began = now
+        rate, began = evaluation.steps_since / (now - began), now
+        left = round((evaluation.steps - evaluation.step) / rate / 60)
         shares = " ".join(f"{share:.3f}" for share in evaluation.by_depth)
         note(
             f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
             f"{evaluation.accepted_per_round:.3f} accepted per round (by depth {shares})"
-            f"{', the best so far' if evaluation.is_best else ''}; "
-            f"{rate * self._per_step:,.0f} positions/s, {_duration(left / rate)} left"
+            f"{', the best so far' if evaluation.is_best else ''}; {rate * per_step:,.0f} "
+            f"positions/s, {f'{left // 60} h ' * (left >= 60)}{left % 60} min left"
         )
+
+    return report
 
 
 def _estimated(
@@ -347,25 +326,18 @@ def _estimated(
     place = resolve_model(target)
     note(place.description)
     shape = ModelShape.from_folder(place.folder)
-    if draft is not None:
-        taught = estimate_teaching(shape, draft, labels, fit)
-        return _in_units(taught, round(draft.trained(fit.lora)))
-    config = _drafter_config(given, shape.hidden_size, shape.vocabulary_size)
-    return _in_units(estimate(shape, config, labels, fit), config.parameters)
-
-
-def _in_units(estimated: Estimate, parameters: int) -> dict[str, Any]:
+    if draft is None:
+        config = _drafter_config(given, shape.hidden_size, shape.vocabulary_size)
+        found, parameters = estimate(shape, config, labels, fit), config.parameters
+    else:
+        found = estimate_teaching(shape, draft, labels, fit)
+        parameters = round(draft.trained(fit.lora))
     return {
         "trained_parameters": parameters,
-        "labelling_memory_gb": round(estimated.labelling_memory / 1e9, 2),
-        "training_memory_gb": round(estimated.training_memory / 1e9, 2),
-        "labels_on_disk_gb": round(estimated.disk / 1e9, 2),
-        "rows_of_the_target": estimated.rows,
-        "labelling_tflop": round(estimated.labelling_work / 1e12, 1),
-        "training_tflop": round(estimated.training_work / 1e12, 1),
+        "labelling_memory_gb": round(found.labelling_memory / 1e9, 2),
+        "training_memory_gb": round(found.training_memory / 1e9, 2),
+        "labels_on_disk_gb": round(found.disk / 1e9, 2),
+        "rows_of_the_target": found.rows,
+        "labelling_tflop": round(found.labelling_work / 1e12, 1),
+        "training_tflop": round(found.training_work / 1e12, 1),
     }
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

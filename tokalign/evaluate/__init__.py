@@ -3,8 +3,7 @@
     replay.py               texts play the target
     bench.py                every way to draft with loaded models; measurements.py keeps what was
                             measured, comparison.py says what is compared, and compares it
-    calibrate.py            how long passes take on this machine
+    calibrate.py            how long passes take on this machine; timed_passes.py times one
 
-Imports every layer below it (`runtime`, `cost`, `tables`, ...); only `assemble` and `cli`
-import it.
+Imports every layer below it (`runtime`, `tables`, ...); only `cli` imports it.
 """

@@ -76,24 +76,25 @@ class Bench:
         Raises: IncompatibleError if the pair rules out a translation; as `Decoder.run`.
         """
         schedule, sessions = list(self.schedule()), Sessions.of(self.decoder)
-
-        def measured(
-            block: Block, condition: Condition, drafting: Drafting, most: int
-        ) -> Measurement:
-            generation = Generation(
-                replace(self.decoder, drafting=drafting),
-                self.prompts[block](self.decoder),
-                max_tokens=most,
-                target_session=sessions.target,
-                draft_session=sessions.draft,
-            )
-            return measurement(generation, block, condition)
-
+        short = replace(self, max_tokens=WARM_UP_TOKENS)
         for condition, block in {c: b for b, c in schedule}.items():  # so that kernels are compiled
-            measured(block, condition, self.drafting(self.decoder, condition), WARM_UP_TOKENS)
+            short.measured(block, condition, short.drafting(self.decoder, condition), sessions)
         drafting = {c: self.drafting(self.decoder, c) for _, c in schedule}
         for block, condition in schedule:
-            yield measured(block, condition, drafting[condition], self.max_tokens)
+            yield self.measured(block, condition, drafting[condition], sessions)
+
+    def measured(
+        self, block: Block, condition: Condition, drafting: Drafting, sessions: Sessions
+    ) -> Measurement:
+        """One generation. drafting: with what the condition has learned."""
+        generation = Generation(
+            replace(self.decoder, drafting=drafting),
+            self.prompts[block](self.decoder),
+            max_tokens=self.max_tokens,
+            target_session=sessions.target,
+            draft_session=sessions.draft,
+        )
+        return measurement(generation, block, condition)
 
     def drafting(self, decoder: Decoder, condition: Condition) -> Drafting:
         """How a condition drafts with this decoder, with nothing learned yet."""

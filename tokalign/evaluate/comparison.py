@@ -44,24 +44,26 @@ def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
 
 def conditions_of(
     drafting: Drafting,
+    names: Sequence[str] | None = None,
     *,
     lengths: Sequence[int | str],
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
     with_drafter: bool = False,
 ) -> list[Condition]:
-    """All conditions that can be measured: plain decoding and its control, the others by length.
+    """Plain decoding and its control, and the methods and translations of these names by length.
 
+    names: by default all that can be measured, a dictionary or a recurrent drafter if there is one.
     pair: the tokenizers of target and draft, None without a draft model. If both are the same,
-    `none` is the only translation; else the others are measured. A dictionary is measured if there
-    is one. with_drafter: whether there is a recurrent drafter, which is measured alone, too.
+    `none` is the only translation; else the others are measured.
     """
-    translations: Sequence[str] = ()
-    if pair is not None:
-        same = pair[0].fingerprint == pair[1].fingerprint
-        translations = ("none",) if same else ("context:5", "intersection", "exact")
-    dictionary = () if drafting.dictionary is None else ("dictionary",)
-    drafter = ("drafter",) if with_drafter else ()
-    names = (*translations, *drafter, *dictionary, "copy", "hybrid")
+    if names is None:
+        translations: Sequence[str] = ()
+        if pair is not None:
+            same = pair[0].fingerprint == pair[1].fingerprint
+            translations = ("none",) if same else ("context:5", "intersection", "exact")
+        dictionary = () if drafting.dictionary is None else ("dictionary",)
+        drafter = ("drafter",) if with_drafter else ()
+        names = (*translations, *drafter, *dictionary, "copy", "hybrid")
     return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]
 
 

@@ -9,8 +9,7 @@ keeps contexts. What is new here:
     answer.py        an answer as blocks that grow, and how every API writes them
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     metrics.py       counts for `/metrics`
-    page.py          the chat page at `/`, which is page.html
-    handler.py       one HTTP request: paths, statuses, streams
+    handler.py       one HTTP request: paths, statuses, streams; the chat page at `/`
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
     contexts.py      caches and outputs that later requests go on with
@@ -47,7 +46,7 @@ class Settings:
     max_body_size: in bytes. answer_timeout: the finish reason is "length" then. max_waiting: one
     more is refused with status 429. max_connections: open at the same time; one more is closed at
     once.
-    The rest is as in `mlx_lm.server`; `pipeline` is there because its model provider reads it.
+    The rest is as in `mlx_lm.server`.
     """
 
     model: str | None = None
@@ -111,9 +110,8 @@ class Settings:
     allowed_origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_connections: int = 512
-    pipeline: bool = False
 
     @property
     def num_draft_tokens(self) -> int | None:
-        """What mlx-lm's handler takes where a request gives no number."""
+        """Where a request gives none."""
         return self.drafting.num_draft_tokens

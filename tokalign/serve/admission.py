@@ -1,7 +1,7 @@
 """What a server does before it reads a request's fields: who may ask, how much, and refusals.
 
-Refusals are errors as OpenAI's clients expect them: an HTTP status and a JSON object. A client is
-known by its API key, a web page by its origin, and a loopback server by the names of this machine.
+A client is known by its API key, a web page by its origin, and a loopback server by the names of
+this machine.
 headers: of a request, as `http.server` reads them.
 """
 
@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from io import RawIOBase
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from socket import gethostname, socket
 from time import monotonic
 from typing import Any, BinaryIO
@@ -25,8 +25,6 @@ from tokalign.errors import (
     shown,
 )
 from tokalign.serve import Settings
-
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _CHUNK = 1 << 16
 _DISCARDED = 1 << 26
@@ -51,16 +49,7 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
-        self.headers = dict(headers or {})
-
-    def to_json(self) -> dict[str, Any]:
-        """OpenAI's error object."""
-        kind = _TYPES.get(self.status)
-        kind = kind or ("invalid_request_error" if self.status < 500 else "server_error")
-        return {
-            "error": {"message": str(self), "type": kind, "param": None, "code": self.code},
-        }
+        self.status, self.code, self.headers = status, code, headers or {}
 
 
 def require(fits: bool, message: str, value: object = None) -> None:
@@ -111,15 +100,33 @@ def authorized_key(headers: Mapping[str, str], keys: Collection[str]) -> str:
     return key
 
 
-def require_origin(headers: Mapping[str, str], allowed: Collection[str], *, has_keys: bool) -> None:
-    """Raises: Refusal for a web page of an origin that is not allowed; "*" allows all.
+def require_allowed(headers: Mapping[str, str], settings: Settings, *, is_local: bool) -> None:
+    """Raises: Refusal for a web page of an origin that is not allowed, or another machine's name.
 
-    has_keys: whether requests need an API key.
+    A page may ask the server that it came from: its origin is then the host that is asked. So is
+    that of a page whose own name was made to point here (DNS rebinding), which has no key. Where
+    none is needed, the host has to be one that nobody else can point here: an address, or the name
+    of this machine. A server that is `is_local` (on loopback) takes only those of this machine.
     """
-    origin = headers.get("Origin")
+    host, origin = str(headers.get("Host", "localhost")), headers.get("Origin")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    machine = gethostname().lower().removesuffix(".local")
+    is_machine = name in ("localhost", machine, f"{machine}.local")
+    has_keys, allowed = bool(settings.api_keys), settings.allowed_origins
+    if is_local and not (has_keys or is_machine or is_loopback(name)):
+        raise Refusal(
+            403,
+            f"this server is for this machine only, not for {host[:100]!r}",
+            code="host_not_allowed",
+        )
     if origin is None or "*" in allowed or origin in allowed:
         return
-    if not _is_own(origin, str(headers.get("Host", "")), has_keys=has_keys):
+    own = [f"{scheme}://{host.lower()}" for scheme in ("http", "https") if name]
+    is_safe = has_keys or is_machine or _address(name) is not None
+    if not (is_safe and origin.lower() in own):
         raise Refusal(
             403,
             f"pages of {origin[:100]} may not use this server; start it with "
@@ -128,60 +135,18 @@ def require_origin(headers: Mapping[str, str], allowed: Collection[str], *, has_
         )
 
 
-def _is_own(origin: str, host: str, *, has_keys: bool) -> bool:
-    """Whether a page of this origin came from this server.
-
-    Its origin is then the host that is asked. So is that of a page whose own name was made to point
-    here (DNS rebinding), and it has no key. Where none is needed, the host has to be one that
-    nobody else can point here: an address, or the name of this machine.
-    """
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    """What a name stands for that is an address; None for another name."""
     try:
-        page, own = urlsplit(origin), urlsplit(f"//{host}")
-        name = own.hostname or ""
+        return ip_address(name.partition("%")[0])
     except ValueError:
-        return False
-    if page.scheme not in ("http", "https") or page.netloc.lower() != own.netloc.lower():
-        return False
-    return has_keys or _is_address(name) or _names_this_machine(name)
-
-
-def _names_this_machine(name: str) -> bool:
-    machine = gethostname().lower().removesuffix(".local")
-    return name in ("localhost", machine, f"{machine}.local")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def require_local_host(headers: Mapping[str, str]) -> None:
-    """Raises: Refusal if a loopback server is asked for by the name of another machine.
-
-    A page could have its own name point here (DNS rebinding), and would then be of that origin.
-    """
-    host = str(headers.get("Host", "localhost"))
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name) and not _names_this_machine(name):
-        raise Refusal(
-            403,
-            f"this server is for this machine only, not for {host[:100]!r}",
-            code="host_not_allowed",
-        )
+        return None
 
 
 def is_loopback(address: str) -> bool:
     """Whether this is an address at which only this machine is reached."""
-    try:
-        return ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    found = _address(address)
+    return found is not None and found.is_loopback
 
 
 # -- how much may be asked -------------------------------------------------------------------------
@@ -199,11 +164,10 @@ class RequestStream(RawIOBase):
         self._deadline = monotonic() + seconds
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """See `RawIOBase`. Raises: TimeoutError."""
+        """Raises: TimeoutError."""
         left = self._deadline - monotonic()
         if left <= 0:
             raise TimeoutError("the request did not arrive in time")

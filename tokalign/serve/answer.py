@@ -21,12 +21,13 @@ from mlx_lm.generate import TextStateMachine
 
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import NO_TOKEN, Answer, Asked, Emitted, Reason
-from tokalign.serve.models import Models
 from tokalign.tokenizer.vocabulary import token_bytes
 
 _LOG = logging.getLogger(__name__)
 
 Kind = Literal["text", "thought", "call"]
+
+_ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _UNLIKELY = -9999.0
 """Sent for a log-probability that is no finite number, as by OpenAI: JSON has no other numbers."""
@@ -58,15 +59,22 @@ Steps = Iterator[tuple["Choice", Step | None]]
 class Choice:
     """One answer to one prompt.
 
-    counts_prompt: whether it is the first to its prompt. tokens: responses that were not written
-    yet. shown: characters of those that were. reason: why it ended; None until then.
+    responses: of its job. counts_prompt: whether it is the first to its prompt. tokens: responses
+    that were not written yet. shown: characters of those that were. reason: why it ended; None
+    until then.
     """
 
     def __init__(
-        self, index: int, asked: Asked, answer: Answer, *, counts_prompt: bool = True
+        self,
+        index: int,
+        asked: Asked,
+        answer: Answer,
+        responses: Iterable[Emitted],
+        *,
+        counts_prompt: bool = True,
     ) -> None:
         self.index, self.asked, self.answer = index, asked, answer
-        self.counts_prompt = counts_prompt
+        self._responses, self.counts_prompt = responses, counts_prompt
         self.blocks: list[Block] = []
         self.tokens: list[Emitted] = []
         self.shown = 0
@@ -76,7 +84,6 @@ class Choice:
         self._state = answer.initial_state
         self._call = ""
         self._space = ""  # after a thought or a call: a text's, if one comes
-        self._is_open = False
 
     def text(self, kind: Kind) -> str:
         """The text of all blocks of a kind."""
@@ -92,9 +99,9 @@ class Choice:
         """The tools that were called."""
         return [block for block in self.blocks if block.kind == "call"]
 
-    def take(self, responses: Iterable[Emitted]) -> Iterator[Step]:
-        """The steps that the responses of the job make."""
-        for response in responses:
+    def steps(self) -> Iterator[Step]:
+        """The steps that the responses make."""
+        for response in self._responses:
             if response.token != NO_TOKEN:
                 self.tokens.append(response)
                 self.thought_tokens += self._state == "reasoning"
@@ -121,12 +128,12 @@ class Choice:
             yield from self._grow("thought" if state == "reasoning" else "text", text)
 
     def _grow(self, kind: Kind, text: str) -> Iterator[Step]:
-        before = self.blocks[-1].kind if self.blocks else kind
-        if kind == "text" and before != "text":
+        before = self.blocks[-1].kind if self.blocks else None
+        if kind == "text" and before not in ("text", None):
             self._space = text = self._space + text
             if text.isspace():
                 return
-        if not self._is_open or before != kind:
+        if before != kind:
             yield from self._begin(Block(kind))
         self._space = ""
         self.blocks[-1].text += text
@@ -135,12 +142,11 @@ class Choice:
     def _begin(self, block: Block) -> Iterator[Step]:
         yield from self._end()
         self.blocks.append(block)
-        self._is_open = True
         yield Step("begin", len(self.blocks) - 1, block)
 
     def _end(self) -> Iterator[Step]:
-        if self._is_open:
-            self._is_open = False
+        """The end of the last block: when the next one begins, or the answer ends."""
+        if self.blocks:
             yield Step("end", len(self.blocks) - 1, self.blocks[-1])
 
     def _end_calls(self) -> Iterator[Step]:
@@ -165,7 +171,6 @@ class Choice:
         for block in blocks:
             yield from self._begin(block)
             yield Step("grow", len(self.blocks) - 1, block, block.text)
-            yield from self._end()
 
 
 class Usage(NamedTuple):
@@ -200,8 +205,8 @@ class Rendering(ABC):
 
     is_chat: ClassVar[bool] = True
 
-    def __init__(self, given: dict[str, Any], body: dict[str, Any], models: Models) -> None:
-        self.given, self.body, self._models = given, body, models
+    def __init__(self, given: dict[str, Any], body: dict[str, Any]) -> None:
+        self.given, self.body = given, body
         self.created, self.id = int(time()), uuid4().hex
         self.model = str(body.get("model", "default_model"))
         self.wants_logprobs = bool(body.get("logprobs") or body.get("top_logprobs", 0) > 0)
@@ -214,7 +219,11 @@ class Rendering(ABC):
     @staticmethod
     def error(refusal: Refusal) -> dict[str, Any]:
         """An error in the API's form: OpenAI's."""
-        return refusal.to_json()
+        kind = _ERRORS.get(refusal.status)
+        kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
+        return {
+            "error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}
+        }
 
     @abstractmethod
     def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
@@ -232,25 +241,23 @@ class Rendering(ABC):
         """What a stream sends while a prompt is read."""
         return f": keepalive {read}/{total}\n\n".encode()
 
-    def logprobs(self, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
-        """Log-probabilities of tokens, most probable first; none if none are wanted."""
-        return [self._token_logprobs(one) for one in tokens] if self.wants_logprobs else []
+    def logprobs(self, choice: Choice, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
+        """Log-probabilities of a choice's tokens, most probable first; none if none are wanted."""
+        vocabulary = choice.answer.tokenizer.vocabulary
 
-    def _token_logprobs(self, response: Emitted) -> dict[str, Any]:
-        top = sorted(response.top_tokens, key=lambda one: -float(one["logprob"]))
-        return {
-            **self._token(response.token, response.logprob),
-            "top_logprobs": [self._token(one["id"], one["logprob"]) for one in top],
-        }
+        def of(token: Any, logprob: float) -> dict[str, Any]:
+            data = token_bytes(vocabulary.tokens, token)
+            data = data or vocabulary.specials.get(token, "").encode()
+            text = data.decode("utf-8", "replace")
+            logprob = logprob if math.isfinite(logprob) else _UNLIKELY
+            return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
 
-    def _token(self, token: Any, logprob: float) -> dict[str, Any]:
-        vocabulary = self._models.decoder.target.tokenizer.vocabulary
-        data = token_bytes(vocabulary.tokens, token)
-        data = data or vocabulary.specials.get(token, "").encode()
-        text = data.decode("utf-8", "replace")
-        if not math.isfinite(logprob):
-            logprob = _UNLIKELY
-        return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
+        found = []
+        for one in tokens if self.wants_logprobs else ():
+            top = sorted(one.top_tokens, key=lambda other: -float(other["logprob"]))
+            likely = [of(other["id"], other["logprob"]) for other in top]
+            found.append({**of(one.token, one.logprob), "top_logprobs": likely})
+        return found
 
 
 def event(data: Any, name: str | None = None) -> bytes:

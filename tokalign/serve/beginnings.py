@@ -9,16 +9,15 @@ from dataclasses import replace
 from queue import Queue
 from re import findall
 from secrets import randbits
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from mlx_lm.server import GenerationArguments, ResponseGenerator, _make_logits_processors
+from mlx_lm.server import ResponseGenerator, _make_logits_processors
 
 from tokalign.errors import ContextLengthError
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
-from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal, refusal_of
+from tokalign.serve.admission import Refusal, refusal_of, require
 from tokalign.serve.contexts import Contexts
 from tokalign.serve.job import Answer, Asked, Job
 from tokalign.serve.metrics import Metrics
@@ -27,33 +26,24 @@ from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-class Request(NamedTuple):
-    """A request as the handler submits it."""
-
-    queue: Queue[Any]
-    asked: Asked
-    args: GenerationArguments
-
-
 class Beginnings(ResponseGenerator):  # type: ignore[misc]
     """The part of the scheduler that starts requests."""
 
-    settings: Settings
     metrics: Metrics
     _contexts: Contexts
 
-    def _start(self, request: Request) -> Job | None:
+    def _start(self, queue: Queue[Any], asked: Asked) -> Job | None:
         """Read a request. Returns: no job if nothing but its prompt's tokens are asked about.
 
         Raises: Refusal or UsageError for one that cannot be honoured.
         """
-        queue, asked, args = request
         models = self.model_provider
-        prompt, marks, initial_state = self._read(asked, args)
+        prompt, marks, initial_state = self._read(asked)
         _, text_machine = self._make_state_machine(
-            models.model_key, models.tokenizer, args.stop_words
+            models.model_key, models.tokenizer, asked.stop_words
         )
         answer = Answer(
+            tokenizer=models.decoder.target.tokenizer,
             tool_parser=models.tokenizer.tool_parser,
             text_sm=text_machine,
             initial_state=initial_state,
@@ -65,24 +55,23 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
         length = models.context_length
         if len(prompt) >= length:
             raise ContextLengthError(len(prompt), length)
-        check_bias(args, vocabulary_size(models.model))
-        opening = self._contexts.fetch(
-            models.model_key, asked.api_key, prompt, layers=models.layers
-        )
+        size = vocabulary_size(models.decoder.target.model)
+        for token in asked.logits.logit_bias or ():
+            told = f"logit_bias names the id {{}}, but ids are from 0 to {size - 1}"
+            require(0 <= token < size, told, token)
+        owner = models.model_key, asked.api_key
+        opening = self._contexts.fetch(owner, prompt, layers=models.layers)
         answer.prompt_cache_count = len(opening.ids)
         grammar = self._grammar(asked)
         job = Job(
             queue=queue,
             asked=asked,
-            args=args,
+            owner=owner,
             answer=answer,
             tokenizer=models.tokenizer,
-            stop_ids=models.decoder.target.stop_ids,
-            sampler=sampling_of(args, models.tokenizer),
-            max_tokens=min(args.max_tokens, length - len(prompt)),
-            deadline=asked.arrived + self.settings.answer_timeout,
+            sampler=sampling_of(asked, models.tokenizer),
+            max_tokens=min(asked.max_tokens, length - len(prompt)),
             opening=opening,
-            draft=opening.draft,
             marks=marks,
             grammar=grammar,
             constraint=None if grammar is None else models.decoder.constrain(grammar, prompt),
@@ -113,17 +102,14 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
             )
         return grammar
 
-    def _read(
-        self, asked: Asked, args: GenerationArguments
-    ) -> tuple[list[TargetId], dict[int, str], str]:
+    def _read(self, asked: Asked) -> tuple[list[TargetId], dict[int, str], str]:
         """The prompt's ids, the marks in it, and the text state that the answer begins in."""
         models = self.model_provider
         try:
-            prompt, segments, kinds, state, _ = self._tokenize(models.tokenizer, asked, args)
+            prompt, segments, kinds, state, _ = self._tokenize(models.tokenizer, asked, asked)
         except Exception as error:  # templates raise what they like about a conversation
             raise refusal_of(error, status=400) from error
-        if not prompt:
-            raise Refusal(400, "the prompt is empty")
+        require(bool(prompt), "the prompt is empty")
         marks: dict[int, str] = {}
         end = 0
         for segment, kind in zip(segments, kinds, strict=True):
@@ -133,7 +119,7 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
                 marks[min(end, len(prompt) - 1)] = kind
         return list(prompt), marks, state
 
-    def _tokenize(self, tokenizer: Any, asked: Asked, args: GenerationArguments) -> Any:
+    def _tokenize(self, tokenizer: Any, asked: Asked, args: Asked) -> Any:
         """See mlx-lm. A completion's prompt may be given as ids, and may have a suffix."""
         ids = asked.prompt
         if asked.suffix:
@@ -145,35 +131,19 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
         return super()._tokenize(tokenizer, asked, args)
 
 
-def check_bias(args: GenerationArguments, vocabulary_size: int) -> None:
-    """Raises: Refusal for a bias of an id that the model does not have."""
-    wrong = [i for i in args.logits.logit_bias or () if not 0 <= i < vocabulary_size]
-    if wrong:
-        raise Refusal(
-            400,
-            f"logit_bias names the id {wrong[0]}, but ids are from 0 to {vocabulary_size - 1}",
-        )
-
-
-def sampling_of(args: GenerationArguments, tokenizer: Any) -> Sampling:
+def sampling_of(asked: Asked, tokenizer: Any) -> Sampling:
     """How a request's ids are chosen; a seed is drawn if it gives none.
 
     tokenizer: mlx-lm's. Raises: UsageError.
     """
-    sampling = args.sampling
     exempt: tuple[int, ...] = ()
-    if sampling.xtc_probability:  # as in mlx-lm's server
+    if asked.sampling.xtc_probability:  # as in mlx-lm's server
         exempt = (*tokenizer.encode("\n"), *tokenizer.eos_token_ids)
     return Sampling(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        xtc_probability=sampling.xtc_probability,
-        xtc_threshold=sampling.xtc_threshold,
+        **vars(asked.sampling),
         xtc_exempt=exempt,
-        seed=randbits(32) if args.seed is None else args.seed,
-        processors=tuple(_make_logits_processors(args)),
+        seed=randbits(32) if asked.seed is None else asked.seed,
+        processors=tuple(_make_logits_processors(asked)),
     )
 
 

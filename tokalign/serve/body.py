@@ -9,14 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn
 
-from mlx_lm.server import (
-    GenerationArguments,
-    LogitsProcessorArguments,
-    ModelDescription,
-    SamplingArguments,
-)
+from mlx_lm.server import LogitsProcessorArguments, ModelDescription, SamplingArguments
 
 from tokalign.errors import UNLIMITED, require_integer, require_number, shown
 from tokalign.runtime.chat import RESERVED
@@ -107,8 +102,7 @@ def read_json(data: bytes) -> dict[str, Any]:
         raise Refusal(400, f"the body is not valid UTF-8: {error}") from error
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not valid JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise Refusal(400, f"the body has to be a JSON object, not {shown(body)}")
+    require(isinstance(body, dict), "the body has to be a JSON object, not {}", body)
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -135,12 +129,14 @@ def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
     return body
 
 
-def arguments(body: Mapping[str, Any], settings: Settings) -> GenerationArguments:
-    """How a checked body is to be decoded. Raises: UsageError, Refusal."""
+def arguments(body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """How a checked body is to be decoded: the fields of mlx-lm's `GenerationArguments`.
+
+    Raises: UsageError, Refusal.
+    """
     if "max_completion_tokens" in body:
         body = {**body, "max_tokens": body["max_completion_tokens"]}
-    others = _numbers(_OTHERS, body, settings)
-    return GenerationArguments(
+    return dict(
         model=ModelDescription(
             model=body.get("model", "default_model"),
             draft=body.get("draft_model") or "default_model",
@@ -154,7 +150,7 @@ def arguments(body: Mapping[str, Any], settings: Settings) -> GenerationArgument
         stop_words=body["stop"],
         logprobs=body["logprobs"],
         chat_template_kwargs=body.get("chat_template_kwargs"),
-        **others,
+        **_numbers(_OTHERS, body, settings),
     )
 
 
@@ -176,11 +172,10 @@ def _numbers(
     return found
 
 
-def _logit_bias(given: object) -> dict[int, float] | None:
+def _logit_bias(given: Any) -> dict[int, float] | None:
     if given is None:
         return None
-    if not isinstance(given, dict):
-        raise Refusal(400, f"logit_bias has to be an object of ids, not {shown(given)}")
+    require(isinstance(given, dict), "logit_bias has to be an object of ids, not {}", given)
     try:
         bias = {int(token): float(value) for token, value in given.items()}
     except (TypeError, ValueError) as error:
@@ -251,10 +246,10 @@ def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _stop_texts(stop: object) -> list[str]:
+def _stop_texts(stop: Any) -> list[str]:
     texts = [stop] if isinstance(stop, str) else stop
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise Refusal(400, "stop has to be a text or a list of texts")
+    fits = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    require(fits, "stop has to be a text or a list of texts")
     size = sum(map(len, texts))
     require(
         size <= _MOST_STOP_CHARACTERS,
@@ -265,25 +260,21 @@ def _stop_texts(stop: object) -> list[str]:
 
 
 def _check_messages(messages: object) -> None:
-    require(messages is not None, "messages is missing: a list of messages")
     require(messages != [], "messages is empty: there is nothing to answer")
-    if not isinstance(messages, list):
-        raise Refusal(400, f"messages has to be a list of messages, not {shown(messages)}")
-    for index, message in enumerate(messages):
+    for index, message in enumerate(as_list("messages", messages)):
         name = f"messages[{index}]"
-        if not isinstance(message, dict):
-            raise Refusal(400, f"{name} has to be an object, not {shown(message)}")
+        require(isinstance(message, dict), f"{name} has to be an object, not {{}}", message)
         role = message.get("role")
         require(isinstance(role, str), f"{name}.role has to be a text, not {{}}", role)
         _check_content(f"{name}.content", message.get("content"))
         _check_calls(f"{name}.tool_calls", message.get("tool_calls"))
 
 
-def _check_content(name: str, content: object) -> None:
+def _check_content(name: str, content: Any) -> None:
     if content is None or isinstance(content, str):
         return
-    if not isinstance(content, list):
-        raise Refusal(400, f"{name} has to be a text or a list of parts, not {shown(content)}")
+    fits = isinstance(content, list)
+    require(fits, f"{name} has to be a text or a list of parts, not {{}}", content)
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else "text"
         require(
@@ -303,11 +294,7 @@ def is_text_part(part: object) -> bool:
 
 
 def _check_calls(name: str, calls: object) -> None:
-    if calls is None:
-        return
-    if not isinstance(calls, list):
-        raise Refusal(400, f"{name} has to be a list, not {shown(calls)}")
-    for call in calls:
+    for call in [] if calls is None else as_list(name, calls):
         function = function_of(call)
         require(function is not None, f"{name} has a call without a function name")
         arguments = (function or {}).get("arguments")
@@ -320,9 +307,7 @@ def _check_calls(name: str, calls: object) -> None:
 
 def _check_tools(body: dict[str, Any]) -> None:
     """Tools as the chat template gets them: none if none may be called."""
-    tools = body.get("tools", [])
-    require(isinstance(tools, list), "tools has to be a list, not {}", tools)
-    for index, tool in enumerate(tools):
+    for index, tool in enumerate(as_list("tools", body.get("tools", []))):
         require(function_of(tool) is not None, f"tools[{index}] has to be a function with a name")
         kind = tool.get("type", "function")
         require(kind == "function", f"tools[{index}].type has to be 'function', not {{}}", kind)
@@ -330,25 +315,24 @@ def _check_tools(body: dict[str, Any]) -> None:
         body.pop("tools", None)
 
 
-def _prompts(prompt: object) -> list[str | list[int]]:
+def _prompts(prompt: Any) -> list[str | list[int]]:
     """Texts, or the ids of texts: one of either, or a list of them."""
     require(prompt is not None, "prompt is missing: a text, or the ids of one")
     is_list = isinstance(prompt, list) and all(isinstance(one, str | list) for one in prompt)
-    prompts: list[Any] = cast("list[Any]", prompt) if is_list and prompt else [prompt]
-    if len(prompts) > _MOST_CHOICES:
-        raise Refusal(400, f"prompt has {len(prompts)} texts, but at most {_MOST_CHOICES} may be")
+    prompts = prompt if is_list and prompt else [prompt]
+    many = f"prompt has {len(prompts)} texts, but at most {_MOST_CHOICES} may be"
+    require(len(prompts) <= _MOST_CHOICES, many)
     for one in prompts:
         are_ids = isinstance(one, list) and all(type(token) is int for token in one)
         fits = isinstance(one, str) or are_ids
         require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", one)
-    return prompts
+    return list(prompts)
 
 
 def _spread_logprobs(body: dict[str, Any]) -> None:
     """Completions ask for `logprobs` by a number, where chats have `top_logprobs`."""
     count = body.get("logprobs")
-    if isinstance(count, int) and not isinstance(count, bool):
-        if not 0 <= count <= _MOST_TOP_LOGPROBS:
-            raise Refusal(400, f"logprobs has to be from 0 to {_MOST_TOP_LOGPROBS}, not {count}")
+    if type(count) is int:
+        require_integer("logprobs", count, least=0, most=_MOST_TOP_LOGPROBS)
         body["logprobs"] = True
         body.setdefault("top_logprobs", count)

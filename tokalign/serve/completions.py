@@ -13,7 +13,6 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
 from tokalign.serve.body import tells_sources
 from tokalign.serve.job import Emitted
-from tokalign.serve.models import Models
 from tokalign.tokenizer.vocabulary import TargetId
 
 _DONE = b"data: [DONE]\n\n"
@@ -25,8 +24,8 @@ class Chats(Rendering):
 
     kind, prefix = "chat.completion", "chatcmpl-"
 
-    def __init__(self, given: dict[str, Any], body: dict[str, Any], models: Models) -> None:
-        super().__init__(given, body, models)
+    def __init__(self, given: dict[str, Any], body: dict[str, Any]) -> None:
+        super().__init__(given, body)
         self._tells_sources = tells_sources(body)
 
     def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
@@ -63,7 +62,7 @@ class Chats(Rendering):
         frame: dict[str, Any] = {"index": choice.index, "finish_reason": choice.reason}
         tokens = choice.take_tokens()
         if self.wants_logprobs:
-            frame["logprobs"] = self._shown(choice, self.logprobs(tokens))
+            frame["logprobs"] = self._shown(choice, self.logprobs(choice, tokens))
         if self._tells_sources:
             frame["tokalign"] = _origins(choice, tokens)
         return frame
@@ -118,8 +117,7 @@ class Completions(Chats):
         prompt = choice.asked.prompt
         if isinstance(prompt, str):
             return prompt
-        tokenizer = self._models.decoder.target.tokenizer
-        return tokenizer.decode(cast("list[TargetId]", prompt))
+        return choice.answer.tokenizer.decode(cast("list[TargetId]", prompt))
 
     def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
         lengths = [len(one["token"]) for one in content]

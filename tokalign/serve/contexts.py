@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
 
+from tokalign.errors import UNLIMITED
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.remembered import OutputStore
 
 Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
-_MOST_STORES, _MOST_IDS = 16, 1 << 15
-"""Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely.
+Owner = tuple[Key, str]
+"""Kept caches and outputs serve later requests to the same models with the same API key."""
 
-The least recently used store goes first.
-"""
+_MOST_STORES, _MOST_IDS = 16, 1 << 15
+"""Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely."""
 
 
 class Held(NamedTuple):
@@ -40,61 +42,54 @@ class Contexts:
     """Caches of both models by the target's ids, in one of mlx-lm's prompt caches.
 
     An entry has the target's layers and then the draft's, as in mlx-lm and in the Python API.
+    outputs: gives the store of an owner's answers so far.
     """
 
     def __init__(self, *, size: int, most_bytes: int | None) -> None:
-        self._size, self._most_bytes = size, most_bytes
+        self._size = size
+        self._most_bytes = UNLIMITED if most_bytes is None else most_bytes
         self.clear()
 
     def clear(self) -> None:
         """Drop everything."""
-        bytes_too = [] if self._most_bytes is None else [self._most_bytes]
-        self._caches = LRUPromptCache(self._size, *bytes_too)
-        self._outputs: dict[tuple[Key, str], OutputStore] = {}
+        self._caches = LRUPromptCache(self._size, self._most_bytes)
+        self.outputs = lru_cache(_MOST_STORES)(_new_outputs)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all caches."""
         return int(self._caches.nbytes)
 
-    def fetch(self, models: Key, api_key: str, ids: Sequence[int], *, layers: int) -> Held:
+    def fetch(self, owner: Owner, ids: Sequence[int], *, layers: int) -> Held:
         """A copy of the caches that share the most with `ids`, trimmed to what they share.
 
         At least one id is left for the target to read. layers: how many the target has. The draft's
         are trimmed as much, and may hold less or more than what is shared.
         """
         ids = list(ids)
-        found, rest = self._caches.fetch_nearest_cache((models, api_key), ids)
-        if found is not None and not rest:
-            if not can_trim_prompt_cache(found):
-                return NOTHING
+        found, rest = self._caches.fetch_nearest_cache(owner, ids)
+        if found is None or not (rest or can_trim_prompt_cache(found)):
+            return NOTHING
+        if not rest:
             trim_prompt_cache(found, 1)
             rest = ids[-1:]
-        if found is None:
-            return NOTHING
         return Held(found[:layers], ids[: len(ids) - len(rest)], found[layers:])
 
-    def keep(self, models: Key, api_key: str, held: Held, *, kind: str = "assistant") -> None:
+    def keep(self, owner: Owner, held: Held, kind: str = "assistant") -> None:
         """Keep caches. kind: what their end is, by which mlx-lm chooses what it drops first."""
         if held.layers and held.ids:
             trims = bool(held.draft) and can_trim_prompt_cache(list(held.draft))
             both = [*held.layers, *(held.draft if trims else ())]
             _compact(both)
-            self._caches.insert_cache((models, api_key), list(held.ids), both, cache_type=kind)
+            self._caches.insert_cache(owner, list(held.ids), both, cache_type=kind)
 
     def leave_room(self, active_bytes: int) -> None:
         """Drop what exceeds the bound together with the caches that are in use."""
-        if self._most_bytes is not None:
-            self._caches.trim_to(n_bytes=self._most_bytes - active_bytes)
+        self._caches.trim_to(n_bytes=self._most_bytes - active_bytes)
 
-    def outputs(self, models: Key, api_key: str) -> OutputStore:
-        """The answers to an API key so far."""
-        key = models, api_key
-        store = self._outputs.pop(key, None) or OutputStore(most_ids=_MOST_IDS)
-        self._outputs[key] = store  # the most recently used comes last
-        while len(self._outputs) > _MOST_STORES:
-            del self._outputs[next(iter(self._outputs))]
-        return store
+
+def _new_outputs(_owner: Owner) -> OutputStore:
+    return OutputStore(most_ids=_MOST_IDS)
 
 
 def _compact(layers: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import can_trim_prompt_cache
@@ -48,7 +48,7 @@ def decoder_of(
     drafts: whether anything may be drafted. earlier: what earlier answers to the same API key left
     to draft from, if they may be used.
     """
-    drafting, args = decoder.drafting, job.args
+    drafting, asked = decoder.drafting, job.asked
     outputs: list[SuffixAutomaton] = []
     if earlier is not None:
         outputs.append(earlier.text)
@@ -56,14 +56,14 @@ def decoder_of(
             drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
         drafting = replace(drafting, method="plain", knowledge=None)
-    elif args.num_draft_tokens != settings.num_draft_tokens:
-        drafting = replace(drafting, num_draft_tokens=args.num_draft_tokens, knowledge=None)
-    if job.asked.prediction:
+    elif asked.num_draft_tokens != settings.num_draft_tokens:
+        drafting = replace(drafting, num_draft_tokens=asked.num_draft_tokens, knowledge=None)
+    if asked.prediction:
         tokenizer, prompt = decoder.target.tokenizer, job.answer.prompt
         if tokenizer.opens_segment(prompt):
-            ids = tokenizer.encode(job.asked.prediction)
+            ids = tokenizer.encode(asked.prediction)
         else:
-            ids = tokenizer.encode_parts([job.asked.prediction])[0]
+            ids = tokenizer.encode_parts([asked.prediction])[0]
         outputs.append(SuffixAutomaton([*prompt[-_LEAD:], *ids]))
     drafting = replace(drafting, outputs=tuple(outputs))
     return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.grammar)
@@ -72,12 +72,12 @@ def decoder_of(
 def prompt_of(decoder: Decoder, job: Job, settings: Settings) -> Prompt:
     """The prompt for both models; the draft has its own rendering if it has a template."""
     target: list[TargetId] = list(job.answer.prompt)
-    draft, asked, args = decoder.draft, job.asked, job.args
+    draft, asked = decoder.draft, job.asked
     template = None if draft is None else draft.template
     goes_on = bool(asked.messages) and asked.messages[-1].get("role") == "assistant"
     if draft is None or template is None or not asked.messages or goes_on:
         return Prompt(target=target)
-    variables = {**settings.chat_template_args, **(args.chat_template_kwargs or {})}
+    variables = {**settings.chat_template_args, **(asked.chat_template_kwargs or {})}
     try:
         own = encode_chat(
             draft.tokenizer, template, asked.messages, {"tools": asked.tools, **variables}
@@ -108,7 +108,7 @@ class Speculation:
         self._step = decoder.cache.prefill_step_size
         self._target = decoder.open_target()
         self._trims = can_trim_prompt_cache(self._target.layers)
-        draft, job.draft = list(job.draft), ()
+        draft, job.opening = list(job.opening.draft), NOTHING
         self._draft = decoder.open_draft(draft if remembered(draft) else None)
         self._generation = Generation(
             decoder,
@@ -173,7 +173,7 @@ class Speculation:
         if self._reading:
             ids = job.ids[: min([read + self._step, *marks])]
             self._target.settle(ids)
-            job.progress(len(ids), len(job.ids))
+            job.queue.put((len(ids), len(job.ids)))
             if len(ids) in marks:
                 self._keep(Held(deepcopy(self._target.layers), list(ids)), job.marks[len(ids)])
         return self._reading
@@ -186,17 +186,6 @@ def _handed_over(session: ModelSession[Any], ids: list[Any]) -> Held:
     except CacheError:
         return NOTHING
     return Held(list(session.layers), list(ids))
-
-
-class Read(NamedTuple):
-    """The cache of a job whose prompt has been read to the end of a segment.
-
-    kind: mlx-lm's name for what the segment was.
-    """
-
-    job: Job
-    held: Held
-    kind: str
 
 
 class Batch:
@@ -244,19 +233,21 @@ class Batch:
         )
         self._jobs[uid], self._began[uid] = job, len(held.ids)
 
-    def step(self) -> list[Read]:
+    def step(self) -> list[tuple[Job, Held, str]]:
         """One id for every job whose prompt has been read, and more of the other prompts.
 
-        Returns: caches that other requests can go on with.
+        Returns: caches at marks of prompts, with which other requests can go on, and what ends
+        there.
         """
         read, emitted = self._generator.next()
-        kept = []
+        kept: list[tuple[Job, Held, str]] = []
         for response in read:
             job = self._jobs[response.uid]
-            job.progress(*response.progress)
+            job.queue.put(response.progress)
             kind = job.marks.pop(response.progress[0] + self._began[response.uid], None)
             if kind is not None and not response.end_of_prompt:
-                kept.append(Read(job, self._extract(response.uid), kind))
+                layers, ids = self._generator.extract_cache([response.uid])[response.uid]
+                kept.append((job, Held(layers, list(ids)), kind))
         for response in emitted:
             job = self._jobs[response.uid]
             job.answer.passes += 1
@@ -278,10 +269,6 @@ class Batch:
     def close(self) -> None:
         """Give back what the batches hold."""
         self._generator.close()
-
-    def _extract(self, uid: int) -> Held:
-        layers, tokens = self._generator.extract_cache([uid])[uid]
-        return Held(layers, list(tokens))
 
 
 def _unread(job: Job, held: int) -> list[list[TargetId]]:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from io import BufferedReader
-from time import monotonic
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
-from mlx_lm.server import GenerationArguments
+from prometheus_client import CONTENT_TYPE_LATEST
 
-from tokalign.serve import body, metrics
+from tokalign.serve import body
 from tokalign.serve.admission import (
     Refusal,
     RequestStream,
@@ -27,14 +31,12 @@ from tokalign.serve.admission import (
     is_loopback,
     read_body,
     refusal_of,
-    require_local_host,
-    require_origin,
+    require_allowed,
 )
 from tokalign.serve.answer import Choice, Rendering, Steps, Usage
 from tokalign.serve.completions import Chats, Completions
-from tokalign.serve.job import Asked, Emitted
+from tokalign.serve.job import Asked
 from tokalign.serve.messages import Messages
-from tokalign.serve.page import read_page
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
 from tokalign.serve.structured import grammar_of, tool_choice
@@ -51,7 +53,6 @@ _APIS: Mapping[str, type[Rendering]] = {
 _COUNTED = (*_APIS, _EMBEDDINGS, "/", "/v1/models", "/health", "/metrics")
 """Paths that `/metrics` names."""
 
-_HTML = "text/html; charset=utf-8"
 _CONTROLS = {i: f"\\x{i:02x}" for i in (*range(0x20), *range(0x7F, 0xA0))}
 
 _LOG = logging.getLogger(__name__)
@@ -85,15 +86,11 @@ class Handler(BaseHTTPRequestHandler):
     # -- routes ------------------------------------------------------------------------------------
 
     def do_GET(self) -> None:
-        """The page, models, health, metrics."""
         self._answer(self._get)
 
-    def do_HEAD(self) -> None:
-        """The headers of a GET."""
-        self._answer(self._get)
+    do_HEAD = do_GET  # noqa: N815  # `_write` leaves the body out
 
     def do_POST(self) -> None:
-        """Chats, completions, responses, messages."""
         self._answer(self._post)
 
     def do_OPTIONS(self) -> None:
@@ -107,26 +104,31 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._authorize()
         if path == "/":
-            self._write_page()
+            page, headers = _read_page()
+            if headers["ETag"] in self.headers.get("If-None-Match", ""):
+                self._write(b"", headers, 304)
+            else:
+                self._write(page, headers)
         elif path == "/health":
-            healthy = self.scheduler.is_healthy
-            self._write_json(
-                {"status": "ok" if healthy else "unavailable"}, status=200 if healthy else 503
-            )
+            said, status = ("ok", 200) if self.scheduler.is_healthy else ("unavailable", 503)
+            self._write_json({"status": said}, status)
         elif path == "/metrics":
-            self._write(self.scheduler.metrics.text(), metrics.CONTENT_TYPE)
-        elif f"{path}/".startswith("/v1/models/"):
+            self._write(self.scheduler.metrics.text(), {"Content-Type": CONTENT_TYPE_LATEST})
+        elif path in ("/v1/models", "/v1/models/"):
             models = self.scheduler.model_provider.model_list()
-            name = path[len("/v1/models/") :]
-            found = [model for model in models if model["id"] == name]
-            if not name:
-                self._write_json({"object": "list", "data": models, "has_more": False})
-                return
-            if not found:
-                raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
-            self._write_json(found[0])
+            self._write_json({"object": "list", "data": models, "has_more": False})
+        elif path.startswith("/v1/models/"):
+            name = path.removeprefix("/v1/models/")
+            for model in self.scheduler.model_provider.model_list():
+                if model["id"] == name:
+                    self._write_json(model)
+                    return
+            raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
         else:
-            raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
+            self._find_nothing(path)
+
+    def _find_nothing(self, path: str) -> NoReturn:
+        raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
 
     def _post(self) -> None:
         try:
@@ -144,20 +146,19 @@ class Handler(BaseHTTPRequestHandler):
                 code="unsupported",
             )
         if path not in _APIS:
-            raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
+            self._find_nothing(path)
         api, given = _APIS[path], body.read_json(data)
         translated = api.translate(given)
         prediction, grammar = body.predicted(translated), grammar_of(translated)
         called = tool_choice(translated)
         checked = body.check(translated, chat=api.is_chat)
-        args = body.arguments(checked, self.settings)
-        self.scheduler.model_provider.require_served(args.model)
         asked = Asked(
-            "chat" if api.is_chat else "text",
-            "",
-            checked.get("messages", []),
-            checked.get("tools") or None,
-            checked.get("role_mapping"),
+            **body.arguments(checked, self.settings),
+            request_type="chat" if api.is_chat else "text",
+            prompt="",
+            messages=checked.get("messages", []),
+            tools=checked.get("tools") or None,
+            role_mapping=checked.get("role_mapping"),
             api_key=key,
             prediction=prediction,
             grammar=grammar,
@@ -166,21 +167,19 @@ class Handler(BaseHTTPRequestHandler):
             suffix="" if api.is_chat else checked.get("suffix", ""),
             only_counts=path == _COUNT_TOKENS,
             connection=self.connection,
-            arrived=monotonic(),
         )
-        self._rendering = api(given, checked, self.scheduler.model_provider)
+        self.scheduler.model_provider.require_served(asked.model)
+        self._rendering = api(given, checked)
         requests = [
-            (replace(asked, prompt=prompt), _of_choice(args, index))
+            replace(asked, prompt=prompt, seed=None if asked.seed is None else asked.seed + index)
             for prompt in checked.get("prompts", [""])
             for index in range(checked["n"])
         ]
         self._reply(self._rendering, requests)
 
-    def _reply(
-        self, rendering: Rendering, requests: Sequence[tuple[Asked, GenerationArguments]]
-    ) -> None:
+    def _reply(self, rendering: Rendering, requests: Sequence[Asked]) -> None:
         """Have requests answered that are one to the client, and write their answers."""
-        begun: list[tuple[Choice, Iterator[Emitted]]] = []
+        choices: list[Choice] = []
 
         def tell(read: int, total: int) -> None:
             if self._streams:
@@ -188,21 +187,21 @@ class Handler(BaseHTTPRequestHandler):
 
         def steps() -> Steps:
             """Choice after choice: the later ones are decoded meanwhile."""
-            for choice, responses in begun:
-                for step in choice.take(responses):
+            for choice in choices:
+                for step in choice.steps():
                     yield choice, step
                 yield choice, None
 
         try:
-            for index, (asked, args) in enumerate(requests):
-                answer, responses = self.scheduler.generate(asked, args, tell)
+            for index, asked in enumerate(requests):
+                answer, responses = self.scheduler.submit(asked, tell)
                 is_first = index % rendering.body["n"] == 0
-                begun.append((Choice(index, asked, answer, counts_prompt=is_first), responses))
-            choices = [choice for choice, _ in begun]
+                choices.append(Choice(index, asked, answer, responses, counts_prompt=is_first))
             if choices[0].asked.only_counts:
                 self._write_json({"input_tokens": Usage.of(choices).prompt})
             elif rendering.body["stream"]:
-                self._begin_stream()
+                self._streams = True
+                self._begin({"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
                 for data in rendering.stream(choices, steps()):
                     self._send(data)
             else:
@@ -210,16 +209,8 @@ class Handler(BaseHTTPRequestHandler):
                     pass
                 self._write_json(rendering.whole(choices))
         finally:
-            for choice, _ in begun:
+            for choice in choices:
                 choice.answer.is_wanted = False
-
-    def _begin_stream(self) -> None:
-        self._streams = True
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Cache-Control", "no-cache")
-        self._set_cors_headers()
-        self.end_headers()
 
     def _send(self, data: bytes) -> None:
         self.wfile.write(data)
@@ -232,11 +223,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _require_allowed(self) -> None:
         """Raises: Refusal for another host's name or a web page that may not ask."""
-        if not self.settings.api_keys and is_loopback(self.connection.getsockname()[0]):
-            require_local_host(self.headers)
-        require_origin(
-            self.headers, self.settings.allowed_origins, has_keys=bool(self.settings.api_keys)
-        )
+        is_local = is_loopback(self.connection.getsockname()[0])
+        require_allowed(self.headers, self.settings, is_local=is_local)
 
     @property
     def _plain_path(self) -> str:
@@ -248,22 +236,21 @@ class Handler(BaseHTTPRequestHandler):
 
     def _preflight(self) -> None:
         self._require_allowed()
-        self.send_response(204)
-        self._set_cors_headers()
-        self.end_headers()
+        self._begin({}, 204)
 
-    def _set_cors_headers(self) -> None:
+    @property
+    def _cors_headers(self) -> dict[str, str]:
+        """The headers that tell a browser what a page of the request's origin may do."""
         headers = getattr(self, "headers", None)  # there are none if the request is broken
         origin = None if headers is None else headers.get("Origin")
         if origin is None:
-            return
+            return {}
+        allowed = {"Access-Control-Allow-Methods": "*", "Access-Control-Allow-Headers": "*"}
         if "*" in self.settings.allowed_origins:
-            self.send_header("Access-Control-Allow-Origin", "*")
+            allowed["Access-Control-Allow-Origin"] = "*"
         elif origin in self.settings.allowed_origins:
-            self.send_header("Access-Control-Allow-Origin", origin)
-            self.send_header("Vary", "Origin")
-        self.send_header("Access-Control-Allow-Methods", "*")
-        self.send_header("Access-Control-Allow-Headers", "*")
+            allowed |= {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+        return allowed
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -291,44 +278,32 @@ class Handler(BaseHTTPRequestHandler):
             self._status = refusal.status
             self._send(self._rendering.fail(refusal))
         else:
-            self._headers_buffer: list[bytes] = []  # of a success that did not come about
             api = _APIS.get(self._plain_path, Chats)
-            self._write_json(api.error(refusal), status=refusal.status, headers=refusal.headers)
+            self._write_json(api.error(refusal), refusal.status, refusal.headers)
 
     def _write_json(
-        self, value: Any, *, status: int = 200, headers: dict[str, str] | None = None
+        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        self._write(json.dumps(value).encode(), "application/json", status, headers)
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        self._write(json.dumps(value).encode(), headers, status)
 
-    def _write(
-        self, data: bytes, kind: str, status: int = 200, headers: dict[str, str] | None = None
-    ) -> None:
+    def _begin(self, headers: Mapping[str, str], status: int = 200) -> None:
+        """Send the head of an answer."""
+        self._status = status
         self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        for name, value in (headers or {}).items():
+        for name, value in {**headers, **self._cors_headers}.items():
             self.send_header(name, value)
-        self._set_cors_headers()
         self.end_headers()
+
+    def _write(self, data: bytes, headers: Mapping[str, str], status: int = 200) -> None:
+        self._begin({"Content-Length": str(len(data)), **headers}, status)
         if self.command != "HEAD":
             self.wfile.write(data)
         self.wfile.flush()
 
-    def _write_page(self) -> None:
-        page = read_page()
-        if page.tag in self.headers.get("If-None-Match", ""):
-            self._write(b"", _HTML, 304, page.headers)
-        else:
-            self._write(page.data, _HTML, 200, page.headers)
-
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What `http.server` refuses by itself, such as an unknown method."""
         self._refuse(Refusal(int(code), message or "the request cannot be read"))
-
-    def send_response(self, code: int, message: str | None = None) -> None:
-        """Note what is answered."""
-        self._status = code
-        super().send_response(code, message)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log a line; what a client sends cannot forge another one."""
@@ -336,6 +311,35 @@ class Handler(BaseHTTPRequestHandler):
         _LOG.info("%s %s", self.address_string(), line)
 
 
-def _of_choice(args: GenerationArguments, index: int) -> GenerationArguments:
-    """The arguments of the answer with this index to a prompt: its seed is that much larger."""
-    return args if args.seed is None else replace(args, seed=args.seed + index)
+@cache
+def _read_page() -> tuple[bytes, dict[str, str]]:
+    """The chat page and headers by which it runs its own script and asks its own server only."""
+    data = Path(__file__).with_name("page.html").read_bytes()
+    rules = (
+        "default-src 'none'",
+        f"script-src {_hash_of(data, 'script')}",
+        f"style-src {_hash_of(data, 'style')}",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # Texts of models become text nodes, never markup.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+    headers = {
+        "Content-Type": "text/html; charset=utf-8",
+        "Content-Security-Policy": "; ".join(rules),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",  # kept, but asked for by its tag every time
+        "ETag": f'"{sha256(data).hexdigest()[:32]}"',
+    }
+    return data, headers
+
+
+def _hash_of(page: bytes, element: str) -> str:
+    """The only element of this name as a policy names it: by the hash of its content."""
+    (content,) = re.findall(rf"<{element}>(.*?)</{element}>".encode(), page, re.DOTALL)
+    return f"'sha256-{b64encode(sha256(content).digest()).decode()}'"

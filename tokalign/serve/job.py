@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from queue import Queue
 from time import monotonic
 from typing import Any, Literal
@@ -22,7 +23,8 @@ from mlx_lm.server import (
 from tokalign.runtime.grammar import Constraint, Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
-from tokalign.serve.contexts import NOTHING, Held
+from tokalign.serve.contexts import NOTHING, Held, Owner
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 NO_TOKEN = -1
@@ -30,19 +32,19 @@ NO_TOKEN = -1
 
 Reason = Literal["stop", "length"]
 
-_NOTHING: tuple[dict[str, Any], ...] = ()
-
 
 @dataclass
 class Answer:
     """What the handler is told about an answer.
 
-    prompt: its ids, of which prompt_cache_count were not read again. text_sm, initial_state: what
-    finds thoughts and calls in its text; tool_parser: what reads a call. stop_text: what ended it,
-    if a stop text did. passes: of the target, after the prompt. plain_seconds: per token of plain
-    decoding, if that is known. is_wanted: whether anyone waits for it.
+    tokenizer: the target's. prompt: its ids, of which prompt_cache_count were not read again.
+    text_sm, initial_state: what finds thoughts and calls in its text; tool_parser: what reads a
+    call. stop_text: what ended it, if a stop text did. passes: of the target, after the prompt.
+    plain_seconds: per token of plain decoding, if that is known. is_wanted: whether anyone waits
+    for it.
     """
 
+    tokenizer: Tokenizer[TargetId]
     prompt: list[TargetId]
     text_sm: Any
     initial_state: str
@@ -69,9 +71,9 @@ class Emitted(Response):  # type: ignore[misc]
     number: int = 0
 
 
-@dataclass
-class Asked(CompletionRequest):  # type: ignore[misc]
-    """A request as the handler hands it over.
+@dataclass(kw_only=True)
+class Asked(CompletionRequest, GenerationArguments):  # type: ignore[misc]
+    """A request as the handler hands it over: what is asked, and how it is to be decoded.
 
     prompt: a text, or its ids. suffix: what the answer has to end before. grammar: what it has to
     match. tool_choice: the tool that has to be called, see `structured.tool_choice`; several_calls:
@@ -80,6 +82,7 @@ class Asked(CompletionRequest):  # type: ignore[misc]
     """
 
     prompt: str | list[int]
+    seed: int | None
     api_key: str = ""
     prediction: str | None = None
     grammar: Grammar | None = None
@@ -122,45 +125,28 @@ class StopTexts:
         return end - before, stop
 
 
-class Positioned:
-    """A sampler as mlx-lm's batches call it, once for each id of one request.
-
-    It knows the position that it chooses for, so that a seed gives the same ids in a batch as in
-    speculation.
-    """
-
-    def __init__(self, sampling: Sampling, position: int) -> None:
-        self._sampling, self._position = sampling, position
-
-    def __call__(self, logprobs: Array) -> Array:
-        """The id i[1] for log-probabilities f[1, vocabulary]."""
-        chosen = self._sampling.pick(logprobs, [self._position])
-        self._position += 1
-        return chosen
-
-
 @dataclass(kw_only=True, eq=False)
 class Job:
     """A request that has been started. Only the scheduler's thread uses it.
 
-    ids: prompt and answer so far. max_tokens: of the answer; the context has room for them.
-    deadline: when the answer ends, finished or not. ended: why it ended; None until then.
-    opening: the target's cache that was found for the prompt. draft: the draft's, until it is used.
+    queue: to the handler's thread. It gets how many ids of the prompt have been read, and of how
+    many; every token as an `Emitted`; and None, or an error, as the end.
+    owner: whose later requests go on with its caches. ids: prompt and answer so far. max_tokens: of
+    the answer; the context has room for them.
+    ended: why it ended; None until then. tokenizer: mlx-lm's.
+    opening: the caches that were found for the prompt, until they are used.
     grammar: what the answer has to match; constraint: the same after this prompt.
     marks: numbers of prompt ids after which the cache is worth keeping, and what ends there.
     """
 
     queue: Queue[Any]
     asked: Asked
-    args: GenerationArguments
+    owner: Owner
     answer: Answer
     tokenizer: Any
-    stop_ids: frozenset[TargetId]
     sampler: Sampling
     max_tokens: int
-    deadline: float
     opening: Held = NOTHING
-    draft: Sequence[Any] = ()
     marks: dict[int, str] = field(default_factory=dict)
     grammar: Grammar | None = None
     constraint: Constraint | None = None
@@ -168,19 +154,18 @@ class Job:
 
     def __post_init__(self) -> None:
         self.ids: list[TargetId] = list(self.answer.prompt)
-        self._prompt_length = len(self.ids)
         self._detokenizer = self.tokenizer.detokenizer
-        self._stop_texts = StopTexts(self.args.stop_words)
+        self._stop_texts = StopTexts(self.asked.stop_words)
 
     @property
     def emitted(self) -> list[TargetId]:
         """The answer so far."""
-        return self.ids[self._prompt_length :]
+        return self.ids[len(self.answer.prompt) :]
 
     @property
     def room(self) -> int:
         """How many ids the answer may still have."""
-        return self.max_tokens - (len(self.ids) - self._prompt_length)
+        return self.max_tokens - self.answer.completion_tokens
 
     @property
     def is_abandoned(self) -> bool:
@@ -188,15 +173,19 @@ class Job:
         return not self.answer.is_wanted or self.asked.is_gone
 
     def take_opening(self) -> Held:
-        """The cache that was found for the prompt. It is handed out once."""
-        opening, self.opening = self.opening, NOTHING
+        """The target's cache that was found for the prompt. It is handed out once."""
+        opening, self.opening = self.opening, NOTHING._replace(draft=self.opening.draft)
         return opening
 
     def batch_sampler(self) -> Callable[[Array], Array]:
-        """The sampler from the next id on, as mlx-lm's batches call it."""
+        """The sampler from the next id on, as mlx-lm's batches call it, once for each id.
+
+        It counts positions, so that a seed gives the same ids in a batch as in speculation.
+        """
         if self.sampler.temperature == 0:
             return make_sampler(0.0)  # type: ignore[no-any-return]  # one for all, so one call
-        return Positioned(self.sampler, len(self.ids))
+        positions = count(len(self.ids))
+        return lambda logprobs: self.sampler.pick(logprobs, [next(positions)])
 
     def batch_processors(self) -> list[LogitsProcessor]:
         """What changes the logits, as mlx-lm's batches call it."""
@@ -204,10 +193,6 @@ class Job:
         if self.constraint is not None:
             processors.append(masking(self.constraint))
         return processors
-
-    def progress(self, read: int, total: int) -> None:
-        """Tell how much of the prompt has been read; a stream sends that to keep it open."""
-        self.queue.put((read, total))
 
     def deliver(
         self,
@@ -225,7 +210,7 @@ class Job:
         self.ids.append(token)
         self.answer.completion_tokens += 1
         reason: Reason | None = "length" if self.room <= 0 else None
-        if token in self.stop_ids:
+        if token in self.tokenizer.eos_token_ids:
             reason = "stop"
         else:
             self._detokenizer.add_token(token)
@@ -237,11 +222,12 @@ class Job:
             # The handler takes the stop text away, which it may have held back in part.
             end, self.answer.stop_text = found
             text, reason = text[:end], "stop"
-        count, logprob, top = max(0, self.args.top_logprobs), 0.0, _NOTHING
-        if logprobs is not None and (self.args.logprobs or count):
+        top: tuple[dict[str, Any], ...] = ()
+        most, logprob = max(0, self.asked.top_logprobs), 0.0
+        if logprobs is not None and (self.asked.logprobs or most):
             row = logprobs.astype(mx.float32)
             logprob = float(row[token].item())
-            top = _format_top_logprobs(row, count, self.tokenizer)
+            top = _format_top_logprobs(row, most, self.tokenizer)
         number = self.answer.passes
         self.queue.put(Emitted(text, token, logprob, reason, top, source, outcome, number))
         self.ended = reason
@@ -250,12 +236,4 @@ class Job:
     def end(self, reason: Reason) -> None:
         """End the answer without another id."""
         self.ended = reason
-        self.queue.put(Emitted("", NO_TOKEN, 0.0, reason, _NOTHING))
-
-    def close(self) -> None:
-        """Nothing more will be handed over."""
-        self.queue.put(None)
-
-    def fail(self, error: Exception) -> None:
-        """Hand over an error in the place of the rest of the answer."""
-        self.queue.put(error)
+        self.queue.put(Emitted("", NO_TOKEN, 0.0, reason, ()))

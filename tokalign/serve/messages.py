@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tokalign.errors import shown
-from tokalign.serve.admission import Refusal
+from tokalign.serve.admission import Refusal, require
 from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
 from tokalign.serve.body import as_list, merged
 
@@ -45,9 +44,8 @@ class Messages(Rendering):
         )
         match body["messages"]:
             case [*_, {"role": "assistant"}]:
-                raise Refusal(
-                    400, "messages has to end with the user's: no given answer is continued"
-                )
+                told = "messages has to end with the user's: no given answer is continued"
+                raise Refusal(400, told)
         body["stop"], body["n"] = body.pop("stop_sequences", []), 1
         if "tools" in body:
             body["tools"] = [_tool(tool) for tool in as_list("tools", body["tools"]) if _can(tool)]
@@ -154,16 +152,10 @@ def _content(block: Block) -> dict[str, Any]:
 
 
 def _system(given: Any) -> str:
-    texts = (
-        [given]
-        if isinstance(given, str)
-        else [
-            part.get("text") if isinstance(part, dict) else part
-            for part in as_list("system", given)
-        ]
-    )
-    if not all(isinstance(text, str) for text in texts):
-        raise Refusal(400, "system has to be a text or a list of text blocks")
+    parts = [given] if isinstance(given, str) else as_list("system", given)
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    are_texts = all(isinstance(text, str) for text in texts)
+    require(are_texts, "system has to be a text or a list of text blocks")
     return "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
 
 
@@ -197,13 +189,12 @@ def _messages(message: Any) -> Iterator[dict[str, Any]]:
 
 
 def _can(tool: Any) -> bool:
-    """Whether a tool is one that the client runs. Those that Anthropic runs are not told."""
+    """Whether the client runs a tool. The model is not told of those that Anthropic runs."""
     return not isinstance(tool, dict) or tool.get("type", "custom") == "custom"
 
 
 def _tool(tool: Any) -> dict[str, Any]:
-    if not isinstance(tool, dict):
-        raise Refusal(400, f"tools has to be a list of tools, not {shown(tool)}")
+    require(isinstance(tool, dict), "tools has to be a list of tools, not {}", tool)
     parameters = tool.get("input_schema", {"type": "object", "properties": {}})
     function = {"name": tool.get("name"), "parameters": parameters}
     if "description" in tool:

@@ -12,11 +12,8 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tokalign.runtime.rounds import Round
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the text
 
@@ -57,20 +54,9 @@ class Metrics:
             "tokens_per_round", "Tokens that a round of speculation emitted.", _TOKENS
         )
 
-    def watch(
-        self,
-        *,
-        waiting: Callable[[], float],
-        running: Callable[[], float],
-        cache_bytes: Callable[[], float],
-    ) -> None:
-        """Ask these functions for the current values whenever metrics are read."""
-        for name, text, value in (
-            ("tokalign_queue_length", "Requests that wait for their turn.", waiting),
-            ("tokalign_running_requests", "Requests that are being answered.", running),
-            ("tokalign_prompt_cache_bytes", "Bytes of kept contexts.", cache_bytes),
-        ):
-            Gauge(name, text, registry=self._registry).set_function(value)
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Ask a function for its value whenever metrics are read."""
+        Gauge(f"tokalign_{name}", text, registry=self._registry).set_function(value)
 
     def observe(self, one: Round) -> None:
         """Count a round of speculation."""

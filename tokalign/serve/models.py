@@ -1,53 +1,58 @@
-"""The models that are served: mlx-lm's provider, which here also puts a decoder together."""
+"""The models that are served, and a decoder for them."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
-from mlx_lm.server import ModelDescription, ModelProvider
+from mlx_lm.models.cache import can_trim_prompt_cache
+from mlx_lm.server import ModelDescription
+from mlx_lm.utils import load_tokenizer
 
-from tokalign.api.assemble import assemble, choose_dtype, keep_loaded
-from tokalign.api.choosing import fail_early
-from tokalign.errors import CacheError, MissingAssetError
+from tokalign.api.assemble import keep_loaded, load_decoder
+from tokalign.errors import CacheError
 from tokalign.names.registry import models_here, resolve_model
-from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop
+from tokalign.runtime.decoder import Decoder, tokens_that_stop
+from tokalign.runtime.mlx.weights import read_config
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.contexts import Key
-from tokalign.tokenizer.foreign import tokenizer_of_folder
-from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 DEFAULT = "default_model"
 """mlx-lm's name for what the server was started with."""
 
 
-class Models(ModelProvider):  # type: ignore[misc]
-    """The target, its tokenizer and a decoder for them, loaded in the scheduler's thread.
+class Models:
+    """The models that are loaded, in the place of mlx-lm's `ModelProvider`.
 
-    decoder: of the models that are loaded. speculates: whether drafting is possible with them.
-    trims: whether the target's caches can be cut back. layers: how many the target's cache has.
+    Only the scheduler's thread loads them. model_key: what is loaded; None for nothing.
+    decoder: of it; its method is plain where the target's cache cannot be rewound. tokenizer:
+    mlx-lm's. context_length: how many ids prompt and answer may have together. layers: how many
+    the target's cache has. trims: whether they can be cut back. is_batchable: whether mlx-lm can
+    decode several requests together. cli_args, processor: what mlx-lm reads.
     """
 
     decoder: Decoder
+    tokenizer: Any
+    context_length: int
+    layers: int
+    trims: bool
     is_batchable: bool
-    speculates = False
-    trims = True
-    layers = 0
+    processor = None  # images are not served
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
-        super().__init__(settings)
-        self._settings, self._note = settings, note
+        self.cli_args, self._note = settings, note
+        self.model_key: Key | None = None
 
     def key(self, asked: ModelDescription) -> Key:
         """What a request asks for, with the server's own models in the place of their aliases."""
-        served = self._settings
+        served = self.cli_args
         own = asked.model in (DEFAULT, served.model)
         return (
             served.model if own else asked.model,
@@ -57,7 +62,7 @@ class Models(ModelProvider):  # type: ignore[misc]
 
     def require_served(self, asked: ModelDescription) -> None:
         """Raises: Refusal if a request names a model that the server was not started with."""
-        served = self._settings
+        served = self.cli_args
         if served.allow_model_switching:
             if asked.model == DEFAULT and served.model is None:
                 raise Refusal(404, "this server has no model of its own: name one", code="no_model")
@@ -78,101 +83,77 @@ class Models(ModelProvider):  # type: ignore[misc]
 
     def require(self, key: Key) -> None:
         """Load these models unless they are loaded. Raises: as `load_decoder`."""
-        if self.model_key != key:
-            self._load(*key)
-
-    def load_default(self) -> None:
-        """Load what the server was started with."""
-        if self._settings.model is not None:
-            self.require(
-                (
-                    self._settings.model,
-                    self._settings.adapter_path,
-                    self._settings.draft_model,
-                )
-            )
-
-    @property
-    def context_length(self) -> int:
-        """How many ids prompt and answer may have together."""
-        return self.decoder.open_target().context_length
-
-    def _load(
-        self,
-        model_path: str | None,
-        adapter_path: str | None = None,
-        draft_model_path: str | None = None,
-    ) -> None:
-        assert model_path is not None
-        settings, note = self._settings, self._note
-        found = resolve_model(model_path)
-        note(found.description)
-        drafts = None if draft_model_path is None else resolve_model(draft_model_path)
-        fail_early(settings.drafting, with_model=drafts is not None)
-        try:
-            super()._load(str(found.folder), adapter_path, None)
-        except (FileNotFoundError, ValueError) as error:
-            raise MissingAssetError(
-                f"mlx-lm cannot load the model in {found.folder} ({error}); check its files, or "
-                "convert it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
-            ) from error
-        self.model_key = None  # until everything is loaded
-        self.processor = None  # images are not served
-        dtype = choose_dtype(settings.dtype, note=note)
-        if dtype is not None:
-            self.model.set_dtype(getattr(mx, dtype))
-        mx.eval(self.model.state)
-        draft: LanguageModel[DraftId] | None = None
-        if drafts is not None:
-            note(drafts.description)
-            draft = LanguageModel.from_folder(
-                drafts.folder, dtype=dtype, trust_remote_code=settings.trust_remote_code
-            )
-        self.decoder = self._assemble(found.folder, draft)
-        empty = make_prompt_cache(self.model)
-        self.trims, self.layers = can_trim_prompt_cache(empty), len(empty)
-        self.speculates = self.decoder.drafting.method != "plain" and self._can_rewind()
-        # A batch computes rows of several texts together, which --exact may not allow.
-        exact = self.decoder.drafting.exact_rows is not None
-        self.is_batchable = self.is_batchable and settings.cache.kv_bits is None and not exact
-        self.model_key = (model_path, adapter_path, draft_model_path)
-        keep_loaded()
-
-    def _assemble(self, folder: Path, draft: LanguageModel[DraftId] | None) -> Decoder:
-        settings = self._settings
-        tokenizer: Tokenizer[TargetId] = tokenizer_of_folder(
-            folder, trust_remote_code=settings.trust_remote_code
-        )
-        for token in tokens_that_stop(tokenizer, settings.extra_eos_token):
-            self.tokenizer.add_eos_token(str(token))
-        return assemble(
-            LanguageModel(
-                model=self.model,
-                tokenizer=tokenizer,
-                folder=folder,
-                stop_ids=frozenset(self.tokenizer.eos_token_ids),
-            ),
+        if self.model_key == key:
+            return
+        model, adapter, draft = key
+        assert model is not None
+        for name in filter(None, (model, draft)):
+            resolve_model(name)  # a wrong name leaves in its place what is loaded
+        self.reset()
+        served = self.cli_args
+        decoder = load_decoder(
+            model,
             draft,
-            settings.drafting,
-            cache=settings.cache,
+            served.drafting,
+            dtype=served.dtype,
+            adapter=None if adapter is None else Path(adapter),
+            trust_remote_code=served.trust_remote_code,
+            cache=served.cache,
             background=True,
             note=self._note,
         )
-
-    def _can_rewind(self) -> bool:
+        self.tokenizer = self._tokenizer_for(decoder)
+        ends = frozenset(self.tokenizer.eos_token_ids)
+        decoder = replace(decoder, target=replace(decoder.target, stop_ids=ends))
         try:
-            self.decoder.open_target(rewinds=True)
+            session = decoder.open_target()
         except CacheError as error:
             self._note(f"decoding plainly: {error}")
-            return False
-        return True
+            drafting = replace(decoder.drafting, method="plain", knowledge=None)
+            decoder = replace(decoder, drafting=drafting)
+            session = decoder.open_target()
+        self.decoder, self.context_length = decoder, session.context_length
+        self.layers, self.trims = len(session.layers), can_trim_prompt_cache(session.layers)
+        # A batch computes rows of several texts together, which --exact may not allow.
+        alone = served.cache.kv_bits is not None or decoder.drafting.exact_rows is not None
+        self.is_batchable = not alone and all(hasattr(layer, "merge") for layer in session.layers)
+        self.model_key = key
+        keep_loaded()
+
+    def load_default(self) -> None:
+        """Load what the server was started with."""
+        if self.cli_args.model is not None:
+            self.require(self.key(ModelDescription(DEFAULT, DEFAULT, None)))
+
+    def reset(self) -> None:
+        """Forget what is loaded, and give back its memory."""
+        self.model_key = None
+        vars(self).pop("decoder", None)
+        gc.unfreeze()
+        gc.collect()
+        mx.clear_cache()
+
+    def _tokenizer_for(self, decoder: Decoder) -> Any:
+        """mlx-lm's tokenizer of the target, with the template and the ends that were asked for."""
+        served, target = self.cli_args, decoder.target
+        given: dict[str, Any] = {"trust_remote_code": served.trust_remote_code}
+        if served.chat_template:
+            given["chat_template"] = served.chat_template
+        assert target.folder is not None
+        ends = read_config(target.folder).get("eos_token_id")
+        tokenizer = load_tokenizer(target.folder, given, eos_token_ids=ends)
+        if served.use_default_chat_template and tokenizer.chat_template is None:
+            tokenizer.chat_template = tokenizer.default_chat_template
+        for token in tokens_that_stop(target.tokenizer, served.extra_eos_token):
+            tokenizer.add_eos_token(str(token))
+        return tokenizer
 
     def model_list(self) -> list[dict[str, Any]]:
         """What `/v1/models` lists: the names that a request may use as its `model`.
 
         Where requests may name other models, those are the ones with files on this machine.
         """
-        served = self._settings
+        served = self.cli_args
         names = [] if served.model is None else [served.model]
         if served.allow_model_switching:
             names += [name for name in models_here() if name not in names]

@@ -90,7 +90,7 @@ class Responses(Rendering):
             part["content_index"] = 0
         more: dict[str, Any] = {}
         if block.kind == "text":
-            more["logprobs"] = self.logprobs(choice.take_tokens())
+            more["logprobs"] = self.logprobs(choice, choice.take_tokens())
             self._logprobs.setdefault(at, []).extend(more["logprobs"])
         content = self._content(block, at)
         if step.what == "begin":
@@ -112,7 +112,7 @@ class Responses(Rendering):
         (choice,) = choices
         status = "incomplete" if choice.reason == "length" else "completed"
         if texts := [i for i, block in enumerate(choice.blocks) if block.kind == "text"]:
-            rest = self.logprobs(choice.take_tokens())
+            rest = self.logprobs(choice, choice.take_tokens())
             self._logprobs.setdefault(texts[-1], []).extend(rest)
         output = [self._item(block, i, "completed") for i, block in enumerate(choice.blocks)]
         return self._response(choices, status, output)
@@ -243,7 +243,7 @@ def _parts(content: Any) -> list[Any]:
 
 
 def _can(tool: Any) -> bool:
-    """Whether a tool is a function. Those that OpenAI runs are not told, nor free-form ones."""
+    """Whether a tool is a function. The model is told of no others, such as those of OpenAI."""
     return not isinstance(tool, dict) or tool.get("type") == "function"
 
 

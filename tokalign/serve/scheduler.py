@@ -13,25 +13,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from threading import Event
 from time import monotonic, sleep
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.server import GenerationArguments
 
 from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.beginnings import Beginnings, Request
+from tokalign.serve.beginnings import Beginnings
 from tokalign.serve.contexts import NOTHING, Contexts, Held
-from tokalign.serve.decoding import (
-    Batch,
-    Speculation,
-    decoder_of,
-    prompt_of,
-)
-from tokalign.serve.job import Answer, Asked, Job
+from tokalign.serve.decoding import Batch, Speculation, decoder_of, prompt_of
+from tokalign.serve.job import Answer, Asked, Emitted, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 
@@ -54,15 +49,16 @@ class Scheduler(Beginnings):
         self._contexts = Contexts(
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[tuple[Queue[Any], Asked]] = deque()
         self._jobs: list[Job] = []
         self._alone: dict[Job, Speculation] = {}
         self._batch: Batch | None = None
-        metrics.watch(
-            waiting=lambda: self.queue_length,
-            running=lambda: len(self._jobs),
-            cache_bytes=lambda: self._contexts.nbytes,
-        )
+        for name, about, value in (
+            ("queue_length", "Requests that wait for their turn.", lambda: self.queue_length),
+            ("running_requests", "Requests that are being answered.", lambda: len(self._jobs)),
+            ("prompt_cache_bytes", "Bytes of kept contexts.", lambda: self._contexts.nbytes),
+        ):
+            metrics.watch(name, about, value)
         super().__init__(models, None)
 
     # -- for the handlers' threads -----------------------------------------------------------------
@@ -97,13 +93,14 @@ class Scheduler(Beginnings):
         while task.exists() and monotonic() < deadline:
             sleep(_THREAD_END)
 
-    def generate(
-        self,
-        request: Asked,
-        generation_args: GenerationArguments,
-        progress_callback: Callable[[int, int], None] | None = None,
-    ) -> tuple[Answer, Iterator[Any]]:
-        """See mlx-lm. Raises: Refusal if too many wait, or for a request that cannot be started."""
+    def submit(
+        self, asked: Asked, tell: Callable[[int, int], None]
+    ) -> tuple[Answer, Iterator[Emitted]]:
+        """The answer to a request, once that is started, and the tokens as they come.
+
+        tell: called with how many ids of the prompt have been read, and of how many.
+        Raises: Refusal if too many wait, or for a request that cannot be started.
+        """
         if self.queue_length >= self.settings.max_waiting:
             raise Refusal(
                 429,
@@ -113,94 +110,97 @@ class Scheduler(Beginnings):
             )
         if self._stop or not self.generation_available():
             raise Refusal(503, "the server is shutting down")
-        started: tuple[Answer, Iterator[Any]]
-        started = super().generate(request, generation_args, progress_callback)
-        return started
+        return self.generate(asked, asked, tell)  # type: ignore[no-any-return]
 
     # -- the loop ----------------------------------------------------------------------------------
 
     def _run_generate(self) -> None:
-        try:
-            self._generate()
-        except Exception as error:
-            _LOG.exception("the generation thread ended")
-            self.failure = error
-            self._generation_failed = True
-        finally:
-            self._ready.set()
-
-    def _generate(self) -> None:
         self._stream = mx.default_stream(mx.default_device())
         try:
             self.model_provider.load_default()
+            self._ready.set()
+            while not self._stop:
+                self._admit()
+                self._drop_abandoned()
+                if self._jobs:
+                    self._advance()
+            self._refuse_all()
+            self._contexts.clear()
+            self.model_provider.reset()
         except Exception as error:
-            self.failure = error
-            return
-        self._ready.set()
-        while not self._stop:
-            self._admit()
-            self._drop_abandoned()
-            if self._jobs:
-                self._advance()
-        self._refuse_all()
-        self.model_provider.reset()
-        self._contexts.clear()
-        mx.clear_cache()
+            if self._ready.is_set():  # else `wait_until_ready` raises it
+                _LOG.exception("the generation thread ended")
+            self.failure, self._generation_failed = error, True
+        finally:
+            self._ready.set()
 
     def _admit(self) -> None:
         """Start what has arrived, in its order. Waits a moment if there is nothing else to do."""
         timeout = None if self._jobs or self._waiting else _IDLE
         while (request := self._next_request(timeout)) is not None:
-            self._waiting.append(Request(*request))
+            self._waiting.append(request[:2])
             timeout = None
         while self._waiting and len(self._jobs) < self.settings.decode_concurrency:
-            request = self._waiting[0]
-            key = self.model_provider.key(request.args.model)
+            queue, asked = self._waiting[0]
+            key = self.model_provider.key(asked.model)
             if self._jobs and key != self.model_provider.model_key:
                 return  # other models are loaded when those in use are free
             self._waiting.popleft()
             try:
                 self.model_provider.require(key)
-                job = self._start(request)
+                job = self._start(queue, asked)
             except Exception as error:
                 if not isinstance(error, TokalignError):
                     _LOG.exception("a request could not be started")
-                request.queue.put(error)
+                queue.put(error)
                 continue
             if job is None:
-                request.queue.put(None)
+                queue.put(None)
             else:
                 self._jobs.append(job)
 
     def _drop_abandoned(self) -> None:
-        now = monotonic()
-        for request in [waiting for waiting in self._waiting if waiting.asked.is_gone]:
+        began_by = monotonic() - self.settings.answer_timeout
+        for request in [one for one in self._waiting if one[1].is_gone]:
             self._waiting.remove(request)
-            request.queue.put(Refusal(499, "the client has left"))
+            request[0].put(Refusal(499, "the client has left"))
             self.metrics.disconnected.inc()
         for job in list(self._jobs):
             if job.is_abandoned:
                 self.metrics.disconnected.inc()
                 self._finish(job)
-            elif now > job.deadline:
+            elif job.asked.arrived < began_by:
                 job.end("length")
                 self._finish(job)
 
     def _advance(self) -> None:
         """One round of every job, all together or each by itself."""
         if self._are_batched():
-            try:
-                self._advance_together()
-            except Exception as error:
-                self._batch = None
-                self._fail(self._jobs, error)
-            return
-        for job in list(self._jobs):
-            try:
-                self._advance_alone(job)
-            except Exception as error:
-                self._batch = None  # the job may still be in it; nobody else is
-                self._fail([job], error)
+            self._advance_by(self._advance_together, self._jobs, "batch")
+        else:
+            for job in list(self._jobs):
+                self._advance_by(partial(self._advance_alone, job), [job], "speculation")
+
+    def _advance_by(self, step: Callable[[], None], jobs: list[Job], decoding: str) -> None:
+        """Take a step with these jobs, count what it emitted, and end those that have ended."""
+        before = {job: job.answer.completion_tokens for job in jobs}
+        try:
+            step()
+            for job, count in before.items():
+                emitted = job.answer.completion_tokens - count
+                self.metrics.output_tokens.labels(decoding).inc(emitted)
+                if emitted and not count:
+                    self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
+                if job.ended is not None:
+                    self._finish(job)
+        except Exception as error:
+            _LOG.error("a model failed", exc_info=error)
+            self._batch = None  # these jobs may still be in it; nobody else is
+            for job in before:  # what their caches hold is not known, so none is kept
+                self._alone.pop(job, None)
+                job.queue.put(error)
+            self._jobs = [job for job in self._jobs if job not in before]
+            self._rest_if_idle()
 
     def _are_batched(self) -> bool:
         if not self.model_provider.is_batchable:
@@ -209,23 +209,19 @@ class Scheduler(Beginnings):
         return bool(others) or not self._can_speculate(first)
 
     def _can_speculate(self, job: Job) -> bool:
-        return bool(self.model_provider.speculates) and job.args.num_draft_tokens != 0
+        plain = self.model_provider.decoder.drafting.method == "plain"
+        return not (plain or job.asked.num_draft_tokens == 0)
 
     def _advance_together(self) -> None:
         models = self.model_provider
         if self._batch is None:
-            self._batch = Batch(models.model, self.settings, self._stream)
+            self._batch = Batch(models.decoder.target.model, self.settings, self._stream)
         for job in self._jobs:
             if job not in self._batch:
                 self._batch.enter(job, self._leave_speculation(job))
-        before = {job: len(job.ids) for job in self._jobs}
         for job, held, kind in self._batch.step():
-            self._keep(job, held, kind)
+            self._contexts.keep(job.owner, held, kind)
         self._contexts.leave_room(self._batch.nbytes)
-        for job in list(self._jobs):
-            self._count(job, len(job.ids) - before[job], "batch")
-            if job.ended is not None:
-                self._finish(job)
 
     def _advance_alone(self, job: Job) -> None:
         comes = self._batch is not None and job in self._batch
@@ -234,30 +230,32 @@ class Scheduler(Beginnings):
             if job not in self._alone:
                 self._alone[job] = self._speculation(job)
             self._alone[job].enter(held)
-        before = len(job.ids)
         self._alone[job].step()
-        self._count(job, len(job.ids) - before, "speculation")
-        if job.ended is not None:
-            self._finish(job)
+
+    def _speculation(self, job: Job) -> Speculation:
+        decoder = decoder_of(
+            self.model_provider.decoder,
+            job,
+            self.settings,
+            drafts=self._can_speculate(job),
+            earlier=self._contexts.outputs(job.owner) if self.settings.reuse_outputs else None,
+        )
+        prompt = prompt_of(decoder, job, self.settings)
+        keep = partial(self._contexts.keep, job.owner)
+        return Speculation(job, decoder, prompt, metrics=self.metrics, keep=keep)
 
     def _leave_speculation(self, job: Job) -> Held:
         """The cache of a job that is about to be batched; a later request can go on with it too."""
         if job not in self._alone:
             return job.take_opening()
         held = self._alone[job].leave()
-        self._keep(job, held)
+        self._contexts.keep(job.owner, held)
         return held
-
-    def _count(self, job: Job, emitted: int, decoding: str) -> None:
-        self.metrics.output_tokens.labels(decoding).inc(emitted)
-        if emitted and job.answer.completion_tokens == emitted:
-            self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
 
     # -- ends --------------------------------------------------------------------------------------
 
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
-        models, api_key = self.model_provider.model_key, job.asked.api_key
         self._jobs.remove(job)
         speculation = self._alone.pop(job, None)
         held = NOTHING
@@ -265,27 +263,19 @@ class Scheduler(Beginnings):
             held = self._batch.leave(job)
         elif speculation is not None:
             held = speculation.leave()
-        self._keep(job, held._replace(draft=() if speculation is None else speculation.close()))
+        draft = () if speculation is None else speculation.close()
+        self._contexts.keep(job.owner, held._replace(draft=draft))
         if self.settings.reuse_outputs:
-            self._contexts.outputs(models, api_key).add(job.emitted)
-        job.close()
+            self._contexts.outputs(job.owner).add(job.emitted)
+        job.queue.put(None)
         if speculation is not None:
             self.model_provider.decoder.remember()
-        if not self._jobs:
-            self._rest()
+        self._rest_if_idle()
 
-    def _fail(self, jobs: list[Job], error: Exception) -> None:
-        """End jobs with an error. Their caches are not kept, as nobody knows what is in them."""
-        _LOG.error("a model failed", exc_info=error)
-        for job in list(jobs):
-            self._jobs.remove(job)
-            self._alone.pop(job, None)
-            job.fail(error)
-        if not self._jobs:
-            self._rest()
-
-    def _rest(self) -> None:
+    def _rest_if_idle(self) -> None:
         """Give back memory when there is nothing to do."""
+        if self._jobs:
+            return
         if self._batch is not None:
             self._batch.close()
             self._batch = None
@@ -296,32 +286,11 @@ class Scheduler(Beginnings):
         """Tell everybody who still waits that the server ends."""
         error = Refusal(503, "the server is shutting down")
         for job in list(self._jobs):
-            speculation = self._alone.pop(job, None)
-            if speculation is not None:
-                speculation.close()
-            job.fail(error)
+            if job in self._alone:
+                self._alone.pop(job).close()
+            job.queue.put(error)
         self._jobs.clear()
         while (request := self._next_request()) is not None:
-            self._waiting.append(Request(*request))
-        for waiting in self._waiting:
-            waiting.queue.put(error)
-
-    # -- caches ------------------------------------------------------------------------------------
-
-    def _speculation(self, job: Job) -> Speculation:
-        models = self.model_provider
-        earlier = None
-        if self.settings.reuse_outputs:
-            earlier = self._contexts.outputs(models.model_key, job.asked.api_key)
-        decoder = decoder_of(
-            models.decoder, job, self.settings, drafts=self._can_speculate(job), earlier=earlier
-        )
-        prompt = prompt_of(decoder, job, self.settings)
-        return Speculation(
-            job, decoder, prompt, metrics=self.metrics, keep=partial(self._keep, job)
-        )
-
-    def _keep(self, job: Job, held: Held, kind: str = "assistant") -> None:
-        """Keep caches for later requests."""
-        models, api_key = self.model_provider.model_key, job.asked.api_key
-        self._contexts.keep(models, api_key, held, kind=kind)
+            self._waiting.append(request[:2])
+        for queue, _ in self._waiting:
+            queue.put(error)

@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import ThreadingHTTPServer
 from threading import Thread, current_thread, main_thread
@@ -112,7 +112,6 @@ class Server(ThreadingHTTPServer):
         return len(self._clients) < self._settings.max_connections
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one client, in a thread of its own."""
         thread = current_thread()
         self._clients.add(thread)
         try:
@@ -134,12 +133,9 @@ def run(server: Server, ready: Callable[[Server], None]) -> None:
 
     ready: called when requests are answered.
     """
-    try:
-        with _sigterm_raises(), server:
-            ready(server)
-            server.wait()
-    except _Terminated:
-        return
+    with suppress(_Terminated), _sigterm_raises(), server:
+        ready(server)
+        server.wait()
     if server.scheduler.failure is not None:
         raise server.scheduler.failure
 

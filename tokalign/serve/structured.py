@@ -44,42 +44,37 @@ _FIELDS: Mapping[str, _Kind] = {
 def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
     """The grammar that a body asks for. Raises: Refusal for a wrong one, and for two."""
     inner = body.get("structured_outputs") or {}
-    if not isinstance(inner, dict):
-        raise Refusal(400, f"structured_outputs has to be an object, not {shown(inner)}")
+    require(isinstance(inner, dict), "structured_outputs has to be an object, not {}", inner)
     asked = [(f"structured_outputs.{n}", inner.get(n), kind) for n, kind in _STRUCTURED.items()]
     asked += [(name, body.get(name), kind) for name, kind in _FIELDS.items()]
-    asked = [one for one in asked if one[1] not in (None, "")]
-    made = [_made(*one) for one in asked]
-    names = [name for name, *_ in asked]
+    made = {one[0]: _made(*one) for one in asked if one[1] not in (None, "")}
     if (by_format := _response_format(body.get("response_format"))) is not None:
-        made.append(by_format)
-        names.append("response_format")
-    if len(made) > 1:
-        raise Refusal(400, f"{' and '.join(names)} exclude each other; give one of them")
-    return made[0] if made else None
+        made["response_format"] = by_format
+    require(len(made) < 2, f"{' and '.join(made)} exclude each other; give one of them")
+    return next(iter(made.values()), None)
 
 
 def _made(name: str, value: Any, kind: _Kind) -> Grammar:
     types, what, make = kind
-    fits = isinstance(value, types)
-    if not fits or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
-        raise Refusal(400, f"{name} has to be {what}, not {shown(value)}")
+    are_texts = not isinstance(value, list) or all(isinstance(one, str) for one in value)
+    fits = isinstance(value, types) and are_texts
+    require(fits, f"{name} has to be {what}, not {{}}", value)
     return make(value)
 
 
 def _response_format(given: Any) -> Grammar | None:
     kind = given.get("type") if isinstance(given, dict) else given
-    match kind:
-        case None | "text" if given is None or isinstance(given, dict):
+    match given:
+        case None | {"type": "text"}:
             return None
-        case "json_object" if isinstance(given, dict):
+        case dict() if kind is None:
+            return None
+        case {"type": "json_object"}:
             return _made("response_format.schema", given.get("schema", {"type": "object"}), _JSON)
-        case "json_schema" if isinstance(given, dict):
-            inner = given.get("json_schema")
-            schema = inner.get("schema") if isinstance(inner, dict) else None
-            if not isinstance(inner, dict) or not isinstance(schema, dict):
-                raise Refusal(400, "response_format.json_schema has to be an object with a schema")
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as inner}:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
+        case {"type": "json_schema"}:
+            raise Refusal(400, "response_format.json_schema has to be an object with a schema")
     raise Refusal(
         400, f"response_format has to be text, json_object or json_schema, not {shown(given)}"
     )

@@ -2,7 +2,7 @@
 
 `build` makes these tables and `runtime` uses them; the two meet only here.
 
-    bundle.py           the file of every table, its writer and its reader; header.py is its schema
+    bundle.py           the file of every table, its writer and its reader; header.py: what it says
     dictionary.py       what every dictionary answers, as backoff.py does (with binary_fuse.py)
     alignment.py        the tables of a pair
     logit_rows.py       what a model found likely, as a table

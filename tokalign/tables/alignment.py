@@ -176,27 +176,23 @@ class MergeSites:
 
     def __init__(self, rows: NDArray[np.uint32], sites: Sequence[Sequence[bytes]]) -> None:
         self.rows = rows
-        self._sites = sites
+        self.sites = sites
 
     def __len__(self) -> int:
         """The number of stored (row, bytes) entries."""
-        return sum(map(len, self._sites))
+        return sum(map(len, self.sites))
 
     def absorbs(self, last: TargetId, following: bytes) -> bool:
         """Whether `following` begins with a stored site of `last`. Cost: 0.5 µs."""
-        sites = self._sites[self.rows[last]]
+        sites = self.sites[self.rows[last]]
         at = bisect_right(sites, following)
         return at > 0 and following.startswith(sites[at - 1])
 
-    def after(self, last: TargetId) -> list[bytes]:
-        """The stored sites of one token, sorted."""
-        return list(self._sites[self.rows[last]])
-
     def to_sections(self) -> dict[str, bytes]:
-        all_sites = [site for sites in self._sites for site in sites]
+        all_sites = [site for sites in self.sites for site in sites]
         return {
             "merge_sites.rows": array_bytes(self.rows),
-            "merge_sites.row_lengths": np.array([*map(len, self._sites)], dtype="<u4").tobytes(),
+            "merge_sites.row_lengths": np.array([*map(len, self.sites)], dtype="<u4").tobytes(),
             "merge_sites.site_lengths": bytes(map(len, all_sites)),
             "merge_sites.bytes": b"".join(all_sites),
         }

@@ -15,7 +15,7 @@ Contexts are not stored themselves, only fingerprints of 8 bits (`binary_fuse`):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import log
 from typing import Any, cast
 
@@ -78,14 +78,8 @@ class BackoffParameters:
 
     def to_header(self) -> dict[str, Any]:
         """As entries of `Bundle.parameters`."""
-        return {
-            "seed": self.shape.seed,
-            "segment_bits": self.shape.segment_bits,
-            "segments": self.shape.segments,
-            "max_context": self.max_context,
-            "p_min": self.p_min,
-            "alternatives": self.alternatives,
-        }
+        own = asdict(self)
+        return {**own.pop("shape"), **own}
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> BackoffParameters:

@@ -15,9 +15,9 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,12 +26,14 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import BundleError, FingerprintError, MissingAssetError, UsageError, shown_path
+from tokalign.errors import BundleError, MissingAssetError, UsageError, shown_path
 from tokalign.storage import write_file
 from tokalign.tables.header import (
-    ALIGNMENT,
+    KEYS,
     MOST_HEADER_BYTES,
+    Header,
     HeaderError,
+    aligned,
     parse_header,
     place_sections,
 )
@@ -48,78 +50,6 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 _REMEDY = "download it again or rebuild it with: tokalign build"
 
 Section = bytes | memoryview
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What a table file says of itself.
-
-    kind: "dictionary", "alignment" or "logits".
-    fingerprints: of the tokenizers it was built for: "target", and "draft" for an alignment.
-    corpus: the stamp of the text that was counted (see `build.corpus`); empty if there was none.
-    parameters: every choice that decided the content. statistics: what was counted.
-    name: of the file, for messages.
-    """
-
-    kind: str
-    fingerprints: Mapping[str, str]
-    corpus: Mapping[str, Any] = field(default_factory=dict)
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    statistics: Mapping[str, Any] = field(default_factory=dict)
-    name: str = field(default="the table", compare=False)
-
-    @property
-    def language(self) -> str:
-        """The language of the corpus, "unnamed" where the header does not say it."""
-        return str(self.parameters.get("language", "unnamed"))
-
-    def require(self, *, target: str, draft: str | None = None, remedy: str) -> None:
-        """Refuse a table that was built for other tokenizers.
-
-        target, draft: the fingerprints of the tokenizers in use; `draft` only for an alignment.
-        remedy: the command that rebuilds it. Raises: FingerprintError.
-        """
-        for role, found in (("target", target), ("draft", draft)):
-            expected = self.fingerprints.get(role)
-            if found is not None and expected is not None and expected != found:
-                raise FingerprintError(
-                    f"{self.name} ({role})", expected=expected, found=found, remedy=remedy
-                )
-
-    def number(
-        self,
-        name: str,
-        *,
-        most: float,
-        least: float = 0,
-        kind: Callable[[Any], Any] = int,
-    ) -> Any:
-        """A number among the parameters, or else the statistics; `kind` is int or float.
-
-        Raises: BundleError if it is missing, of another type, or not from `least` to `most`.
-        """
-        value: Any = self.parameters.get(name, self.statistics.get(name))
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or kind(value) != value:
-            raise self.wrong(f"its header's {name} is missing or no {kind.__name__}")
-        if not least <= value <= most:
-            raise self.wrong(f"its header's {name} is {value}, not from {least} to {most}")
-        return kind(value)
-
-    def vocabulary_size(self, expected: int | None = None) -> int:
-        """The vocabulary size that a table of target ids is for.
-
-        expected: of the tokenizer in use; by default, what the header says is believed.
-        Raises: BundleError if it is missing or another one.
-        """
-        said = int(self.number("vocabulary_size", least=1, most=1 << 32))
-        if expected not in (None, said):
-            raise self.wrong(f"it is for a vocabulary of {said} ids, not {expected}")
-        return said
-
-    def wrong(self, what: str) -> BundleError:
-        """The error about a table that is not as its builder makes it."""
-        return BundleError(f"{self.name}: {what}; rebuild the table with: tokalign build")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,18 +128,8 @@ def encode_bundle(bundle: Bundle) -> bytes:
     """
     sizes = {name: len(section) for name, section in bundle.sections.items()}
     directory, length = place_sections(sizes)
-    header = msgpack.packb(
-        _sorted(
-            {
-                "kind": bundle.kind,
-                "fingerprints": bundle.fingerprints,
-                "corpus": bundle.corpus,
-                "parameters": bundle.parameters,
-                "statistics": bundle.statistics,
-                "sections": directory,
-            }
-        )
-    )
+    said = {name: getattr(bundle, name) for name in KEYS} | {"sections": directory}
+    header = msgpack.packb(_sorted(said))
     if len(header) > MOST_HEADER_BYTES:
         raise UsageError(
             f"the table's header would have {len(header)} bytes of at most {MOST_HEADER_BYTES}; "
@@ -217,7 +137,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
         )
     data = bytearray(_PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header)) + header)
     data += hashlib.sha256(data).digest()
-    start = _aligned(len(data))
+    start = aligned(len(data))
     data += bytes(start + length - len(data))
     for name, (offset, size) in directory.items():
         data[start + offset : start + offset + size] = bundle.sections[name]
@@ -238,10 +158,6 @@ def _sorted(value: Any) -> Any:
     return value
 
 
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
 # -- reading ---------------------------------------------------------------------------------------
 
 
@@ -251,10 +167,8 @@ def read_header(path: Path) -> Header:
     Raises: as `read_bundle`.
     """
     name = shown_path(path)
-    with _opened(path, name) as (file, size):
-        start = _read_start(file, name)
-    header, _, _ = _decode_header(start, size, name)
-    return Header(**header, name=name)
+    with _opened(path, name) as (_, _, header):
+        return Header(**header, name=name)
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -269,9 +183,7 @@ def read_bundle(path: Path) -> Bundle:
 
 def read_table_file(path: Path, name: str) -> bytes:
     """The bytes of a file that has the header of a table of its size. Raises: as `read_bundle`."""
-    with _opened(path, name) as (file, size):
-        start = _read_start(file, name)
-        _decode_header(start, size, name)  # before memory is taken for all the rest
+    with _opened(path, name) as (file, size, _):
         file.seek(0)
         return file.read(size)
 
@@ -282,26 +194,30 @@ def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundl
     Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
     """
     view = memoryview(data).toreadonly()
-    header, directory, start = _decode_header(view, len(view), name)
+    header, places = _decode_header(view, len(view), name)
     if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
         raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
-    sections = {
-        section: view[start + offset : start + offset + size]
-        for section, (offset, size) in directory.items()
-    }
+    sections = {section: view[place] for section, place in places.items()}
     return Bundle(**header, sections=sections, name=name)
 
 
 @contextmanager
-def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size. Raises: BundleError for anything else; MissingAssetError."""
+def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, int, dict[str, Any]]]:
+    """A table file, its size, and its checked header, before memory is taken for all the rest.
+
+    Raises: BundleError for what is no regular file; MissingAssetError.
+    """
     irregular = BundleError(f"{name} is no regular file of a table's size; give a .tok file")
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        # Without O_NONBLOCK, a FIFO that nobody writes to would be waited for.
+        with open(path, "rb", opener=lambda of, flags: os.open(of, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
                 raise irregular
-            yield file, status.st_size
+            start = file.read(_PREAMBLE.size)
+            start += file.read(_header_end(start, name) - len(start))
+            header, _ = _decode_header(start, status.st_size, name)
+            yield file, status.st_size, header
     except IsADirectoryError as error:
         raise irregular from error
     except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
@@ -309,17 +225,6 @@ def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
         raise MissingAssetError(
             f"{name}: {reason}; give an existing table, or make it with: tokalign build"
         ) from error
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; without O_NONBLOCK, a FIFO that nobody writes to would be waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _read_start(file: BinaryIO, name: str) -> bytes:
-    """Preamble, header and the digest of both, as far as the file has them. Raises: BundleError."""
-    preamble = file.read(_PREAMBLE.size)
-    return preamble + file.read(_header_end(preamble, name) - len(preamble))
 
 
 def _header_end(start: bytes | memoryview, name: str) -> int:
@@ -347,8 +252,8 @@ def _header_end(start: bytes | memoryview, name: str) -> int:
 
 def _decode_header(
     start: bytes | memoryview, size: int, name: str
-) -> tuple[dict[str, Any], Mapping[str, list[int]], int]:
-    """The checked header, its directory of sections, and the offset at which these start.
+) -> tuple[dict[str, Any], dict[str, slice]]:
+    """The checked header without its directory, and where in the file each section lies.
 
     start: at least the file's header. size: of the whole file, which has to be as the header says.
     """
@@ -362,14 +267,17 @@ def _decode_header(
         header = parse_header(memoryview(start)[_PREAMBLE.size : covered])
     except HeaderError as error:
         raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
-    directory, first = header.pop("sections"), _aligned(end)
-    inside = max((offset + length for offset, length in directory.values()), default=0)
-    expected = first + inside + _DIGEST_SIZE
+    first = aligned(end)
+    places = {
+        section: slice(first + offset, first + offset + length)
+        for section, (offset, length) in header.pop("sections").items()
+    }
+    expected = max((place.stop for place in places.values()), default=first) + _DIGEST_SIZE
     if size < expected:
         raise _truncated(name, expected, size)
     if size > expected:
         raise BundleError(f"{name} has {size - expected} bytes after its end; {_REMEDY}")
-    return header, directory, first
+    return header, places
 
 
 def _truncated(name: str, expected: int, found: int) -> BundleError:

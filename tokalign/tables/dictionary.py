@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -94,7 +95,8 @@ class Dictionaries:
             if answer:
                 rank = self._length(source, suffix), answer.probabilities[0]
                 if rank > best_rank:
-                    best, best_rank = answer.guessed_by(source), rank
+                    best_rank = rank
+                    best = replace(answer, sources=(source,) * len(answer))
         return best
 
     def _length(self, source: str, suffix: Sequence[TargetId]) -> float:

@@ -18,7 +18,8 @@ from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.storage import TABLES, as_path, shipped
-from tokalign.tables.bundle import Header, read_header
+from tokalign.tables.bundle import read_header
+from tokalign.tables.header import Header
 
 KINDS = ("dictionary", "alignment", "logits", "pack")
 """The kinds of tables; a file is found if its name ends in .KIND.tok."""
@@ -33,7 +34,7 @@ def no_note(_line: str) -> None:
 
 def table_folder() -> Path:
     """Where `tokalign build` writes by default: $TOKALIGN_TABLES, else the user's data folder."""
-    return _named_folder() or _user_folder()
+    return _own_folders()[0]
 
 
 def pulled_folder() -> Path:
@@ -54,42 +55,26 @@ def learned_folder() -> Path:
 
 def table_files(folder: Path, kind: str) -> list[Path]:
     """The files in a folder, and in the folders in it, that are tables by their names."""
-    found: list[Path] = []
-    for pattern in (f"*.{kind}.tok", f"*/*.{kind}.tok"):
-        with suppress(OSError):  # no folder, such as a name that is too long
-            found += sorted(folder.glob(pattern))
-    return found
+    return list(_matching(folder, f"*.{kind}.tok", f"*/*.{kind}.tok"))
 
 
 def find_tables(
     kind: str,
     *,
-    target: str,
+    target: str | None = None,
     draft: str | None = None,
     model_folder: Path | None = None,
-    note: Note = lambda _: None,
+    note: Note = no_note,
 ) -> Iterator[tuple[Path, Header]]:
     """The tables of `kind` with exactly these fingerprints, in the order of the folders.
 
-    model_folder: the model's own. A file that is no table, or whose header is damaged, is left
-    out; `note` is told of it. Only headers are read.
+    target, draft: None for a kind that has none; a pack has neither. model_folder: the model's own.
+    A file that is no table, or whose header is damaged, is left out; `note` is told of it. Only
+    headers are read.
     """
-    wanted = {"target": target} if draft is None else {"target": target, "draft": draft}
-    return _find(kind, wanted, model_folder, note)
-
-
-def find_packs(
-    *, model_folder: Path | None = None, note: Note = lambda _: None
-) -> Iterator[tuple[Path, Header]]:
-    """The packs, which are for any tokenizer, as `find_tables` finds tables."""
-    return _find("pack", {}, model_folder, note)
-
-
-def _find(
-    kind: str, wanted: dict[str, str], model_folder: Path | None, note: Note
-) -> Iterator[tuple[Path, Header]]:
-    paths = (path for folder in _folders(model_folder) for path in table_files(folder, kind))
-    for path in paths:
+    roles = {"target": target, "draft": draft}
+    wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
+    for path in (path for folder in _folders(model_folder) for path in table_files(folder, kind)):
         try:
             header = read_header(path)
         except (BundleError, MissingAssetError) as error:
@@ -110,34 +95,34 @@ def drafter_folders(model_folder: Path | None) -> Iterator[Path]:
 
 def drafters_in(folder: Path) -> Iterator[Path]:
     """The folders in a folder, and in the folders in it, called `drafter` or NAME.drafter."""
-    for pattern in ("drafter", "*.drafter", "*/drafter", "*/*.drafter"):
-        with suppress(OSError):  # no folder, such as a name that is too long
-            yield from sorted(found for found in folder.glob(pattern) if found.is_dir())
+    return filter(
+        Path.is_dir, _matching(folder, "drafter", "*.drafter", "*/drafter", "*/*.drafter")
+    )
 
 
 DRAFTER_PATTERNS = ("*drafter/config.json", "*drafter/drafter-*.safetensors")
 """The files of drafters in a repository."""
 
+_PULLED = "pulled"
+
+
+def _matching(folder: Path, *patterns: str) -> Iterator[Path]:
+    for pattern in patterns:
+        with suppress(OSError):  # no folder, such as a name that is too long
+            yield from sorted(folder.glob(pattern))
+
 
 def _folders(model_folder: Path | None) -> Iterable[Path]:
     """The folders that are searched, in their order."""
-    own = [folder for folder in (_named_folder(), _user_folder()) if folder is not None]
-    theirs = [inner for folder in own for inner in (folder, folder / _PULLED)]
+    theirs = [inner for folder in _own_folders() for inner in (folder, folder / _PULLED)]
     before = [] if model_folder is None else [model_folder]
     return dict.fromkeys([*before, *theirs, learned_folder(), shipped(TABLES)])
 
 
-_PULLED = "pulled"
-
-
-def _named_folder() -> Path | None:
-    """$TOKALIGN_TABLES; an empty one counts as unset."""
+def _own_folders() -> list[Path]:
+    """$TOKALIGN_TABLES, unless it is unset or empty, and that in the user's data folder."""
     name = os.environ.get("TOKALIGN_TABLES")
-    return as_path(name) if name else None
-
-
-def _user_folder() -> Path:
-    return _user_data() / "tables"
+    return [*([as_path(name)] if name else []), _user_data() / "tables"]
 
 
 def _user_data() -> Path:

@@ -1,4 +1,4 @@
-"""The schema of a table file's header. Whatever a file says, only a header of this shape is used.
+"""The header of a table file, and its schema: whatever a file says, only this shape is used.
 
 Types, sizes and names are checked before anything is read with them. `bundle.py` reads the bytes.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+
+from tokalign.errors import BundleError, FingerprintError
 
 KEYS = ("kind", "fingerprints", "corpus", "parameters", "statistics", "sections")
 ALIGNMENT = 64
@@ -36,6 +39,73 @@ _STAMP: dict[str, Any] = {
 _LONGEST_TEXT, _DEEPEST = 4096, 4
 MOST_HEADER_BYTES = 1 << 21
 """A longer header is no table's: it would take seconds to check. A corpus file takes about 200."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a table file says of itself.
+
+    kind: "dictionary", "alignment", "logits" or "pack".
+    fingerprints: of the tokenizers it was built for: "target", and "draft" for an alignment.
+    corpus: the stamp of the text that was counted (see `build.corpus`); empty if there was none.
+    parameters: every choice that decided the content. statistics: what was counted.
+    name: of the file, for messages.
+    """
+
+    kind: str
+    fingerprints: Mapping[str, str]
+    corpus: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    name: str = field(default="the table", compare=False)
+
+    @property
+    def language(self) -> str:
+        """The language of the corpus, "unnamed" where the header does not say it."""
+        return str(self.parameters.get("language", "unnamed"))
+
+    def require(self, *, target: str, draft: str | None = None, remedy: str) -> None:
+        """Refuse a table that was built for other tokenizers.
+
+        target, draft: the fingerprints of the tokenizers in use; `draft` only for an alignment.
+        remedy: the command that rebuilds it. Raises: FingerprintError.
+        """
+        for role, found in (("target", target), ("draft", draft)):
+            expected = self.fingerprints.get(role)
+            if found is not None and expected is not None and expected != found:
+                raise FingerprintError(
+                    f"{self.name} ({role})", expected=expected, found=found, remedy=remedy
+                )
+
+    def number(
+        self, name: str, *, most: float, least: float = 0, kind: type[int] | type[float] = int
+    ) -> Any:
+        """A number among the parameters, or else the statistics; `kind` is int or float.
+
+        Raises: BundleError if it is missing, of another type, or not from `least` to `most`.
+        """
+        value: Any = self.parameters.get(name, self.statistics.get(name))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or kind(value) != value:
+            raise self.wrong(f"its header's {name} is missing or no {kind.__name__}")
+        if not least <= value <= most:
+            raise self.wrong(f"its header's {name} is {value}, not from {least} to {most}")
+        return kind(value)
+
+    def vocabulary_size(self, expected: int | None = None) -> int:
+        """The vocabulary size that a table of target ids is for.
+
+        expected: of the tokenizer in use; by default, what the header says is believed.
+        Raises: BundleError if it is missing or another one.
+        """
+        said = int(self.number("vocabulary_size", least=1, most=1 << 32))
+        if expected not in (None, said):
+            raise self.wrong(f"it is for a vocabulary of {said} ids, not {expected}")
+        return said
+
+    def wrong(self, what: str) -> BundleError:
+        """The error about a table that is not as its builder makes it."""
+        return BundleError(f"{self.name}: {what}; rebuild the table with: tokalign build")
 
 
 class HeaderError(ValueError):
@@ -74,10 +144,14 @@ def place_sections(sizes: Mapping[str, int]) -> tuple[dict[str, list[int]], int]
     """
     directory, end = {}, 0
     for name in sorted(sizes):
-        start = -(-end // ALIGNMENT) * ALIGNMENT
-        directory[name] = [start, sizes[name]]
-        end = start + sizes[name]
+        directory[name] = [aligned(end), sizes[name]]
+        end = sum(directory[name])
     return directory, end
+
+
+def aligned(offset: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -115,7 +189,8 @@ def _check_directory(sections: Any) -> None:
     for name, place in sections.items():
         is_name = isinstance(name, str) and _NAME.fullmatch(name)
         _require(is_name, "a section has no short name")
-        is_place = isinstance(place, list) and len(place) == 2 and all(map(_is_size, place))
+        is_pair = isinstance(place, list) and len(place) == 2
+        is_place = is_pair and all(type(size) is int and size >= 0 for size in place)
         _require(is_place, f"section {name} has no offset and size")
     expected, _ = place_sections({name: size for name, (_, size) in sections.items()})
     _require(sections == expected, "the sections do not follow each other in order of their names")
@@ -138,10 +213,6 @@ def _check_plain(value: Any, where: str, depth: int = 0) -> None:
         _require(isfinite(value), f"{where} has a number that is not finite")
     else:
         _require(value is None or isinstance(value, bool | int), f"{where} has a value of no kind")
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _require(holds: object, otherwise: str) -> None:

@@ -17,9 +17,10 @@ from tokalign.errors import BundleError, MissingAssetError, shown_path
 from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle, Header, read_bundle
+from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
-from tokalign.tables.finding import Note, find_tables
+from tokalign.tables.finding import Note, find_tables, no_note
+from tokalign.tables.header import Header
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
 from tokalign.tables.pack import KIND as PACK
@@ -29,8 +30,6 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
 T = TypeVar("T")
 
-Align = Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Alignment]
-
 
 def open_dictionary(
     target: Tokenizer[TargetId],
@@ -38,7 +37,7 @@ def open_dictionary(
     files: Sequence[FilePath] = (),
     languages: Sequence[str] = (),
     model_folder: Path | None = None,
-    note: Note = lambda _: None,
+    note: Note = no_note,
 ) -> Dictionary | None:
     """The dictionary of this tokenizer; `Dictionaries` where there are several, None for none.
 
@@ -85,7 +84,7 @@ def open_logit_rows(
     *,
     languages: Sequence[str] = (),
     model_folder: Path | None = None,
-    note: Note = lambda _: None,
+    note: Note = no_note,
 ) -> LogitRows | None:
     """What a model of this tokenizer was found to expect of a corpus; None where nothing is found.
 
@@ -108,10 +107,10 @@ def open_alignment(
     target: Tokenizer[TargetId],
     draft: Tokenizer[DraftId],
     *,
-    otherwise: Align,
+    otherwise: Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Alignment],
     file: FilePath | None = None,
     model_folder: Path | None = None,
-    note: Note = lambda _: None,
+    note: Note = no_note,
 ) -> Alignment:
     """The tables of a pair: from `file`, else those found for it, else computed.
 

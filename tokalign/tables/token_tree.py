@@ -7,7 +7,7 @@ merges them and the target verifies the result. All of them speak this type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Self
 
 from tokalign.tokenizer.vocabulary import Id
@@ -99,12 +99,6 @@ class TokenTree(Generic[Id]):
         order = sorted(range(leading, len(reached)), key=lambda i: (-reached[i], i))
         others = [i for i in order if depths[i] <= depth and reached[i] >= least]
         return self.select([*range(leading), *sorted(others[: count - leading])])
-
-    def with_probabilities(self, probabilities: Sequence[float]) -> Self:
-        return replace(self, probabilities=tuple(probabilities))
-
-    def guessed_by(self, source: str) -> Self:
-        return replace(self, sources=(source,) * len(self.ids))
 
     @property
     def depths(self) -> list[int]:

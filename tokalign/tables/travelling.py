@@ -104,22 +104,19 @@ def push_tables(
             f"two files have the name {shown_path(min(twice))}; push them to different folders "
             "with --folder"
         )
+    contents = {path: data for table in tables for path, data in table.contents.items()}
     place = as_path(repository)
     if os.path.isdir(place):
-        for table in tables:
-            for path, data in table.contents.items():
-                write_file(place / path, data, parents=True)
+        for path, data in contents.items():
+            write_file(place / path, data, parents=True)
         return repository, tables
     name = find_alias(repository).mlx
-    contents = {path: data for table in tables for path, data in table.contents.items()}
     hub.upload_files(name, contents, message=f"Add tables for tokalign: {', '.join(names)}")
     return name, tables
 
 
 def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> list[Path]:
-    """Fetch the tables of a model or of a repository of tables, and return where they are now.
-
-    Drafters are among them.
+    """Fetch the tables and drafters of a model or of a repository; returns where they are now.
 
     name: a Hub repository, an alias, or a local folder; of an alias' two repositories the first one
     with tables. `note` is told which repository it is. They lie in `pulled_folder()`, in a folder

@@ -1,4 +1,4 @@
-"""The table of merge sites says what the merges say when they are asked one by one."""
+"""Followers and merge sites: the worked examples, and what the merges say, asked one by one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,86 @@ from polish import SENTENCES
 from small_tables import bundle_of
 from small_tokenizers import random_merges
 
-from tokalign.build.alignment.merge_sites import find_merge_sites
+from tokalign.build.alignment.merge_sites import Followers, find_merge_sites
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.bpe.absorption import MIN_FANOUT, Absorption
+from tokalign.tokenizer.bpe.validity import EdgeToken
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
 
 
 @pytest.fixture(scope="module")
 def sites(bielik: Tokenizer[Any]) -> MergeSites:
     return find_merge_sites(bielik)
+
+
+@pytest.fixture(scope="module")
+def followers(bielik: Tokenizer[Any]) -> Followers:
+    return Followers(bielik.bpe)
+
+
+def id_of(tokenizer: Tokenizer[Any], shown: str) -> int:
+    """The id of a token that is written with `▁` for a space."""
+    return int(tokenizer.vocabulary.id_of[shown.replace("▁", " ").encode()])
+
+
+def test_the_example_of_the_followers(bielik: Tokenizer[Any], followers: Followers) -> None:
+    war, par, sz, st, ar, s = (id_of(bielik, t) for t in ("▁War", "▁par", "sz", "st", "ar", "s"))
+    validity = bielik.bpe.validity
+    assert bielik.bpe.merges.rules[ar << 32 | s] >> 32 == 1829
+
+    def leaves(spine: tuple[EdgeToken[Any], ...], token: int) -> int:
+        return next(edge.left for edge in spine if edge.id == token)
+
+    assert [leaves(validity.right_spine(token), ar) for token in (war, par)] == [6770, 1308]
+    assert [leaves(validity.left_spine(token), s) for token in (sz, st)] == [10875, 59]
+
+    place = bielik.bpe.order.ids.index
+    ruled_out = {t: followers.ruled_out(followers.signatures[t]) for t in (war, par)}
+    assert ruled_out[war][place(sz)]
+    assert not ruled_out[war][place(st)]
+    assert not ruled_out[par][[place(sz), place(st)]].any()
+    assert bielik.encode("Warst") == [war, st]
+    assert bielik.encode("parsz") == [par, sz]
+    assert bielik.encode("Warsz") == [id_of(bielik, "▁Wars"), id_of(bielik, "z")]
+
+
+def test_the_example_of_the_merge_sites(bielik: Tokenizer[Any], sites: MergeSites) -> None:
+    war, order = id_of(bielik, "▁War"), bielik.bpe.order
+    follows = bielik.bpe.validity.may_follow
+    first, last = order.starting_with(b"su")
+    assert last - first == 31
+    assert not any(follows(war, token) for token in [id_of(bielik, "s"), *order.ids[first:last]])
+    assert follows(war, id_of(bielik, "st"))
+    found = after(sites, war)
+    assert b"su" in found
+    assert b"s" not in found
+
+
+def test_what_is_ruled_out_is_what_may_not_follow(
+    bielik: Tokenizer[Any], followers: Followers
+) -> None:
+    compare_followers(bielik, followers, tokens=4)
+
+
+@pytest.mark.long
+def test_it_is_so_in_large_vocabularies(tokenizer: Tokenizer[Any]) -> None:
+    compare_followers(tokenizer, Followers(tokenizer.bpe), tokens=10)
+
+
+def compare_followers(tokenizer: Tokenizer[Any], followers: Followers, *, tokens: int) -> None:
+    draw, order, validity = Random(5), tokenizer.bpe.order, tokenizer.bpe.validity
+    assert list(followers.signatures) == [i for i in order.ids if validity.reachable(i)]
+    for token in draw.sample([*followers.signatures], tokens):
+        ruled_out = followers.ruled_out(followers.signatures[token])
+        for at in draw.sample(range(len(order.ids)), 1500):
+            follower = order.ids[at]
+            allowed = validity.reachable(follower) and validity.may_follow(token, follower)
+            assert ruled_out[at] == (not allowed)
+
+
+def after(sites: MergeSites, token: int) -> list[bytes]:
+    """The stored sites of one token, sorted."""
+    return list(sites.sites[sites.rows[token]])
 
 
 def prefixes(tokenizer: Tokenizer[Any], *, more_than: int = 0) -> list[bytes]:
@@ -40,8 +110,8 @@ def test_sites_are_the_shortest_prefixes_that_are_absorbed(seed: int) -> None:
         every = prefixes(tokenizer)
         for token in filter(tokenizer.bpe.validity.reachable, tokenizer.bpe.order.ids):
             absorbed = [p for p in every if absorption.within_piece(token, p)]
-            assert sites.after(token) == [p for p in absorbed if p[:-1] not in absorbed]
-            found += len(sites.after(token))
+            assert after(sites, token) == [p for p in absorbed if p[:-1] not in absorbed]
+            found += len(after(sites, token))
     assert found > 100
 
 
@@ -78,11 +148,11 @@ def test_stored_sites_are_crowded_and_none_begins_another(
 ) -> None:
     order = bielik.bpe.order
     for token in order.ids[::50]:
-        found = sites.after(TargetId(token))
+        found = after(sites, token)
         for site in found:
             assert np.diff(order.starting_with(site))[0] > MIN_FANOUT
             assert not any(site != other and site.startswith(other) for other in found)
-    assert sum(len(sites.after(token)) > 0 for token in order.ids) > 10_000
+    assert sum(len(after(sites, token)) > 0 for token in order.ids) > 10_000
 
 
 @pytest.mark.slow
@@ -107,5 +177,5 @@ def test_with_the_table_and_without_it_the_same_is_absorbed(
 def test_a_table_survives_its_sections(sites: MergeSites) -> None:
     again = MergeSites.from_bundle(bundle_of(sites.to_sections()), len(sites.rows))
     for token in range(300, 32_000, 1777):
-        assert again.after(TargetId(token)) == sites.after(TargetId(token))
+        assert after(again, token) == after(sites, token)
     assert sites.to_sections() == again.to_sections()

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import Counts, as_dict, count_plainly, small_tokenizer, write_files
+from counted import Counts, as_dict, count_plainly, cut_into, small_tokenizer, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, texts
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.runs import is_whole, merge_runs, stretches, write_run
-from tokalign.build.counting.token_ngrams import Chunks, count_token_ngrams
+from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
 from tokalign.build.counting.windows import (
     IdSpace,
     TokenNgrams,
@@ -60,15 +60,14 @@ def test_counts_equal_a_counter_whatever_the_chunks(
 ) -> None:
     with TemporaryDirectory() as folder:
         named = {f"{i}.txt": lines for i, lines in enumerate(files)}
-        counted = list(
-            count_token_ngrams(
-                Corpus(write_files(Path(folder), named)),
-                small_tokenizer(),
-                max_order=max_order,
-                min_count=min_count,
-                chunks=Chunks(shard_characters, at_once, most_runs),
-            )
+        counting = Counting(
+            Corpus(write_files(Path(folder), named)),
+            small_tokenizer(),
+            max_order=max_order,
+            min_count=min_count,
         )
+        with cut_into(shard_characters, at_once, most_runs):
+            counted = list(count_token_ngrams(counting))
     expected = count_plainly(
         small_tokenizer(),
         [(1, lines) for lines in files],
@@ -82,38 +81,20 @@ def test_counts_equal_a_counter_whatever_the_chunks(
         assert ngrams.ids.tolist() == sorted(ngrams.ids.tolist())
 
 
-@pytest.mark.slow
-def test_counts_equal_a_counter_for_each_tokenizer(
-    tokenizer: Tokenizer[Any], tmp_path: Path
+@pytest.mark.parametrize(("old", "new", "kind"), [(0.25, 1.5, "float64"), (3, 2, "int64")])
+def test_weights_multiply_the_counts_of_a_file(
+    tmp_path: Path, old: float, new: float, kind: str
 ) -> None:
-    lines = [sentence.replace("\n", " ") for sentence in SENTENCES * 2]
-    corpus = Corpus(write_files(tmp_path, {"a.txt": lines}))
-    counted = list(count_token_ngrams(corpus, tokenizer))
-    expected = count_plainly(tokenizer, [(1, lines)], max_order=9, min_count=2)
-    assert [as_dict(ngrams) for ngrams in counted] == expected
-
-
-def test_weights_multiply_the_counts_of_a_file(tmp_path: Path) -> None:
-    tokenizer = small_tokenizer()
     files = {"dawne.txt": SENTENCES[:2] * 2, "nowe.txt": [*SENTENCES[:1], SENTENCES[3]]}
-    weights = {"dawne.txt": 0.25, "nowe.txt": 1.5}
+    weights, tokenizer = {"dawne.txt": old, "nowe.txt": new}, small_tokenizer()
     corpus = Corpus(write_files(tmp_path, files), weights=weights)
-    expected = count_plainly(
-        tokenizer,
-        [(weights[name], lines) for name, lines in files.items()],
-        max_order=9,
-        min_count=0.5,
-    )
-    counted = list(count_token_ngrams(corpus, tokenizer, min_count=0.5, chunks=Chunks(40, 1, 2)))
+    weighted = [(weights[name], lines) for name, lines in files.items()]
+    expected = count_plainly(tokenizer, weighted, max_order=9, min_count=2 * old)
+    with cut_into(40, 1, 2):
+        counted = list(count_token_ngrams(Counting(corpus, tokenizer, min_count=2 * old)))
     assert [as_dict(ngrams) for ngrams in counted] == expected
-    assert [file["weight"] for file in corpus.stamp["files"]] == [0.25, 1.5]
-
-
-def test_whole_weights_give_whole_counts(tmp_path: Path) -> None:
-    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala ma kota"]}), weights={"a.txt": 3})
-    counted = list(count_token_ngrams(corpus, small_tokenizer(), min_count=3))
-    assert {str(ngrams.counts.dtype) for ngrams in counted} == {"int64"}
-    assert set(counted[0].counts.tolist()) >= {3}
+    assert {str(ngrams.counts.dtype) for ngrams in counted} == {kind}
+    assert [file["weight"] for file in corpus.stamp["files"]] == [old, new]
 
 
 @pytest.mark.parametrize("max_ngrams", [0, 1, 20, 150, 10_000])
@@ -123,8 +104,8 @@ def test_the_least_count_is_raised_until_the_result_is_small_enough(
     corpus = Corpus(write_files(tmp_path, {"a.txt": SENTENCES[:3] * 5 + SENTENCES * 2}))
 
     def count(**limits: int) -> list[Counts]:
-        counted = count_token_ngrams(corpus, small_tokenizer(), max_order=3, **limits)
-        return [as_dict(ngrams) for ngrams in counted]
+        counting = Counting(corpus, small_tokenizer(), max_order=3, **limits)
+        return [as_dict(ngrams) for ngrams in count_token_ngrams(counting)]
 
     kept = count(max_ngrams=max_ngrams)
     assert sum(map(len, kept)) <= max_ngrams
@@ -165,7 +146,7 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
 
 
 def ngrams_of(rows: list[list[int]], n: int, space: IdSpace) -> Counter[tuple[int, ...]]:
-    """Of these windows, the n-grams of one order, counted one by one."""
+    """The n-grams of one order in these windows, counted one by one."""
     return Counter(tuple(row[:n]) for row in rows if space.gap not in row[:n])
 
 

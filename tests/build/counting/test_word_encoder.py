@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 from polish import texts
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.windows import IdSpace
-from tokalign.build.counting.word_encoder import WordEncoder, words_stand_alone
-from tokalign.build.counting.word_list import WordList, find_words
+from tokalign.build.counting.word_encoder import WordEncoder, WordList, words_stand_alone
+from tokalign.build.pack import find_words
 from tokalign.tokenizer.bpe.pretokenizer import WordSplitter
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
 from tokalign.tokenizer.tokenizer import Tokenizer
-
-SPACE = IdSpace(1 << 19)
 
 lines = st.lists(texts.map(lambda text: text.replace("\n", " ")), max_size=6)
 
@@ -28,11 +25,13 @@ lines = st.lists(texts.map(lambda text: text.replace("\n", " ")), max_size=6)
 @cache
 def encoder_of(tokenizer: Tokenizer[Any], max_words: int = 1 << 20) -> WordEncoder:
     """One encoder for all examples of a test: what it met before must not matter."""
-    return WordEncoder(tokenizer, SPACE, max_words=max_words)
+    return WordEncoder(tokenizer, max_words)
 
 
-def one_by_one(tokenizer: Tokenizer[Any], shard: list[str]) -> list[int]:
-    return [i for line in shard for i in (*tokenizer.encode(line), SPACE.gap)]
+def assert_encoded(encoder: WordEncoder, tokenizer: Tokenizer[Any], shard: list[str]) -> None:
+    """Each line as it is encoded alone, and a gap after it."""
+    one_by_one = [i for line in shard for i in (*tokenizer.encode(line), encoder.space.gap)]
+    assert encoder.encode(shard).tolist() == one_by_one
 
 
 @given(shard=lines, max_words=st.sampled_from([5, 1 << 20]))
@@ -41,15 +40,13 @@ def one_by_one(tokenizer: Tokenizer[Any], shard: list[str]) -> list[int]:
 def test_a_shard_is_its_lines_encoded_whatever_came_before(
     tokenizer: Tokenizer[Any], shard: list[str], max_words: int
 ) -> None:
-    encoder = encoder_of(tokenizer, max_words=max_words)
-    assert encoder.encode(shard).tolist() == one_by_one(tokenizer, shard)
+    assert_encoded(encoder_of(tokenizer, max_words=max_words), tokenizer, shard)
 
 
 def test_words_too_long_to_be_kept_are_encoded_all_the_same(tokenizer: Tokenizer[Any]) -> None:
-    encoder = encoder_of(tokenizer)
     shard = ["krótko " + "https://przyklad.pl/" + "bardzo-długi-odnośnik" * 9 + " i znów krótko"]
     for _ in range(2):
-        assert encoder.encode(shard).tolist() == one_by_one(tokenizer, shard)
+        assert_encoded(encoder_of(tokenizer), tokenizer, shard)
 
 
 def test_which_tokenizers_can_encode_word_by_word(tokenizer: Tokenizer[Any]) -> None:
@@ -62,8 +59,8 @@ def test_which_tokenizers_can_encode_word_by_word(tokenizer: Tokenizer[Any]) -> 
 def test_the_most_frequent_words_are_found_and_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of texts with weights; a word counts once or more, and one of 65 characters never."""
-    monkeypatch.setattr("tokalign.build.counting.word_list.MAX_WORDS", 3)
+    """Texts have weights. A word with a count of 1 is found, one of 65 characters never."""
+    monkeypatch.setattr("tokalign.build.pack.MAX_WORDS", 3)
     longest, too_long = "\n" + 63 * "a", "\n" + 64 * "b"
     for name, text in {
         "a.txt": "Ala ma psa\nAla ma kota\nAla",

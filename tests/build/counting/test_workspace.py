@@ -17,7 +17,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.runs import is_whole
-from tokalign.build.counting.token_ngrams import count_token_ngrams
+from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.errors import UsageError
 
@@ -25,16 +25,16 @@ COUNT_IN_PROCESS = """
 import sys
 from pathlib import Path
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.token_ngrams import Chunks, count_token_ngrams
+from tokalign.build.counting import token_ngrams
+from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
 from tokalign.tokenizer.self_check import read_tokenizer
 
 if __name__ == "__main__":
     corpus, tokenizer, workspace = map(Path, sys.argv[1:])
-    counted = count_token_ngrams(
-        Corpus([corpus]), read_tokenizer(tokenizer),
-        workspace=workspace, jobs=2, chunks=Chunks(1, 1, 7),
-    )
-    for ngrams in counted:
+    token_ngrams.jobs_for = lambda _: 2
+    token_ngrams._SHARD, token_ngrams._AT_ONCE, token_ngrams._MOST_RUNS = 1, 1, 7
+    counting = Counting(Corpus([corpus]), read_tokenizer(tokenizer))
+    for ngrams in count_token_ngrams(counting, workspace=workspace):
         print(ngrams.ids.tolist(), ngrams.counts.tolist())
 """
 
@@ -77,9 +77,8 @@ def test_what_another_count_left_does_not_matter(tmp_path: Path) -> None:
 
     def count(text: str, order: int, stage: Stage = silent) -> list[Counts]:
         corpus = Corpus(write_files(tmp_path, {"a.txt": [text, text]}))
-        counted = count_token_ngrams(
-            corpus, tokenizer, max_order=order, workspace=workspace, stage=stage
-        )
+        counting = Counting(corpus, tokenizer, max_order=order)
+        counted = count_token_ngrams(counting, workspace=workspace, stage=stage)
         return [as_dict(ngrams) for ngrams in counted]
 
     @contextmanager
@@ -115,7 +114,7 @@ def test_runs_that_a_power_cut_has_damaged_are_made_again(tmp_path: Path, damage
     workspace, tokenizer = tmp_path / "workspace", small_tokenizer()
 
     def count() -> Iterator[TokenNgrams]:
-        return count_token_ngrams(corpus, tokenizer, max_order=3, workspace=workspace)
+        return count_token_ngrams(Counting(corpus, tokenizer, max_order=3), workspace=workspace)
 
     stopped = count()
     next(stopped)
@@ -131,10 +130,13 @@ def test_runs_that_a_power_cut_has_damaged_are_made_again(tmp_path: Path, damage
     assert [as_dict(ngrams) for ngrams in count()] == expected
 
 
+def counting_ala(folder: Path) -> Counting:
+    return Counting(Corpus(write_files(folder, {"a.txt": ["Ala ma kota"]})), small_tokenizer())
+
+
 def test_nothing_is_left_when_not_all_orders_are_asked_for(tmp_path: Path) -> None:
-    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala ma kota"]}))
     workspace = tmp_path / "workspace"
-    counted = iter(count_token_ngrams(corpus, small_tokenizer(), workspace=workspace))
+    counted = count_token_ngrams(counting_ala(tmp_path), workspace=workspace)
     next(counted)
     assert workspace.exists()
     del counted
@@ -142,19 +144,19 @@ def test_nothing_is_left_when_not_all_orders_are_asked_for(tmp_path: Path) -> No
 
 
 def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
-    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}))
-    first = count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace")
+    counting, workspace = counting_ala(tmp_path), tmp_path / "workspace"
+    first = count_token_ngrams(counting, workspace=workspace)
     next(first)
     with pytest.raises(UsageError, match="is building in"):
-        next(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace"))
+        next(count_token_ngrams(counting, workspace=workspace))
 
 
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     """The workspace is deleted at the end, so it must not be a folder of documents."""
-    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}))
+    counting = counting_ala(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UsageError, match=r"no build has left.*--workspace"):
-        next(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path))
+        next(count_token_ngrams(counting, workspace=tmp_path))
     assert sorted(tmp_path.iterdir()) == before
     (tmp_path / "empty").mkdir()
-    list(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "empty"))
+    list(count_token_ngrams(counting, workspace=tmp_path / "empty"))

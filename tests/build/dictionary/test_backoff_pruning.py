@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import find_candidates, make_table
+from tokalign.build.dictionary.backoff import Candidates, find_candidates, make_table
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
 from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
     Contexts,
-    best_predictions,
     gains,
     keep_above,
     keep_best,
     occurrences,
+    ranked_predictions,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -52,6 +52,10 @@ def rows_of(levels: list[Level], order: int) -> list[tuple[int, ...]]:
     """The n-grams of one order, spelled out by walking back."""
     columns = list(walk_back(levels, order, np.arange(len(levels[order - 1]))))
     return list(zip(*(column.tolist() for column in reversed(columns)), strict=True))
+
+
+def candidates_of(levels: list[Level], p_min: float) -> Candidates:
+    return find_candidates(levels, smooth(levels), p_min, [USUAL] * (len(levels) - 1))
 
 
 @given(lines, st.integers(1, 2))
@@ -127,7 +131,7 @@ def test_the_best_prediction_is_the_most_probable_and_ties_go_to_the_lowest_id(
 ) -> None:
     levels = grow_tree(as_orders(counted(text)))
     probabilities, _ = smooth(levels)
-    for order, found in enumerate(best_predictions(levels, probabilities), start=1):
+    for order, found in enumerate(ranked_predictions(levels, probabilities)[0], start=1):
         continued = levels[order]
         for context in range(len(levels[order - 1])):
             following = np.flatnonzero(continued.prefix == context)
@@ -184,9 +188,13 @@ def test_no_closed_set_is_worth_more_than_the_one_kept(
 def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], room: int) -> None:
     levels = grow_tree(as_orders(counted(text * 3)))
     probabilities, weights = smooth(levels)
-    predictions = best_predictions(levels, probabilities)
-    gained = gains(levels, probabilities, weights, predictions, p_min=0.1)
-    [kept] = keep_best(Contexts.that_gain(levels, gained), room)
+    [predictions, *_] = ranked_predictions(levels, probabilities)
+    contexts = Contexts(
+        suffixes=[level.suffix for level in levels[:-1]],
+        counts=[level.counts for level in levels[:-1]],
+        gained=gains(levels, probabilities, weights, predictions, p_min=0.1),
+    )
+    [kept] = keep_best(contexts, room)
     assert sum(int(mask.sum()) for mask in kept) <= room
     for length in range(1, len(kept)):
         assert kept[length - 1][levels[length].suffix[kept[length]]].all()
@@ -201,7 +209,7 @@ def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
         return
     smoothed, _ = smooth(levels)
     likely = [in_other_text(values, USUAL) for values in smoothed]
-    entries = find_candidates(levels, smooth(levels), 0.05).best(room)
+    entries = candidates_of(levels, 0.05).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}
     above: dict[tuple[int, int], float] = {}
@@ -241,32 +249,21 @@ def test_occurrences_are_those_that_no_longer_kept_context_takes(text: list[list
         assert {row: seen[row] for row in some} == dict(zip(some, times.tolist(), strict=True))
 
 
-@given(lines)
-def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[int]]) -> None:
-    """A kept context predicts what it does in the table of all contexts."""
-    levels = grow_tree(as_orders(counted(text * 3)))
-    if len(levels) < 2:
-        return
-    candidates = find_candidates(levels, smooth(levels), 0.1)
-    full, pruned = candidates.best(10**6), candidates.best(5)
-    for every, some in zip(full, pruned, strict=True):
-        if some.rank:  # a context that is met more often may have more alternatives
-            continue
-        ids = dict(zip(every.nodes.tolist(), every.ids.tolist(), strict=True))
-        for node, token in zip(some.nodes.tolist(), some.ids.tolist(), strict=True):
-            assert ids[node] == token
-
-
 def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> None:
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
-    pairs = {
-        rows_of(levels, 2)[node]
-        for node in find_candidates(levels, smooth(levels), 0.1).best(4)[1].nodes
-    }
+    pairs = {rows_of(levels, 2)[node] for node in candidates_of(levels, 0.1).best(4)[1].nodes}
     assert (4, 1) in pairs
     assert (3, 1) not in pairs
+
+
+@pytest.mark.parametrize("p_min", [0.0, 1e-300, 1.0])
+def test_a_table_is_made_for_every_least_probability(p_min: float) -> None:
+    levels = grow_tree(as_orders(counted([[1, 2, 3, 1, 2, 4]] * 9)))
+    table, _ = make_table(levels, vocabulary_size=10, max_bytes=1000, p_min=p_min)
+    assert table.parameters.p_min == p_min
+    assert (len(table) > 0) == (p_min < 1)
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1_000, 9_000, 5_000_000])
@@ -279,13 +276,3 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     assert taken <= max(max_bytes, 64)
     if 1_000 < max_bytes < 100_000:
         assert taken > max_bytes / 2
-
-
-def test_equal_ngrams_give_equal_tables() -> None:
-    text = [[1, 2, 3, 1, 2, 4]] * 9
-    made = [
-        make_table(grow_tree(as_orders(counted(text))), vocabulary_size=10, max_bytes=1000)[0]
-        for _ in range(2)
-    ]
-    assert made[0].to_sections() == made[1].to_sections()
-    assert made[0].parameters == made[1].parameters

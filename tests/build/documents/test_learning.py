@@ -46,14 +46,20 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def again(name: str = "notes") -> Learned:
-    return learn(name)
+@pytest.fixture
+def notes(folder: Path, target: Path) -> Collection:
+    """What was learned of the documents."""
+    learn("notes", folders=[folder], targets=[str(target)])
+    return Collection("notes")
 
 
-def content(name: str) -> dict[str, bytes]:
+def again() -> Learned:
+    return learn("notes")
+
+
+def content(collection: Collection) -> dict[str, bytes]:
     """What a collection keeps of the documents."""
-    folder = Collection(name).folder
-    files = (path for path in folder.iterdir() if path.suffix not in (".json", ".lock"))
+    files = (path for path in collection.folder.iterdir() if path.suffix not in (".json", ".lock"))
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -86,8 +92,9 @@ def test_documents_are_read_only_if_something_changed(
         assert all(learned.tables.values())
 
 
-def test_many_updates_end_where_a_fresh_start_does(folder: Path, target: Path) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
+def test_many_updates_end_where_a_fresh_start_does(
+    folder: Path, target: Path, notes: Collection
+) -> None:
     (folder / "0.txt").unlink()
     (folder / "zz.txt").write_text(f"{MEETING}\nDopisek.\n" * 3)
     again()
@@ -96,21 +103,18 @@ def test_many_updates_end_where_a_fresh_start_does(folder: Path, target: Path) -
     (folder / "5.txt").rename(folder / "sub" / "5.txt")
     again()
     learn("fresh", folders=[folder], targets=[str(target)])
-    notes, fresh = content("notes"), content("fresh")
-    assert notes.keys() == fresh.keys() == {"small-target.dictionary.tok"}
-    sections = [read_bundle(Collection(name).tables[0]).sections for name in ("notes", "fresh")]
-    assert {k: bytes(v) for k, v in sections[0].items()} == {
-        k: bytes(v) for k, v in sections[1].items()
-    }
+    both = notes, Collection("fresh")
+    assert [[*content(one)] for one in both] == [["small-target.dictionary.tok"]] * 2
+    one, other = (read_bundle(collection.tables[0]).sections for collection in both)
+    assert {k: bytes(v) for k, v in one.items()} == {k: bytes(v) for k, v in other.items()}
 
 
 def test_a_copy_counts_once_and_takes_over_when_the_first_is_gone(
-    folder: Path, target: Path
+    folder: Path, notes: Collection
 ) -> None:
     def entries() -> object:
-        return read_bundle(Collection("notes").tables[0]).statistics
+        return read_bundle(notes.tables[0]).statistics
 
-    learn("notes", folders=[folder], targets=[str(target)])
     alone = entries()
     (folder / "copy of 5.txt").write_bytes((folder / "5.txt").read_bytes())
     assert again().copies == 1
@@ -121,29 +125,24 @@ def test_a_copy_counts_once_and_takes_over_when_the_first_is_gone(
 
 
 def test_every_model_has_a_dictionary_and_all_forget_together(
-    folder: Path, target: Path, tmp_path: Path
+    folder: Path, notes: Collection, tmp_path: Path
 ) -> None:
     other = write_tokenizer(tmp_path / "other-target", vocabulary_size=300)
-    learn("notes", folders=[folder], targets=[str(target)])
-    first = Collection("notes").tables[0].read_bytes()
+    first = notes.tables[0].read_bytes()
     learn("notes", targets=[str(other)])
-    tables = Collection("notes").tables
-    assert [table.name for table in tables] == [
-        "other-target.dictionary.tok",
-        "small-target.dictionary.tok",
-    ]
+    tables, kinds = notes.tables, ("other", "small")
+    assert [table.name for table in tables] == [f"{kind}-target.dictionary.tok" for kind in kinds]
     assert tables[1].read_bytes() == first
     (folder / "0.txt").unlink()
     assert all(again().tables.values())
 
 
 def test_it_is_used_beside_the_dictionary_of_the_language(
-    folder: Path, target: Path, tmp_path: Path
+    notes: Collection, target: Path, tmp_path: Path
 ) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
     general = tmp_path / "general"
     general.mkdir()
-    own = Collection("notes").tables[0]
+    own = notes.tables[0]
     (general / "pl.dictionary.tok").write_bytes(own.read_bytes())
     tokenizer = read_tokenizer(target)
     found = [path for path, _ in find_tables("dictionary", target=tokenizer.fingerprint)]
@@ -156,26 +155,24 @@ def test_it_is_used_beside_the_dictionary_of_the_language(
 
 
 def test_nothing_of_a_forgotten_collection_is_left(
-    folder: Path, target: Path, user_data: Path
+    folder: Path, target: Path, notes: Collection, user_data: Path
 ) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
     learn("other", folders=[folder], targets=[str(target)])
-    Collection("notes").forget()
+    notes.forget()
     assert [one.name for one in collections()] == ["other"]
     Collection("other").forget()
     assert [path for path in user_data.rglob("*") if path.is_file()] == []
     with pytest.raises(MissingAssetError, match="nothing was learned under the name notes"):
-        Collection("notes").forget()
+        notes.forget()
 
 
 def test_only_the_owner_can_read_it_and_it_is_never_pushed(
-    folder: Path, target: Path, tmp_path: Path
+    notes: Collection, tmp_path: Path
 ) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
-    assert stat.S_IMODE(os.stat(Collection("notes").folder).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(notes.folder).st_mode) == 0o700
     (tmp_path / "hub").mkdir()
     with pytest.raises(UsageError, match="learned from private documents and is not pushed"):
-        push_tables(Collection("notes").tables, str(tmp_path / "hub"))
+        push_tables(notes.tables, str(tmp_path / "hub"))
     assert list((tmp_path / "hub").iterdir()) == []
 
 
@@ -191,32 +188,28 @@ def test_no_connection_is_made(folder: Path, target: Path, monkeypatch: pytest.M
     assert learn("notes", folders=[folder], targets=[str(target)]).read == 7
 
 
-def test_what_was_read_is_not_in_the_table_after_it_is_gone(folder: Path, target: Path) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
+def test_what_was_read_is_not_in_the_table_after_it_is_gone(
+    folder: Path, target: Path, notes: Collection
+) -> None:
     for path in folder.iterdir():
         path.write_text("Krótka i zupełnie inna notatka o pogodzie.\n" * 2)
     again()
     tokenizer = read_tokenizer(target)
-    table = open_dictionary(tokenizer, files=Collection("notes").tables)
+    table = open_dictionary(tokenizer, files=notes.tables)
     assert table is not None
     assert not table.follow(tokenizer.encode(MEETING[:30]), 8, p_min=0.5).ids
-    assert {path.name for path in Collection("notes").folder.iterdir()} == {
-        "learn.lock",
-        "settings.json",
-        "small-target.dictionary.tok",
-    }
+    kept_files = {"learn.lock", "settings.json", "small-target.dictionary.tok"}
+    assert {path.name for path in notes.folder.iterdir()} == kept_files
     for path in folder.iterdir():
         path.unlink()
     with pytest.raises(CorpusError, match="there is no document with text"):
         again()
-    assert Collection("notes").tables == []
+    assert notes.tables == []
 
 
 def test_what_a_killed_run_left_of_documents_that_are_gone_is_deleted(
-    folder: Path, target: Path
+    folder: Path, notes: Collection
 ) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
-    notes = Collection("notes")
     unfinished = notes.folder / ".small-target.dictionary.tok.4711.partial"
     unfinished.write_text(MEETING)
     notes.counting.mkdir()
@@ -231,18 +224,13 @@ def test_what_a_killed_run_left_of_documents_that_are_gone_is_deleted(
     assert not notes.counting.exists()
 
 
-def test_two_processes_do_not_change_one_collection(folder: Path, target: Path) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
-    with (
-        Collection("notes").changing(),
-        pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
-    ):
-        again()
-    with (
-        Collection("notes").changing(),
-        pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
-    ):
-        Collection("notes").forget()
+def test_two_processes_do_not_change_one_collection(notes: Collection) -> None:
+    for change in (again, notes.forget):
+        with (
+            notes.changing(),
+            pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
+        ):
+            change()
     again()
 
 
@@ -287,28 +275,26 @@ def test_a_document_that_cannot_be_opened_is_read_as_soon_as_it_can(
 
 
 def test_a_full_disk_loses_nothing_and_what_was_learned_can_be_forgotten(
-    folder: Path, target: Path
+    folder: Path, notes: Collection
 ) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
-    before = content("notes")
+    before = content(notes)
     numbers = "\n".join(str(number**7) for number in range(4000))
     (folder / "numbers.txt").write_text(numbers)
     with small_disk(4_000), pytest.raises(OutputError, match="make room"):
         again()
-    assert content("notes") == before
+    assert content(notes) == before
     assert again().read == 7
     with small_disk(0):
-        Collection("notes").forget()
+        notes.forget()
     assert collections() == []
 
 
-def test_a_folder_that_is_gone_makes_nothing_be_forgotten(folder: Path, target: Path) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
-    before = content("notes")
+def test_a_folder_that_is_gone_makes_nothing_be_forgotten(folder: Path, notes: Collection) -> None:
+    before = content(notes)
     folder.rename(folder.with_name("unplugged"))
     with pytest.raises(MissingAssetError, match="is not there"):
         again()
-    assert content("notes") == before
+    assert content(notes) == before
 
 
 def test_what_is_missing_at_first_is_asked_for(folder: Path, target: Path) -> None:
@@ -327,8 +313,7 @@ def test_the_longest_name_makes_a_table_that_can_be_read(folder: Path, target: P
     assert read_bundle(path).parameters["language"] == "n" * 64
 
 
-def test_a_broken_collection_says_how_to_mend_it(folder: Path, target: Path) -> None:
-    learn("notes", folders=[folder], targets=[str(target)])
-    (Collection("notes").folder / "settings.json").write_bytes(b"nonsense")
+def test_a_broken_collection_says_how_to_mend_it(notes: Collection) -> None:
+    (notes.folder / "settings.json").write_bytes(b"nonsense")
     with pytest.raises(CorpusError, match="forget the collection and learn it again"):
         again()

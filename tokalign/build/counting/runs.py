@@ -133,8 +133,9 @@ _REMEDY = "choose folders that you may write to with --output or --workspace"
 def open_workspace(folder: Path | None) -> Iterator[Path]:
     """Make or reopen a workspace, a temporary one if `folder` is None.
 
-    It is deleted when the body ends, and when a generator that holds it open is closed early. When
-    the body raises or the process dies, the finished files stay.
+    It is deleted when the body ends, and when a generator that holds it open is closed early, with
+    the folders that were made for it and are empty. When the body raises or the process dies, the
+    finished files stay.
     Raises: UsageError if another process is using the folder, if it holds other files, or if it
         cannot be written to; OutputError for a full disk.
     """
@@ -143,7 +144,7 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
             yield Path(temporary)
         return
     try:
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        made = [path for path in folder.parents if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error, _REMEDY) from error
@@ -151,16 +152,20 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
     with locked(folder / _LOCK, f"building in {folder}", "wait for it or choose another folder"):
         for unfinished in folder.glob(f"*{TEMPORARY_SUFFIX}"):
             unfinished.unlink()
+        is_done = True
         try:
             yield folder
         except GeneratorExit:
-            _delete(folder, made)
+            pass
         except BaseException:
-            if all(path.name == _LOCK for path in folder.iterdir()):
-                _delete(folder, made)
+            is_done = all(path.name == _LOCK for path in folder.iterdir())
             raise
-        else:
-            _delete(folder, made)
+        finally:
+            if is_done:
+                shutil.rmtree(folder)
+                with suppress(OSError):  # the first that is not empty stays, and what it lies in
+                    for path in made:
+                        path.rmdir()
 
 
 def require_workspace(folder: Path, mark: str) -> None:
@@ -178,28 +183,6 @@ def require_workspace(folder: Path, mark: str) -> None:
             f"{folder} holds files that no build has left, and a workspace is deleted at the end; "
             "give a folder of its own with --workspace"
         )
-
-
-def _delete(folder: Path, made: list[Path]) -> None:
-    """Delete a workspace, and those of the folders made for it that are empty."""
-    shutil.rmtree(folder)
-    with suppress(OSError):
-        for path in made:
-            if path != folder:
-                path.rmdir()
-
-
-@contextmanager
-def sole_process(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock, so that two processes that were given the same share do not meet in its files.
-
-    Raises: UsageError if another process holds it.
-    """
-    remedy = (
-        "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
-    )
-    with locked(folder / f"{name}.lock", f"doing {name} in {folder}", remedy):
-        yield
 
 
 def digest(*facts: object) -> str:

@@ -12,9 +12,8 @@ added up before any n-gram is left out, so the result does not depend on how the
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -40,53 +39,49 @@ from tokalign.build.counting.windows import (
     join,
     sort_windows,
 )
-from tokalign.build.counting.word_encoder import WordEncoder
-from tokalign.build.counting.word_list import WordList
-from tokalign.build.counting.workers import MEMORY, Apply, Task, plan_processes, workers
+from tokalign.build.counting.word_encoder import WordEncoder, WordList
+from tokalign.build.counting.workers import MEMORY, Apply, Task, jobs_for, plan_processes, workers
 from tokalign.build.text_files import FileStamp, TextFile
 from tokalign.storage import unwritable
+from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 Encodes: TypeAlias = Tokenizer[TargetId] | WordList
 """What text is cut with: n-grams are of tokens, or of words."""
 
-MAX_ORDER = 9
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
 WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
 _FORMAT = 4  # of the files in a workspace; part of their names
-_WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
 _MOST_RAISED = 1 << 16  # how often the least count is raised by 1 at most
+
+# How the work is cut, on which the result does not depend.
+_SHARD = 1 << 20  # characters; a shard ends after the line that reaches them: 400,000 tokens
+_AT_ONCE = 1 << 18  # about how many windows are in memory at once
+_MOST_RUNS = 1 << 9  # 2 or more; more runs than that are merged, so many at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
-    """How the work is cut; the result does not depend on it.
-
-    shard_characters: a shard ends after the line that reaches so many; about 400,000 tokens.
-    at_once: about how many windows are in memory at once.
-    most_runs: 2 or more; more runs than that are merged, so many at a time.
-    """
-
-    shard_characters: int = 1 << 20
-    at_once: int = 1 << 18
-    most_runs: int = 1 << 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:
-    """What is counted, and the folder for its files. See `count_token_ngrams`."""
+    """What is counted: the n-grams of order 1 to `max_order` in each line of a corpus.
+
+    tokenizer: lines are cut as its `encode` does. No n-gram crosses the end of a line.
+    min_count: n-grams with a lower count are left out. A count is the sum, over the corpus files,
+        of the occurrences times the weight of the file.
+    rare_orders: n-grams up to this order are kept from a count of 1 on.
+    max_ngrams: the most n-grams to keep, of all orders together; the least counts are raised by 1
+        until they fit. It bounds the memory of the result: 30 bytes per n-gram.
+    """
 
     corpus: Corpus
     tokenizer: Encodes
-    folder: Path
-    max_order: int = MAX_ORDER
+    _: KW_ONLY
+    max_order: int = MAX_CONTEXT + 1
     min_count: float = MIN_COUNT
     rare_orders: int = 0
     max_ngrams: int = MAX_NGRAMS
-    chunks: Chunks = Chunks()
 
     @property
     def space(self) -> IdSpace:
@@ -112,67 +107,43 @@ class Counting:
 
 
 def count_token_ngrams(
-    corpus: Corpus,
-    tokenizer: Encodes,
+    counting: Counting,
     *,
-    max_order: int = MAX_ORDER,
-    min_count: float = MIN_COUNT,
-    rare_orders: int = 0,
-    max_ngrams: int = MAX_NGRAMS,
     memory: int = MEMORY,
-    jobs: int | None = None,
     workspace: Path | None = None,
     stage: Stage = silent,
-    chunks: Chunks = Chunks(),
 ) -> Iterator[TokenNgrams]:
-    """Count the n-grams of order 1 to `max_order` in each line, as `tokenizer.encode` has it.
+    """Count n-grams. The result does not depend on `memory` and `workspace`.
 
-    Yields one `TokenNgrams` per order, the shortest first; an order may be empty. No n-gram crosses
-    the end of a line. Its count is the sum, over the corpus files, of its occurrences times the
-    weight of the file; n-grams with a count below `min_count` are left out. The prefix and the
-    suffix of a kept n-gram are kept too. The result does not depend on `memory`, `jobs`,
-    `workspace` and `chunks`.
+    Yields one `TokenNgrams` per order, the shortest first; an order may be empty. The prefix and
+    the suffix of a kept n-gram are kept too.
 
-    rare_orders: n-grams up to this order are kept from a count of 1 on.
-    max_ngrams: the most n-grams to keep, of all orders together; the least counts are raised by 1
-        until they fit. It bounds the memory of the result: 30 bytes per n-gram.
     memory: how many bytes all processes together may hold at once, without the result.
-    jobs: the most processes; default: one per core, fewer for a small corpus.
     workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
         end, and takes about 40 bytes per token, 80 from 500 MB of text on. Default: a temporary
         folder.
     stage: shows two steps, in bytes of the corpus on disk.
     Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
+    corpus, tokenizer = counting.corpus, counting.tokenizer
     size = corpus.size
-    jobs = jobs or min(os.cpu_count() or 1, 1 + size // _WORTH_A_PROCESS)
-    jobs, max_words = plan_processes(memory, jobs=jobs, vocabulary_size=len(tokenizer.vocabulary))
+    jobs, max_words = plan_processes(
+        memory, jobs=jobs_for(size), vocabulary_size=len(tokenizer.vocabulary)
+    )
     with open_workspace(workspace) as folder:
-        counting = Counting(
-            corpus=corpus,
-            tokenizer=tokenizer,
-            folder=folder,
-            max_order=max_order,
-            min_count=min_count,
-            rare_orders=rare_orders,
-            max_ngrams=max_ngrams,
-            chunks=chunks,
-        )
         with workers(jobs, partial(make_encoder, tokenizer, max_words)) as apply:
             with stage(size, "Encoding the corpus") as advance:
                 runs, stamps = encode(counting, corpus.readings(advance), folder, apply)
-                runs = merge(counting, runs, folder, apply, most=chunks.most_runs)
+                runs = merge(counting, runs, folder, apply, most=_MOST_RUNS)
             corpus.finish(stamps)
             with stage(size, "Counting token n-grams") as advance:
-                kept = count(counting, runs, apply, lambda part: advance(int(part * size)))
+                kept = count(counting, runs, folder, apply, lambda part: advance(int(part * size)))
         yield from kept
 
 
 def make_encoder(tokenizer: Encodes, max_words: int) -> WordEncoder | WordList:
     """The state of a process that encodes."""
-    if isinstance(tokenizer, WordList):
-        return tokenizer
-    return WordEncoder(tokenizer, IdSpace(len(tokenizer.vocabulary)), max_words=max_words)
+    return tokenizer if isinstance(tokenizer, WordList) else WordEncoder(tokenizer, max_words)
 
 
 def encode(
@@ -188,7 +159,7 @@ def encode(
     def missing() -> Iterator[Task]:
         for reading in readings:
             weight = round(reading.weight * WEIGHT_UNIT)
-            for lines in batches(reading.paragraphs(), counting.chunks.shard_characters):
+            for lines in batches(reading.paragraphs(), _SHARD):
                 fingerprint = counting.tokenizer.fingerprint
                 name = digest(_FORMAT, fingerprint, counting.max_order, weight, lines)
                 runs.append(folder / f"{name}.run")
@@ -212,14 +183,14 @@ def merge(
     counting: Counting, runs: list[Path], folder: Path, apply: Apply, *, most: int
 ) -> list[Path]:
     """Merge runs until there are at most so many; those that are whole are not made again."""
-    dtype, chunks = counting.space.windows(counting.max_order), counting.chunks
+    dtype = counting.space.windows(counting.max_order)
     while len(runs) > most:
-        starts = range(0, len(runs), chunks.most_runs)
-        groups = {start: runs[start : start + chunks.most_runs] for start in starts}
+        starts = range(0, len(runs), _MOST_RUNS)
+        groups = {start: runs[start : start + _MOST_RUNS] for start in starts}
         names = [digest(_FORMAT, [run.name for run in group]) for group in groups.values()]
         merged = [folder / f"{name}.merged" for name in names]
         tasks = zip(merged, groups.values(), strict=True)
-        missing = [(*task, dtype, chunks.at_once) for task in tasks if not is_whole(task[0])]
+        missing = [(*task, dtype, _AT_ONCE) for task in tasks if not is_whole(task[0])]
         for _ in apply(merge_runs, missing):
             pass
         runs = merged
@@ -227,9 +198,13 @@ def merge(
 
 
 def count(
-    counting: Counting, runs: Sequence[Path], apply: Apply, advance: Callable[[float], object]
+    counting: Counting,
+    runs: Sequence[Path],
+    folder: Path,
+    apply: Apply,
+    advance: Callable[[float], object],
 ) -> Iterator[TokenNgrams]:
-    """Count the n-grams in all runs; see `count_token_ngrams`.
+    """Count the n-grams in all runs; see `count_token_ngrams`. Those of each order are a file.
 
     advance: called with the part of all windows that is counted next.
     """
@@ -239,11 +214,11 @@ def count(
     windows = sum(run.stat().st_size for run in runs) / dtype.itemsize
 
     def tasks() -> Iterator[Task]:
-        for stretch in stretches(runs, dtype, counting.chunks.at_once):
+        for stretch in stretches(runs, dtype, _AT_ONCE):
             advance(len(stretch) / windows)
             yield stretch, space, least
 
-    orders = [_Order(counting, n) for n in range(1, counting.max_order + 1)]
+    orders = [_Order(counting, n, folder) for n in range(1, counting.max_order + 1)]
     for counted in apply(_count_stretch, tasks()):
         for order, ngrams in zip(orders, counted, strict=True):
             order.add(ngrams)
@@ -263,10 +238,10 @@ def _count_stretch(
 class _Order:
     """The n-grams of one order that are frequent enough so far, in a file."""
 
-    def __init__(self, counting: Counting, order: int) -> None:
-        self._path = counting.folder / f"{order}.counted"
+    def __init__(self, counting: Counting, order: int, folder: Path) -> None:
+        self._path = folder / f"{order}.counted"
         self._dtype = counting.space.windows(order)
-        self._least, self._at_once = counting.least(order), counting.chunks.at_once
+        self._least = counting.least(order)
         nothing = np.zeros(0, dtype=self._dtype)
         self._held = TokenNgrams(nothing["ids"].reshape(-1, order), nothing["count"])
         self._raised = np.zeros(_MOST_RAISED + 2, dtype=np.int64)
@@ -302,7 +277,7 @@ class _Order:
         """
         kept = [np.zeros(0, dtype=self._dtype)]
         with self._path.open("rb") as file:
-            while data := file.read(self._at_once * self._dtype.itemsize):
+            while data := file.read(_AT_ONCE * self._dtype.itemsize):
                 rows = np.frombuffer(data, dtype=self._dtype)
                 kept.append(rows[rows["count"] >= self._least + more])
         rows = np.concatenate(kept)

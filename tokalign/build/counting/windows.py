@@ -72,10 +72,6 @@ class TokenNgrams:
     ids: IdArray
     counts: NDArray[np.int64 | np.float64]
 
-    @property
-    def order(self) -> int:
-        return int(self.ids.shape[1])
-
     def __len__(self) -> int:
         return len(self.counts)
 

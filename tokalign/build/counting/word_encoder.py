@@ -1,18 +1,23 @@
-"""A shard of a corpus as token ids: every word is encoded once, then looked up.
+"""A shard of a corpus as ids of tokens, or of the words of a pack.
 
-A *word* begins at each space that comes after something other than white space; a line end is a
-word of its own. If no piece of the tokenizer crosses such a cut (`words_stand_alone`), a line is
-encoded word by word: 131 MB of Polish are 18 million words, a million of them different. Otherwise
-the library encodes each line.
+`WordEncoder` encodes every word once, then looks it up. A *word* begins at each space that comes
+after something other than white space; a line end is a word of its own. If no piece of the
+tokenizer crosses such a cut (`words_stand_alone`), a line is encoded word by word: 131 MB of Polish
+are 18 million words, a million of them different. Otherwise the library encodes each line.
 
 New words that begin with a space are encoded together, as one text, and its ids are cut where the
 bytes of each word end. That takes a third of the time of as many short texts.
+
+`WordList` numbers words of another kind, which end where no token reaches across: `tables/pack.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from itertools import pairwise
 
 import numpy as np
@@ -32,6 +37,7 @@ BYTES_PER_WORD = 260
 
 _LONGEST = 48  # characters; longer words are rare and are not remembered
 _WORD = re.compile(r"\n|[^\n][^\n ]*(?:(?<=\s) +[^\n ]*)*")
+_PACK_WORD = re.compile(r"[\n ]?\S*\w|[\n ]?[^\w\s]+|[\n ]?\s")
 _AT_ONCE = 1 << 14  # characters; the library takes 200 bytes for each
 
 # Texts before and after a cut: letters, digits, signs, and what pre-tokenizers treat specially.
@@ -65,15 +71,12 @@ def encodes_words(tokenizer: Tokenizer[TargetId]) -> bool:
 class WordEncoder:
     """Encodes shards, one after the other, and remembers the words it has met.
 
-    space: how ids are written; its gap stands for a line end.
     max_words: if more are remembered when a shard begins, all are forgotten.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer[TargetId], space: IdSpace, *, max_words: int = MAX_WORDS
-    ) -> None:
-        self._tokenizer, self.space = tokenizer, space
-        self._max_words = max_words
+    def __init__(self, tokenizer: Tokenizer[TargetId], max_words: int = MAX_WORDS) -> None:
+        self._tokenizer, self._max_words = tokenizer, max_words
+        self.space = IdSpace(len(tokenizer.vocabulary))
         self._by_words = encodes_words(tokenizer)
         self._lengths = np.array([len(token) for token in tokenizer.vocabulary.tokens])
         self._known: dict[str, bytes] = {}  # the ids of each word, as they stand in an array
@@ -123,3 +126,35 @@ class WordEncoder:
         data, size = ids.tobytes(), ids.itemsize
         for start, end in pairwise([0, *(cuts * size).tolist()]):
             yield data[start:end]
+
+
+def words_of(lines: Sequence[str]) -> list[str]:
+    """The words of a pack in lines; that which begins a line begins with a line feed."""
+    return _PACK_WORD.findall("".join([f"\n{line}" for line in lines]))
+
+
+@dataclass(frozen=True)
+class WordList:
+    """The words of a pack, sorted, as a vocabulary: their n-grams are counted like those of ids."""
+
+    vocabulary: Sequence[str]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells lists apart."""
+        return sha256("\0".join(self.vocabulary).encode()).hexdigest()
+
+    @property
+    def space(self) -> IdSpace:
+        return IdSpace(len(self.vocabulary))
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.vocabulary)}
+
+    def encode(self, lines: Sequence[str]) -> IdArray:
+        """Numbers of words. Gaps stand for line ends and for words that are not in the list."""
+        words, gap = words_of(lines), self.space.gap
+        found = np.array([self._numbers.get(word, gap) for word in words], dtype=self.space.dtype)
+        starts = np.flatnonzero([word[0] == "\n" for word in words])[1:]
+        return np.append(np.insert(found, starts, gap), gap).astype(self.space.dtype)

@@ -44,8 +44,15 @@ _FEWEST_WORDS = 1 << 16
 _AHEAD = 2
 """Tasks waiting or done per process. It bounds the memory that a long stream of tasks takes."""
 
+_WORTH_A_PROCESS = 1 << 21  # bytes of a corpus; a process takes a second to start
+
 _state: object = None
 _most_jobs = 0
+
+
+def jobs_for(corpus_bytes: int) -> int:
+    """The usual number of processes: one per core, fewer for a small corpus."""
+    return min(os.cpu_count() or 1, 1 + corpus_bytes // _WORTH_A_PROCESS)
 
 
 def plan_processes(memory: int, *, jobs: int, vocabulary_size: int) -> tuple[int, int]:

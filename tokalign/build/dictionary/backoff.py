@@ -5,7 +5,8 @@ The reader, and what a back-off table is: `tables/backoff.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,30 +92,22 @@ class Candidates:
 
 
 def find_candidates(
-    levels: Sequence[Level],
-    smoothed: Smoothed,
-    p_min: float,
-    optimism: Sequence[float] | None = None,
+    levels: Sequence[Level], smoothed: Smoothed, p_min: float, optimism: Iterable[float]
 ) -> Candidates:
     """What could be stored after each context of these n-grams.
 
-    smoothed: from `smooth`. optimism: of contexts by length, from 1 on (`optimism.py`); `USUAL` by
-    default.
+    smoothed: from `smooth`. optimism: of contexts by length, from 1 on (`optimism.py`).
     """
-    if len(levels) < 2:
-        return Candidates(predictions=[[]], contexts=Contexts.that_gain(levels, []))
     likely, weights = smoothed
-    lowered = [0.0, *([USUAL] * (len(levels) - 1) if optimism is None else optimism)]
-    probabilities = [
-        in_other_text(values, less) for values, less in zip(likely, lowered, strict=True)
-    ]
+    probabilities = list(map(in_other_text, likely, (0.0, *optimism)))
     ranks = ranked_predictions(levels, probabilities)
     return Candidates(
         predictions=ranks,
-        contexts=Contexts.that_gain(
-            levels,
-            gains(levels, probabilities, weights, ranks[0], p_min=p_min),
-            [[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
+        contexts=Contexts(
+            suffixes=[level.suffix for level in levels[:-1]],
+            counts=[level.counts for level in levels[:-1]],
+            gained=gains(levels, probabilities, weights, ranks[0], p_min=p_min),
+            worth=[[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
         ),
     )
 
@@ -128,32 +121,25 @@ def measure_optimism(
     """
     if len(levels) < 2:
         return []
-    candidates = find_candidates(levels, smoothed, p_min)
+    candidates = find_candidates(levels, smoothed, p_min, [USUAL] * (len(levels) - 1))
     stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
     for some in candidates.best(entries):
         stored[some.length - 1][some.nodes] = True
-    answers = leave_one_out(levels, smoothed, candidates.predictions, stored)
-    return [optimism_of(some) for some in answers]
+    return [*map(optimism_of, leave_one_out(levels, smoothed, candidates.predictions, stored))]
 
 
 def make_table(
-    levels: list[Level],
-    *,
-    vocabulary_size: int,
-    max_bytes: int,
-    p_min: float = P_MIN,
-    optimism: Sequence[float] | None = None,
-) -> tuple[BackoffTable, Sequence[float]]:
+    levels: list[Level], *, vocabulary_size: int, max_bytes: int, p_min: float = P_MIN
+) -> tuple[BackoffTable, list[float]]:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
-    levels: from `grow_tree`. p_min: see `P_MIN`. optimism: by default measured.
-    Returns: the table, and the optimism.
+    levels: from `grow_tree`. p_min: see `P_MIN`.
+    Returns: the table, and its optimism.
     Cost: about 6 µs and 80 bytes per n-gram, and 4 µs per entry.
     """
     smoothed, width = smooth(levels), _width(vocabulary_size)
     room = entries_within(max_bytes, id_width=width)
-    if optimism is None:
-        optimism = measure_optimism(levels, smoothed, room, p_min=p_min)
+    optimism = measure_optimism(levels, smoothed, room, p_min=p_min)
     candidates = find_candidates(levels, smoothed, p_min, optimism)
     entries = candidates.best(room)
     # There are far fewer different predictions than there may be: room for more entries.
@@ -183,16 +169,13 @@ def _answers(entries: Sequence[Entries]) -> tuple[IdArray, Floats]:
 
 def entries_within(max_bytes: int, *, id_width: int, predictions: int = MAX_PREDICTIONS) -> int:
     """How many entries are sure to fit into so many bytes with so many different predictions."""
-    low, high = 0, max(0, max_bytes) // _BYTES_PER_SLOT
-    while low < high:
-        middle = (low + high + 1) // 2
-        answers = min(middle, predictions) * (id_width + 1)
-        slots = FuseShape.holding(middle, seed=0).slots
-        if slots * _BYTES_PER_SLOT + answers <= max_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def size(entries: int) -> int:
+        slots = FuseShape.holding(entries, seed=0).slots
+        return slots * _BYTES_PER_SLOT + min(entries, predictions) * (id_width + 1)
+
+    most = max(0, max_bytes) // _BYTES_PER_SLOT
+    return max(0, bisect_right(range(most + 1), max_bytes, key=size) - 1)
 
 
 def pack(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
-from tokalign.build.counting.windows import TokenNgrams
+from tokalign.build.counting.token_ngrams import (
+    MAX_NGRAMS,
+    MIN_COUNT,
+    Counting,
+    count_token_ngrams,
+)
 from tokalign.build.counting.workers import MEMORY
 from tokalign.build.dictionary.backoff import P_MIN, make_table
 from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, Level, grow_tree
@@ -64,15 +68,13 @@ def build_dictionary(
     Raises: UsageError if not even its header fits in the size asked for.
     """
     counted = count_token_ngrams(
-        corpus,
-        target,
-        max_order=MAX_CONTEXT + 1,
-        min_count=options.min_count,
+        Counting(corpus, target, min_count=options.min_count),
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
     )
-    return backoff_bundle(target, corpus, counted, options, language=language, stage=stage)
+    levels = grow_tree(counted)
+    return backoff_bundle(target, corpus.stamp, levels, options, language=language, stage=stage)
 
 
 def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> BackoffTable:
@@ -86,62 +88,22 @@ def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> Ba
 
 def backoff_bundle(
     target: Tokenizer[TargetId],
-    corpus: Corpus,
-    counted: Iterable[TokenNgrams],
+    stamp: Mapping[str, Any],
+    levels: list[Level],
     options: BackoffOptions,
     *,
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The back-off dictionary of n-grams that are counted, by order from 1 on.
+    """The back-off dictionary of counted n-grams.
 
-    corpus: what they were counted in, completely read.
+    stamp: of the corpus that they were counted in.
     Raises: UsageError if not even its header fits in the size asked for.
     """
-    levels = grow_tree(counted)
-    frame = _backoff_frame(target, corpus, options, language, levels)
-    room = options.max_bytes - _size_of_frame(frame)
-    if room <= 0:
-        raise UsageError(
-            f"--dictionary-bytes {options.max_bytes} is less than the header alone takes; "
-            f"give at least {options.max_bytes - room + 10_000}"
-        )
-    with stage(1, "Choosing contexts") as advance:
-        table, optimism = make_table(
-            levels,
-            vocabulary_size=len(target.vocabulary),
-            max_bytes=room,
-            p_min=options.p_min,
-        )
-        advance(1)
-    return replace(
-        frame,
-        parameters={
-            **frame.parameters,
-            **table.parameters.to_header(),
-            "optimism": optimism,
-        },
-        statistics={
-            **frame.statistics,
-            "entries": len(table),
-            "different_predictions": table.predictions,
-        },
-        sections=table.to_sections(),
-    )
-
-
-def _backoff_frame(
-    target: Tokenizer[TargetId],
-    corpus: Corpus,
-    options: BackoffOptions,
-    language: str,
-    levels: Sequence[Level],
-) -> Bundle:
-    """The bundle of a back-off table, without what is known only once the table is chosen."""
-    return Bundle(
+    frame = Bundle(
         kind="dictionary",
         fingerprints={"target": target.fingerprint},
-        corpus=corpus.stamp,
+        corpus=stamp,
         parameters={
             "kind": BACKOFF,
             "language": language,
@@ -156,21 +118,38 @@ def _backoff_frame(
         statistics={f"ngrams_of_{n}": len(level) for n, level in enumerate(levels, start=1)},
         sections={},
     )
+    room = options.max_bytes - _size_of_frame(frame)
+    if room <= 0:
+        raise UsageError(
+            f"--dictionary-bytes {options.max_bytes} is less than the header alone takes; "
+            f"give at least {options.max_bytes - room + 10_000}"
+        )
+    with stage(1, "Choosing contexts") as advance:
+        table, optimism = make_table(
+            levels,
+            vocabulary_size=len(target.vocabulary),
+            max_bytes=room,
+            p_min=options.p_min,
+        )
+        advance(1)
+    found = {"entries": len(table), "different_predictions": table.predictions}
+    return replace(
+        frame,
+        parameters={**frame.parameters, **table.parameters.to_header(), "optimism": optimism},
+        statistics={**frame.statistics, **found},
+        sections=table.to_sections(),
+    )
 
 
 def _size_of_frame(frame: Bundle) -> int:
     """An upper bound of what a file takes in addition to the content of its sections."""
     names = ("seed", "segment_bits", "segments", "max_context", "alternatives")
-    numbers: dict[str, Any] = dict.fromkeys(names, _LARGEST)
+    most = {**dict.fromkeys(names, _LARGEST), "p_min": 0.1, "optimism": [0.1] * MAX_CONTEXT}
+    found = {"entries": _LARGEST, "different_predictions": _LARGEST}
     full = replace(
         frame,
-        parameters={
-            **frame.parameters,
-            **numbers,
-            "p_min": 0.1,
-            "optimism": [0.1] * MAX_CONTEXT,
-        },
-        statistics={**frame.statistics, "entries": _LARGEST, "different_predictions": _LARGEST},
+        parameters={**frame.parameters, **most},
+        statistics={**frame.statistics, **found},
         sections={f"backoff.predictions.probabilities{i}": bytes(1) for i in range(_SECTIONS)},
     )
     # In the directory, two numbers of each section may take four bytes more.

@@ -94,7 +94,7 @@ def _link(ngrams: TokenNgrams, above: Level | None, shorter: IdArray | None) -> 
         prefix = suffix = np.zeros(len(last), dtype=np.uint32)
     else:
         prefix = _find_prefixes(ngrams.ids, shorter)
-        ends = above.suffix[prefix] if ngrams.order > 2 else np.zeros_like(prefix)
+        ends = above.suffix[prefix] if ngrams.ids.shape[1] > 2 else np.zeros_like(prefix)
         suffix = above.find(ends, last).astype(np.uint32)
     return Level(
         last=last,

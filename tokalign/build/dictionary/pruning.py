@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +36,9 @@ _FIRST = 0.4
 """The share of tokens that are the first of their chain: such a token is proposed if its own
 probability is at least p_min. For all others that of the whole chain has to be, and the chain so
 far is assumed to have a log-uniform probability between p_min and 1."""
+
+_LEAST = float(np.finfo(np.float32).tiny)
+"""The least p_min that is divided by; a smaller one would be 0 among probabilities."""
 
 ALTERNATIVES = 2
 """The most ids that a context has besides the most probable one."""
@@ -67,26 +69,21 @@ class Predictions:
     probabilities: Floats
 
 
-def best_predictions(levels: Sequence[Level], probabilities: Sequence[Floats]) -> list[Predictions]:
-    """For contexts of each length from 1 on; there is one length less than there are orders."""
-    return [
-        _best(len(contexts), continued, likely)
-        for contexts, continued, likely in zip(levels, levels[1:], probabilities[1:], strict=False)
-    ]
-
-
 def ranked_predictions(
     levels: Sequence[Level], probabilities: Sequence[Floats]
 ) -> list[list[Predictions]]:
-    """The most probable next ids, then the alternatives by rank, each as `best_predictions`."""
-    found = [best_predictions(levels, probabilities)]
-    left = list(probabilities)
-    for _ in range(ALTERNATIVES):
-        left[1:] = [
+    """The most probable next ids, then the alternatives by rank.
+
+    Each for contexts of each length from 1 on; there is one length less than there are orders.
+    """
+    found: list[list[Predictions]] = []
+    left = probabilities[1:]
+    for _ in range(1 + ALTERNATIVES):
+        found.append([*map(_best, map(len, levels), levels[1:], left)])
+        left = [
             np.where(continued.last == best.ids[continued.prefix], 0, likely)
-            for continued, best, likely in zip(levels[1:], found[-1], left[1:], strict=True)
+            for continued, best, likely in zip(levels[1:], found[-1], left, strict=True)
         ]
-        found.append(best_predictions(levels, left))
     return found
 
 
@@ -132,7 +129,9 @@ def gains(
 
 def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
     """Passes saved per occurrence: the chance of being proposed times what that gains."""
-    depth = np.log(np.maximum(stored, p_min) / p_min) / np.log(1 / p_min)
+    p_min, depth = max(p_min, _LEAST), np.ones_like(stored)
+    if p_min < 1:
+        depth = np.log(np.maximum(stored, p_min) / p_min) / np.log(1 / p_min)
     proposed = np.where(stored >= p_min, _FIRST + (1 - _FIRST) * depth, 0)
     return np.asarray(proposed * (right - ROW_COST), dtype=np.float32)
 
@@ -147,38 +146,15 @@ def alternative_worth(predictions: Predictions, p_min: float) -> Floats:
 class Contexts:
     """Contexts that may be stored, by length, and what each gains.
 
-    What is kept at a price is among what is kept at a lower one. So as the price rises, fewer and
-    fewer contexts have to be looked at.
-    sizes: how many contexts of each length there are in all. nodes: which of them these are.
-    suffixes: of each, where it stands among these. counts: how often each occurs. gained: what each
-    gains over its suffix. worth: for each rank of alternatives what they save at an occurrence,
-    falling with rank.
+    suffixes: of each, where it stands among those that are one id shorter. counts: how often each
+    occurs. gained: what each gains over its suffix. worth: for each rank of alternatives what they
+    save at an occurrence, falling with rank.
     """
 
-    sizes: Sequence[int]
-    nodes: Sequence[NDArray[np.integer]]
     suffixes: Sequence[NDArray[np.integer]]
     counts: Sequence[Floats]
     gained: Sequence[Floats]
-    worth: Sequence[Sequence[Floats]]
-
-    @classmethod
-    def that_gain(
-        cls,
-        levels: Sequence[Level],
-        gained: Sequence[Floats],
-        worth: Sequence[Sequence[Floats]] = (),
-    ) -> Contexts:
-        """Those that are worth storing if that costs nothing."""
-        some = cls(
-            sizes=[len(gain) for gain in gained],
-            nodes=[np.arange(len(gain)) for gain in gained],
-            suffixes=[level.suffix for level in levels[: len(gained)]],
-            counts=[level.counts for level in levels[: len(gained)]],
-            gained=gained,
-            worth=worth,
-        )
-        return some.only(keep_above(some.suffixes, gained, 0.0))
+    worth: Sequence[Sequence[Floats]] = ()
 
     def keep(self, price: float) -> list[list[Mask]]:
         """For each rank masks by length: what is worth this price. The first rank is the best ids
@@ -191,28 +167,6 @@ class Contexts:
         ]
         return [kept, *alternatives]
 
-    def only(self, kept: Sequence[Mask]) -> Contexts:
-        """Those that are kept; each comes with its suffix."""
-        places = [np.cumsum(mask) - 1 for mask in kept]
-        suffixes = [of[mask] for of, mask in zip(self.suffixes, kept, strict=True)]
-        suffixes[1:] = [at[of] for at, of in zip(places, suffixes[1:], strict=False)]
-        return Contexts(
-            sizes=self.sizes,
-            nodes=_each(self.nodes, kept),
-            suffixes=suffixes,
-            counts=_each(self.counts, kept),
-            gained=_each(self.gained, kept),
-            worth=[_each(values, kept) for values in self.worth],
-        )
-
-    def masks(self, kept: Sequence[Sequence[Mask]]) -> list[list[Mask]]:
-        """The same masks over all contexts."""
-        found = [[np.zeros(size, dtype=bool) for size in self.sizes] for _ in kept]
-        for masks, full in zip(kept, found, strict=True):
-            for mask, nodes, whole in zip(masks, self.nodes, full, strict=True):
-                whole[nodes[mask]] = True
-        return found
-
 
 def keep_best(some: Contexts, entries: int) -> list[list[Mask]]:
     """The best at most `entries` contexts and alternatives: for each rank masks by length.
@@ -221,24 +175,19 @@ def keep_best(some: Contexts, entries: int) -> list[list[Mask]]:
     an entry is found by bisection.
     """
     low, high = 0.0, 1.0
-    kept = some.keep(low)
-    if _total(kept) <= entries:
-        return some.masks(kept)
-    while _total(kept := some.keep(high)) > entries:
-        low, high, some = high, 4 * high, some.only(kept[0])
-    best = some.masks(kept)
-    while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
+    best = some.keep(low)
+    if _total(best) <= entries:
+        return best
+    while _total(best := some.keep(high)) > entries:
+        low, high = high, 4 * high
+    while high - low > _PRECISION * high and _total(best) < (1 - _UNFILLED) * entries:
         price = (low + high) / 2
         trial = some.keep(price)
         if _total(trial) <= entries:
-            high, kept, best = price, trial, some.masks(trial)
+            high, best = price, trial
         else:
             low = price
     return best
-
-
-def _each(arrays: Sequence[NDArray[Any]], masks: Sequence[Mask]) -> list[NDArray[Any]]:
-    return [array[mask] for array, mask in zip(arrays, masks, strict=True)]
 
 
 def occurrences(

@@ -60,7 +60,8 @@ def read_document(path: Path) -> str:
         raise _unread(path, "there is no text in it; a scanned page needs text recognition first")
     if _PRIVATE_KEY.search(text):
         raise _unread(path, "it holds a private key")
-    return unwrap(_composed(text))
+    # As models write it: letters with their accents, and no half characters.
+    return unwrap(normalize("NFC", text.encode("utf-8", "replace").decode()))
 
 
 def unwrap(text: str) -> str:
@@ -81,11 +82,6 @@ def unwrap(text: str) -> str:
             paragraphs.append(line)
         before = line
     return "\n".join(paragraphs)
-
-
-def _composed(text: str) -> str:
-    """The text as models write it: letters with their accents, and no half characters."""
-    return normalize("NFC", text.encode("utf-8", "replace").decode())
 
 
 def _read(path: Path) -> bytes:

@@ -18,11 +18,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.cost.curve import CostCurve
+from tokalign.tables.token_tree import TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,14 @@ class Costs:
         """
         host = self.host if proposed else 0.0
         return self.verify(1 + proposed) + host + self.drafting(passes, tree=tree)
+
+    def of(self, tree: TokenTree[Any], passes: int, *, verified: int | None = None) -> float:
+        """Time of a round with a tree that so many passes of the draft model have found.
+
+        verified: how many of its ids the target reads; None for all of them.
+        """
+        proposed = len(tree) if verified is None else verified
+        return self.round(proposed, passes, tree=tree.chain_length < len(tree))
 
     def expected_verify(self, rows: float) -> float:
         """Expected time where `rows` (1 or more) is an expected number of positions."""

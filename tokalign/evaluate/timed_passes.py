@@ -1,0 +1,160 @@
+"""Timing single passes of loaded models, at one context length.
+
+The code that is timed is the code that decodes. Passes form a chain, as in decoding: each one reads
+the id that the last one chose. Passes that do not depend on each other overlap on the device, and
+their times tell nothing about decoding (ml-explore/mlx issue 4265: 6.1 passes for 8 rows where a
+chain takes 1.57).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice, pairwise
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from tokalign.runtime.loop import TargetVerifier
+from tokalign.runtime.mlx.beam_search import BeamDrafter, BeamShape, DrafterSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.runtime.rounds import Context, Proposal
+from tokalign.runtime.translation.growth import CHILDREN, WIDTH
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+MOST_ROWS = 33
+
+_FIRST_IDS = 8
+_FIRST_ROWS = 6
+"""So many counts of rows are timed before the passes of the draft model."""
+_DRAFT_STEPS = 4
+
+What = int | str | BeamShape
+"""What is timed: a pass over so many rows, a beam search, or a pass named "draft", "tree" (of the
+draft model where it grows one) or "ahead" (of plain decoding that runs ahead)."""
+Step = Callable[[], float]
+"""Times something once, in seconds."""
+
+
+class TimedPasses:
+    """Models at one context length, up to which their caches stay filled.
+
+    What is timed once returns its seconds.
+    draft: as in `measure_curve`. length: of the context; `fill` may lower it.
+    """
+
+    def __init__(self, target: Any, draft: Any, length: int) -> None:
+        drafter = draft if isinstance(draft, RecurrentDrafter) else None
+        model = draft if drafter is None else None
+        session = TargetModelSession(target, keeps_states=drafter is not None)
+        self._verifier = TargetVerifier(session, Sampling())
+        self._draft = None if model is None else DraftModelSession(model)
+        self._drafter = None if drafter is None else DrafterSession(drafter, session)
+        self.length = length
+        self._chosen = TargetId(0)
+        size = max(2, vocabulary_size(target))
+        draft_size = 2 if model is None else max(2, vocabulary_size(model))
+        self._ids = [TargetId(i * 7919 % size) for i in range(length + MOST_ROWS)]
+        self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
+
+    def fill(self, limit: float) -> float:
+        """Have both models read the context. Returns: how many seconds that took.
+
+        limit: after so many seconds the context ends. It is read in parts that double it: each
+        takes about as long as all before it, or less.
+        """
+        began, whole = perf_counter(), self.length
+        self.length = whole if limit == math.inf else min(_FIRST_IDS, whole)
+        while True:
+            self.verify(1)
+            if self._draft is not None:
+                self.draft_pass()
+            seconds = perf_counter() - began
+            if self.length == whole or 2 * seconds > limit:
+                return seconds
+            self.length = min(2 * self.length, whole)
+
+    def steps(self, rows: Sequence[int], searches: Iterable[BeamShape]) -> dict[What, Step]:
+        """All that can be timed here, the most important first."""
+        verified: dict[What, Step] = {count: partial(self.verify, count) for count in rows}
+        steps = dict(islice(verified.items(), _FIRST_ROWS))
+        if self._draft is not None:
+            steps["draft"] = self.draft_pass
+            if self._draft.can_branch:
+                steps["tree"] = self.tree_pass
+        steps["ahead"] = self.run_ahead
+        steps |= verified
+        if self._drafter is not None:
+            steps |= {shape: partial(self.search, shape) for shape in searches}
+        return steps
+
+    def verify(self, rows: int) -> float:
+        """A round that verifies `rows` rows, host and device one after the other.
+
+        The last id of its context is the one that the round before chose.
+        """
+        context = Context([*self._ids[: self.length - 1], self._chosen])
+        proposed = tuple(self._ids[self.length : self.length + rows - 1])
+        proposal = Proposal(tree=TokenTree.chain(proposed, ""))
+        began = perf_counter()
+        verdict = self._verifier.verify(context, proposal)
+        seconds = perf_counter() - began
+        self._chosen = verdict.ids[-1]
+        self._committed = [*context.ids, *verdict.ids]
+        return seconds
+
+    def run_ahead(self) -> float:
+        """A round of plain decoding that runs ahead, verdict to verdict: the median of some."""
+        context, ends = Context(self._ids[: self.length]), []
+        for _ in range(6):
+            context.extend(self._verifier.verify(context, Proposal(run_ahead=True)).ids)
+            ends.append(perf_counter())
+        self._verifier.verify(context, Proposal())  # fetches the pass that is still running
+        return median(later - sooner for sooner, later in pairwise(ends[1:]))
+
+    def draft_pass(self) -> float:
+        """A pass of the draft model, averaged over several."""
+        assert self._draft is not None
+        ids, began = self._draft_ids[: self.length], perf_counter()
+        self._draft.draft(ids, _DRAFT_STEPS).read()
+        return (perf_counter() - began) / _DRAFT_STEPS
+
+    def tree_pass(self) -> float:
+        """A pass in which the draft model grows a tree, averaged over several.
+
+        The first pass lists what follows the text and the texts without their last ids. Each
+        further one goes on after the most texts that `Growth` chooses.
+        """
+        assert self._draft is not None
+        ids, began = self._draft_ids[: self.length], perf_counter()
+        self._draft.start_shortlists(ids, 0).among([], CHILDREN).read()
+        tokens: list[DraftId] = []
+        parents: list[int] = []
+        rows: Sequence[int] = [-1] * WIDTH
+        for _ in range(_DRAFT_STEPS - 1):
+            computed = len(tokens)
+            tokens += map(DraftId, range(WIDTH))
+            parents += rows
+            rows = range(computed, len(tokens))
+            tree = TokenTree(tuple(tokens), tuple(parents), ("draft",) * len(tokens))
+            self._draft.branch(ids, tree, computed, CHILDREN).read()
+        return (perf_counter() - began) / _DRAFT_STEPS
+
+    def search(self, shape: BeamShape) -> float:
+        """A beam search of the recurrent drafter.
+
+        It starts after a pass that has just ended, and ends when its tree is ready.
+        """
+        assert self._drafter is not None
+        self.verify(1)
+        drafter = BeamDrafter(self._drafter, shape=shape)
+        committed = Context(self._committed)
+        began = perf_counter()
+        drafter.draft(committed, steps=shape.length, limit=shape.length)
+        return perf_counter() - began

@@ -1,0 +1,348 @@
+"""Drafting for many requests at once, with NumPy, for engines that decode in batches.
+
+`BatchDrafter` drafts a chain of ids for each request: at each position the surest source says which
+id comes next, as long as all ids of the chain together are probable enough. Where one dictionary is
+the only source, the chain is that of `BackoffTable.follow`. `BatchFit` says which dictionaries to
+ask, `BatchLookup` asks one about many texts, and `ContextMatches` copies from the request's own
+text.
+
+The hybrid of the MLX runtime mixes its sources and learns how far to trust them. Here no text is
+kept from step to step, so nothing can be learned from it, and the mixture without learning proposed
+more rows for the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.errors import UsageError
+from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
+from tokalign.runtime.draft.lookup import (
+    FIRST_IDS,
+    FIRST_SHARE,
+    LEAST_OF_BEST,
+    LEAST_SHARE,
+    PROMPT_END,
+    RATE,
+)
+from tokalign.tables.backoff import BackoffTable
+from tokalign.tables.binary_fuse import FINGERPRINT_WIDTH, fingerprints, mix
+from tokalign.tables.dictionary import MAX_CONTEXT
+
+P_MIN = 0.05
+"""The least probability of a whole chain where there is no dictionary to say it."""
+
+LONGEST_MATCH = 16
+"""Longer matches count as this long: how often copies are right does not grow any further."""
+
+NO_ID = -1
+"""Where a text has no further id, and where no id is expected."""
+
+_RIGHT = np.array(
+    [
+        [0.0, *(prior[min(length, len(prior)) - 1] for length in range(1, LONGEST_MATCH + 1))]
+        for _, prior in sorted(PRIORS.items())
+    ]
+)
+"""How often a copy is right, by the kind of its match and its length."""
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+Rows = NDArray[Any]
+"""Token ids i[requests, longest context]; what is after the end of a request means nothing."""
+
+
+class BatchDrafter:
+    """Proposes a chain of ids for each of many requests.
+
+    dictionaries: by the names of their sources. copies: whether contexts are copied from.
+    max_tokens: the longest chain. p_min: the least probability of a whole chain; None for what the
+    dictionaries say, the largest where they differ.
+    Raises: UsageError if there is nothing to draft with.
+    """
+
+    def __init__(
+        self,
+        dictionaries: Mapping[str, BackoffTable],
+        *,
+        copies: bool = True,
+        max_tokens: int,
+        p_min: float | None = None,
+    ) -> None:
+        if not dictionaries and not copies:
+            raise UsageError("there is nothing to draft with; allow copies or give a dictionary")
+        self._tables = [BatchLookup(table) for table in dictionaries.values()]
+        self._fit = BatchFit(self._tables)
+        self._copies, self._max_tokens = copies, max_tokens
+        said = [table.parameters.p_min for table in dictionaries.values()]
+        self._p_min = p_min if p_min is not None else max(said, default=P_MIN)
+
+    def propose(self, rows: Rows, lengths: Ids, limits: Ids) -> list[list[int]]:
+        """The proposals of all requests, in their order.
+
+        rows: i[requests, longest context], the ids of each request, which has `lengths` of them,
+        i64[requests]. limits: i64[requests], the most ids to propose, 0 for a request to skip.
+        Cost: see lab/results/vllm.md.
+        """
+        lengths = np.where(limits > 0, lengths, 0)
+        limits = np.minimum(limits, self._max_tokens)
+        endings = last_ids(rows, np.arange(len(lengths)), lengths)
+        fits = self._fit.follow(rows, lengths)
+        matches = ContextMatches(rows, lengths) if self._copies else None
+        drafted = np.full((len(lengths), self._max_tokens), NO_ID)
+        together = np.ones(len(lengths))
+        alive = np.flatnonzero(lengths)
+        for depth in range(self._max_tokens):
+            chosen, probability = self._surest(endings[alive], fits[:, alive], matches, alive)
+            together[alive] *= probability
+            taken = (chosen != NO_ID) & (together[alive] >= self._p_min) & (limits[alive] > depth)
+            alive, chosen = alive[taken], chosen[taken]
+            if not len(alive):
+                break
+            drafted[alive, depth] = chosen
+            endings[alive, 1:] = endings[alive, :-1]
+            endings[alive, 0] = chosen
+            if matches is not None:
+                matches.advance(drafted[:, depth])
+        counts = (drafted != NO_ID).sum(axis=1)
+        return [
+            chain[:count] for chain, count in zip(drafted.tolist(), counts.tolist(), strict=True)
+        ]
+
+    def _surest(
+        self,
+        endings: Ids,
+        fits: NDArray[np.bool_],
+        matches: ContextMatches | None,
+        alive: Ids,
+    ) -> tuple[Ids, Floats]:
+        """The id that the surest source expects of each request, and how probable it says that is.
+
+        alive: the requests that are asked about, to which `endings` and `fits` belong. Returns:
+        NO_ID and 0 where no source knows anything. Ties go to the first source, copies first.
+        """
+        said: list[tuple[Ids, Floats]] = []
+        if matches is not None:
+            said += [(theirs[alive], right[alive]) for theirs, right in matches.expected()]
+        for table, fit in zip(self._tables, fits, strict=True):
+            expected, probability = table.predict(endings)
+            said.append((np.where(fit, expected, NO_ID), probability))
+        ids, probabilities = (np.stack(part) for part in zip(*said, strict=True))
+        probabilities = np.where(ids == NO_ID, 0.0, probabilities)
+        surest = probabilities.argmax(axis=0), np.arange(len(alive))
+        return np.where(probabilities[surest] > 0, ids[surest], NO_ID), probabilities[surest]
+
+
+def last_ids(rows: Rows, row: Ids, lengths: Ids) -> Ids:
+    """i64[texts, MAX_CONTEXT]: the last ids of texts, the very last one first, else NO_ID.
+
+    row, lengths: i64[texts], where in `rows` each text begins, and how many ids of it count.
+    """
+    places = lengths[:, None] - 1 - np.arange(MAX_CONTEXT)
+    inside = places >= 0
+    found = rows[row[:, None], np.where(inside, places, 0)]
+    return np.where(inside, found, NO_ID).astype(np.int64)
+
+
+_SETTLED = round(1 / RATE) - FIRST_IDS
+"""After so many ids each further one has the weight `RATE`."""
+
+_RATES = np.maximum(RATE, 1 / (FIRST_IDS + np.arange(_SETTLED + PROMPT_END + 1)))
+_LEFT = np.cumprod(1 - np.where(np.arange(len(_RATES)), _RATES, 0))
+"""By how many ids were compared: the weight of the last one, and what is left of the first share.
+"""
+
+
+class BatchFit:
+    """Which dictionaries fit which requests: `DictionaryFit` for all requests of a batch at once.
+
+    For each row it keeps how well each dictionary did on the text so far, and the last ids of the
+    text. If a row's text goes on from these ids, only the new ids are read. Otherwise, for example
+    because vLLM has given the row to another request, the last `PROMPT_END` ids of the text are
+    read again. Two texts with the same last ids at the same place are mistaken for one; the second
+    then takes over how well the dictionaries did on the first, and no text.
+    """
+
+    def __init__(self, tables: Sequence[BatchLookup]) -> None:
+        self._tables = tuple(tables)
+        self._lengths = np.zeros(0, dtype=np.int64)
+        self._endings = np.zeros((0, MAX_CONTEXT), dtype=np.int64)
+        self._shares = np.zeros((len(self._tables), 0))
+        self._compared = np.zeros(0, dtype=np.int64)
+
+    def follow(self, rows: Rows, lengths: Ids) -> NDArray[np.bool_]:
+        """Read on in all texts; returns which dictionary fits which one, b[dictionaries, requests].
+
+        lengths: i64[requests]. A single dictionary is asked about all of them, because finding out
+        whether it fits costs more than asking it.
+        Cost: one look-up of each dictionary for each id that is new, all at once.
+        """
+        every = np.arange(len(lengths))
+        if len(self._tables) < 2:
+            return np.ones((len(self._tables), len(lengths)), dtype=np.bool_)
+        shares, new = self._begin(rows, lengths)
+        row = np.repeat(every, new)
+        age = np.arange(len(row)) - np.repeat(np.cumsum(new) - new, new)
+        place = lengths[row] - 1 - age
+        observed, before = rows[row, place], last_ids(rows, row, place)
+        now = self._compared + new
+        number = now[row] - age  # of ids compared, this one included
+        weights = _RATES[number] * _LEFT[now[row]] / _LEFT[number]
+        shares *= _LEFT[now] / _LEFT[self._compared]
+        self._compared = np.minimum(now, _SETTLED)
+        for share, lookup in zip(shares, self._tables, strict=True):
+            right = lookup.predict(before)[0] == observed
+            share += np.bincount(row, weights * right, minlength=len(lengths))
+        self._shares, self._lengths = shares, lengths
+        self._endings = last_ids(rows, every, lengths)
+        least = np.maximum(LEAST_SHARE, LEAST_OF_BEST * shares.max(axis=0, initial=0))
+        return np.asarray(shares >= least)
+
+    def _begin(self, rows: Rows, lengths: Ids) -> tuple[Floats, Ids]:
+        """The shares so far, f64[dictionaries, requests], and how many ids of each text are new."""
+        known = min(len(lengths), len(self._lengths))
+        seen, new = self._lengths[:known], lengths[:known] - self._lengths[:known]
+        goes_on = (new >= 0) & (new <= PROMPT_END)
+        before = last_ids(rows, np.arange(known), np.where(goes_on, seen, 0))
+        goes_on &= (before == self._endings[:known]).all(axis=1)
+        shares = np.full((len(self._tables), len(lengths)), FIRST_SHARE)
+        shares[:, :known] = np.where(goes_on, self._shares[:, :known], FIRST_SHARE)
+        compared = np.zeros(len(lengths), dtype=np.int64)
+        compared[:known] = np.where(goes_on, self._compared[:known], 0)
+        self._compared = compared
+        fresh = np.full(len(lengths), PROMPT_END)
+        fresh[:known] = np.where(goes_on, new, PROMPT_END)
+        return shares, np.clip(fresh, 0, np.maximum(lengths - 1, 0))
+
+
+class ContextMatches:
+    """Earlier occurrences of the ends of all texts, followed as the texts are drafted on.
+
+    `runtime/draft/context_copy.py` keeps a suffix automaton for every request. Here nothing is kept
+    from step to step: vLLM hands over the ids of all requests and may move a request to another row
+    at any time, and searching all rows anew by comparing arrays takes some ten microseconds. So
+    nothing of one request can get into another.
+    rows, lengths: the texts, i64[requests] ids long.
+    Cost: about 1 ns for each id of the contexts, and 100 µs.
+    """
+
+    def __init__(self, rows: Rows, lengths: Ids) -> None:
+        self._rows, self._text_lengths = rows, lengths
+        self._row, self._next, self._lengths = _longest_matches(rows, lengths)
+
+    def expected(self) -> tuple[tuple[Ids, Floats], tuple[Ids, Floats]]:
+        """What followed the latest occurrence, and the first one where that differs.
+
+        Returns: twice i64[requests] ids, NO_ID for none, and f64[requests], how often they are
+        right.
+        """
+        count, row = len(self._text_lengths), self._row
+        following = self._following()
+        starts = np.flatnonzero(np.diff(row, prepend=NO_ID))
+        ends = np.append(starts[1:], len(row))[: len(starts)] - 1
+        found = row[starts]
+        first, latest = following[starts], following[ends]
+        lengths, differ = self._lengths[found], first != latest
+        kinds = np.where(starts == ends, ONLY, np.where(differ, LATEST, AGREED))
+        ids, right = np.full((2, count), NO_ID), np.zeros((2, count))
+        ids[:, found] = latest, np.where(differ, first, NO_ID)
+        right[:, found] = _RIGHT[kinds, lengths], _RIGHT[FIRST, lengths]
+        return (ids[0], right[0]), (ids[1], right[1])
+
+    def advance(self, chosen: Ids) -> None:
+        """The texts go on with these ids, i64[requests]; NO_ID for one that is not followed."""
+        goes_on = self._following() == chosen[self._row]
+        self._row, self._next = self._row[goes_on], self._next[goes_on] + 1
+        self._lengths = np.minimum(self._lengths + 1, LONGEST_MATCH)
+
+    def _following(self) -> Ids:
+        """The id after each occurrence; NO_ID after one at the end of the text."""
+        within = self._next < self._text_lengths[self._row]
+        following = self._rows[self._row, np.where(within, self._next, 0)]
+        return np.where(within, following, NO_ID).astype(np.int64)
+
+
+def _longest_matches(rows: Rows, lengths: Ids) -> tuple[Ids, Ids, Ids]:
+    """Where the longest suffix that occurred before did so, and how long it is.
+
+    Returns: for each occurrence its request and the index of the id after it, both i64 and sorted;
+    for each request the length of the match, i64[requests].
+    """
+    count = len(lengths)
+    matched = np.zeros(count, dtype=np.int64)
+    width = int(lengths.max(initial=0))
+    if width < 2:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), matched
+    last = lengths - 1
+    endings = rows[np.arange(count), np.maximum(last, 0)]
+    row, end = np.nonzero(rows[:count, : width - 1] == endings[:, None])
+    inside = end < last[row]
+    row, end = row[inside], end[inside]
+    done_row, done_end = [], []
+    for length in range(1, LONGEST_MATCH + 1):
+        matched[row] = length
+        if not len(row) or length == LONGEST_MATCH:
+            break
+        goes_on = end >= length
+        goes_on &= rows[row, np.maximum(end - length, 0)] == rows[row, last[row] - length]
+        grows = np.zeros(count, dtype=np.bool_)
+        grows[row[goes_on]] = True
+        done = ~grows[row]
+        done_row.append(row[done])
+        done_end.append(end[done])
+        row, end = row[goes_on], end[goes_on]
+    row, end = np.concatenate([*done_row, row]), np.concatenate([*done_end, end])
+    order = np.argsort(row, kind="stable")
+    return row[order], end[order] + 1, matched
+
+
+class BatchLookup:
+    """A back-off table that is asked about many texts at once.
+
+    A look-up in Python takes some microseconds, which is nothing for one request and a tenth of a
+    pass for sixty-four. Here all suffixes of all texts are hashed, looked up and compared by the
+    same few array operations, so a batch takes hardly longer than one text. The answers are those
+    of `BackoffTable.predict`.
+    """
+
+    def __init__(self, table: BackoffTable) -> None:
+        self._max_context = table.parameters.max_context
+        self._shape = table.parameters.shape
+        self._slots, self._ids, self._probabilities = table.arrays
+
+    def predict(self, endings: Ids) -> tuple[Ids, Floats]:
+        """The most probable next id of each text, and how probable it is.
+
+        endings: i64[texts, n], the last ids of each text, the very last one first, NO_ID where a
+            text has no more; n is at least the table's `max_context`.
+        Returns: i64[texts], NO_ID for none; f64[texts], of no meaning where there is no id.
+        Cost: about 50 µs, and 0.5 µs for each text.
+        """
+        if not len(self._ids):
+            return np.full(len(endings), NO_ID), np.zeros(len(endings))
+        reversed_ids = endings.T[: self._max_context]
+        states = self._hash(reversed_ids)
+        one, two, three = self._slots[self._shape.places(states)]
+        values = one ^ two ^ three
+        stored = values.astype(np.uint8) == fingerprints(states)
+        stored &= reversed_ids >= 0
+        lengths = np.logical_and.accumulate(stored, axis=0).sum(axis=0)
+        longest = np.maximum(lengths - 1, 0), np.arange(len(endings))
+        numbers = values[longest] >> FINGERPRINT_WIDTH
+        known = (lengths > 0) & (numbers < len(self._ids))  # a larger number is noise
+        numbers = np.where(known, numbers, 0)
+        ids = np.where(known, self._ids[numbers].astype(np.int64), NO_ID)
+        return ids, self._probabilities[numbers] / 255
+
+    def _hash(self, reversed_ids: Ids) -> NDArray[np.uint64]:
+        """u64[contexts, texts]: the hashes of the last id, of the last two, and so on."""
+        states = np.empty(reversed_ids.shape, dtype=np.uint64)
+        state = np.full(reversed_ids.shape[1], self._shape.start, dtype=np.uint64)
+        for depth, ids in enumerate(reversed_ids.astype(np.uint64)):
+            state = states[depth] = mix(state, ids)
+        return states
