@@ -19,7 +19,7 @@ from tokalign.runtime.methods import check_translation, choose_method, choose_tr
 from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.base import DraftTask, Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tables.token_tree import TokenTree
@@ -132,10 +132,8 @@ def drafted(
     translation: Translation, ids: Sequence[TargetId], session: Any, steps: int
 ) -> tuple[TargetId, ...]:
     """The chain that so many passes give."""
-    found = translation.draft(
-        Context(ids), session, steps, alternatives=0, learned=lambda count: [0.5] * count
-    )
-    return found.tree.ids
+    task = DraftTask(Context(ids), session, steps, 0, lambda count: [0.5] * count)
+    return translation.draft(task).tree.ids
 
 
 def play(

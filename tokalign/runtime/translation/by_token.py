@@ -14,13 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.rounds import Context
-from tokalign.runtime.translation.base import (
-    Learned,
-    Pair,
-    Translated,
-    chain_with_leaves,
-)
+from tokalign.runtime.translation.base import DraftTask, Pair, Translated, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
 from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Node, can_grow, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
@@ -29,7 +23,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId, token_bytes
 
 if TYPE_CHECKING:
-    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
 
 OtherId = TypeVar("OtherId", bound=int)
@@ -69,33 +62,25 @@ class ByToken:
         self._text, self._shared, self._sampler = text, shared, sampler
         self._target_of = shared.target_of
 
-    def draft(
-        self,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Translated:
-        self._text.follow(context.ids)
+    def draft(self, task: DraftTask) -> Translated:
+        committed, session, steps = task.context.ids, task.session, task.steps
+        self._text.follow(committed)
         ids, shared, sampler = self._text.ids, self._shared, self._sampler
-        if can_grow(session, sampler, alternatives):
-            return self._grow(session, ids, steps, len(context.ids))
+        if can_grow(session, sampler, task.alternatives):
+            return self._grow(task)
         if sampler is not None:
-            drawn = session.draw(ids, steps, sampler=sampler, after=context.ids, shared=shared)
-            return Translated(chain_with_leaves(drawn.read(), learned))
+            drawn = session.draw(ids, steps, sampler=sampler, after=committed, shared=shared)
+            return Translated(chain_with_leaves(drawn.read(), task.learned))
         drafted = session.draft(ids, steps, shared).read()
         known = takewhile(lambda token: token is not None, map(self._target_of, drafted.ids))
         counts = {"unmapped": drafted.masked_out} if drafted.masked_out else {}
         chain = cast("list[TargetId]", list(known))
-        return Translated(chain_with_leaves(chain, learned), counts)
+        return Translated(chain_with_leaves(chain, task.learned), counts)
 
-    def _grow(
-        self, session: DraftModelSession, ids: Sequence[DraftId], steps: int, start: int
-    ) -> Translated:
+    def _grow(self, task: DraftTask) -> Translated:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
-        sampler, shared = self._sampler, self._shared
+        session, sampler, shared = task.session, self._sampler, self._shared
+        ids, start = self._text.ids, len(task.context.ids)
         [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, shared, sampler, [start]).read()
         listed = zip(found.logprobs, found.ids, strict=True)
         roots = [
@@ -106,7 +91,7 @@ class ByToken:
             session,
             ids,
             roots,
-            steps - 1,
+            task.steps - 1,
             extend=self._extend,
             sampler=sampler,
             start=start,
@@ -202,27 +187,20 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def draft(
-        self,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Translated:
-        self._text.follow(context.ids)
-        drafted = session.draft(self._text.ids, steps)
-        prefix = self._prefix(context)
+    def draft(self, task: DraftTask) -> Translated:
+        committed = task.context.ids
+        self._text.follow(committed)
+        drafted = task.session.draft(self._text.ids, task.steps)
+        prefix = self._prefix(committed)
         chunk, end = self._pair.split_end(drafted.read().ids)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))
         ids = (*whole[len(self._encode(prefix)) :], *end)
-        return Translated(chain_with_leaves(ids, learned))
+        return Translated(chain_with_leaves(ids, task.learned))
 
-    def _prefix(self, context: Context) -> bytes:
+    def _prefix(self, committed: Sequence[TargetId]) -> bytes:
         """The bytes of the window's tokens after the last special one."""
         tokens = self._pair.target.vocabulary.tokens
-        window = reversed(context.ids[-self._window :]) if self._window else iter(())
+        window = reversed(committed[-self._window :])
         spelled = list(takewhile(bool, (token_bytes(tokens, i) for i in window)))
         return b"".join(reversed(spelled))
 
