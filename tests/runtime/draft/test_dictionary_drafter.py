@@ -117,17 +117,19 @@ def fitting(text: Any) -> set[str]:
     return set(DictionaryFit(both().by_source).follow(text))
 
 
-def test_before_any_text_every_dictionary_is_asked() -> None:
-    assert fitting([]) == {"dictionary:left", "dictionary:right"}
-
-
-@pytest.mark.parametrize(("text", "name"), [(LEFT, "left"), (RIGHT, "right")])
-def test_a_prompt_chooses(text: list[int], name: str) -> None:
-    assert fitting(text[:60]) == {f"dictionary:{name}"}
-
-
-def test_a_long_prompt_is_judged_by_its_end() -> None:
-    assert fitting([*LEFT, *RIGHT[:PROMPT_END]]) == {"dictionary:right"}
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ([], ["left", "right"]),
+        (LEFT[:60], ["left"]),
+        (RIGHT[:60], ["right"]),
+        ([*LEFT, *RIGHT[:PROMPT_END]], ["right"]),
+    ],
+)
+def test_before_any_text_all_are_asked_and_then_those_that_fit_its_end(
+    text: list[int], names: list[str]
+) -> None:
+    assert fitting(text) == {f"dictionary:{name}" for name in names}
 
 
 def test_a_text_that_changes_over_is_followed() -> None:
