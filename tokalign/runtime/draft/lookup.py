@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NewType, cast
 
 import numpy as np
@@ -165,9 +165,6 @@ SLOTS = 1 << 17
 Tail = NewType("Tail", int)
 """The last three ids of a text in one number, `ID_BITS` each, the last one lowest."""
 
-NO_TEXT = Tail(0)
-"""The tail of an empty text."""
-
 _TAIL_MASK = (1 << LONGEST_KEY * ID_BITS) - 1
 _WORD = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
@@ -176,7 +173,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 
 def tail_of(ids: Iterable[TargetId]) -> Tail:
     """The tail of a text that ends in `ids`."""
-    tail = NO_TEXT
+    tail = Tail(0)
     for token in ids:
         tail = extended(tail, token)
     return tail
@@ -270,17 +267,26 @@ class LogitStore:
     def _slots(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
 
-    def after(self, tail: Tail, length: int) -> tuple[Sequence[TargetId], Sequence[int]] | None:
-        """The ids and codes that the target expected after the last `length` ids of a text.
+    def look_up(self, length: int) -> Callable[[Tail], Iterable[tuple[TargetId, float]] | None]:
+        """A function that finds what the target expected after the last `length` ids of a text:
+        ids with log-odds, the most probable first.
 
-        Cost: under 1 µs.
+        Cost: about 1 µs; reading attributes would double it.
         """
-        key = (tail & ((1 << length * ID_BITS) - 1)) << 2 | length
-        slot = (key * _MULTIPLIER & _WORD) >> self._shift
-        if self._key_of[slot] != key:
-            return None
-        begin = slot * KEPT
-        return self._flat_ids[begin : begin + KEPT], self._flat_codes[begin : begin + KEPT]
+        keys, ids, codes, shift = self._key_of, self._flat_ids, self._flat_codes, self._shift
+        mask = (1 << length * ID_BITS) - 1
+
+        def expected(tail: Tail) -> Iterable[tuple[TargetId, float]] | None:
+            key = (tail & mask) << 2 | length
+            slot = (key * _MULTIPLIER & _WORD) >> shift
+            if keys[slot] != key:
+                return None
+            begin = slot * KEPT
+            end = begin + KEPT
+            # Mostly only the first are read.
+            return zip(ids[begin:end], map(_odds_of, codes[begin:end]), strict=False)
+
+        return expected
 
 
 def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -300,18 +306,12 @@ class LogitSource:
     """
 
     def __init__(self, store: LogitStore, length: int) -> None:
-        self._store, self._length = store, length
-        self.name = f"{LOGITS}:{length}"
+        self.name, self.expect = f"{LOGITS}:{length}", store.look_up(length)
 
     def follow(self, ids: Sequence[TargetId]) -> Tail:
         return tail_of(ids[-LONGEST_KEY:])
 
     advance = staticmethod(extended)
-
-    def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
-        found = self._store.after(state, self._length)
-        # Mostly only the first are read.
-        return found and zip(found[0], map(_odds_of, found[1]), strict=False)
 
 
 def logit_sources(store: LogitStore) -> list[LogitSource]:

@@ -186,7 +186,8 @@ class Mixer:
         for place, source in enumerate(sources):
             odds, named, silent = weights_of(source.name) if len(sources) > 1 else ALONE
             lift = named - silent
-            self._sources.append((1 << place, source.expect, source.name, odds, lift, silent))
+            weights = source.name, odds, lift
+            self._sources.append((source.expect, 1 << place, silent, weights))
             if source.name in MODELS:
                 self._models |= 1 << place
 
@@ -215,13 +216,13 @@ class Mixer:
         seen = votes.get
         asked, silent_odds = 0, 0.0
         answers = []
-        for source, state in zip(self._sources, states, strict=True):
-            if state is not None and (expected := source[1](state)):
-                answers.append((source, expected))
-                asked |= source[0]
+        for (expect, bit, silent, weights), state in zip(self._sources, states, strict=True):
+            if state is not None and (expected := expect(state)):
+                answers.append((bit, weights, expected))
+                asked |= bit
+                silent_odds += silent
         models = asked & self._models
-        for (bit, _, name, odds, lift, silent), expected in answers:
-            silent_odds += silent
+        for bit, (name, odds, lift), expected in answers:
             lifted = noise if models and not bit & models else None
             for token, x in expected:
                 if x < lowest:  # the next ones are no likelier
