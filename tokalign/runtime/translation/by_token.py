@@ -102,7 +102,7 @@ class ByToken:
         """See `growth.Extend`. The tree ends after an id that stands for none."""
         target = self._shared.target_of(token)
         found = None if target is None or node.ids is None else (*node.ids, target)
-        return Extension(b"", found, goes_on=found is not None)
+        return b"", found, found is not None, False
 
 
 def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:

@@ -35,7 +35,7 @@ class CoverTranslator:
     ) -> tuple[bytes, tuple[TargetId, ...] | None]:
         """The bytes that follow the committed text, and their target ids.
 
-        taken_back: how many bytes the cover takes back. token: which it adds.
+        taken_back: how many bytes the cover takes back. token: the one that it adds.
         The ids are None if the bytes alone would change committed ids. A special token adds no
         bytes; its ids are its counterpart's, or none if it has no counterpart.
         """
@@ -55,10 +55,10 @@ class CoverTranslator:
             data = node.data + spelled
             ids = self._boundary.encode(data)
             absorbed = ids is None and self.absorbs(data)
-            return Extension(data, ids, goes_on=not absorbed, absorbed=absorbed)
+            return data, ids, not absorbed, absorbed
         special = self._roles.get(token)
         ids = None if special is None or node.ids is None else (*node.ids, special)
-        return Extension(node.data, ids, goes_on=False)
+        return node.data, ids, False, False
 
 
 class CandidateCovers:
