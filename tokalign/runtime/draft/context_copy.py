@@ -58,7 +58,7 @@ class SuffixAutomaton:
     Example: after "a b c a b" the longest suffix that occurred before is "a b", after 2 ids.
     Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), built
     online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
-    Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
+    ids: all of the text so far. Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
     """
 
     def __init__(self, ids: Iterable[TargetId] = ()) -> None:
@@ -68,16 +68,11 @@ class SuffixAutomaton:
         self._first = [0]
         self._latest = [0]
         self._last = ROOT
-        self._ids: list[TargetId] = []
+        self.ids: list[TargetId] = []
         self.extend(ids)
 
     def __len__(self) -> int:
-        return len(self._ids)
-
-    @property
-    def ids(self) -> Sequence[TargetId]:
-        """All ids so far, without copying them."""
-        return self._ids
+        return len(self.ids)
 
     def extend(self, ids: Iterable[TargetId]) -> None:
         for token in ids:
@@ -85,8 +80,8 @@ class SuffixAutomaton:
 
     def append(self, token: TargetId) -> None:
         self._touch()
-        self._ids.append(token)
-        state = self._add(len(self._ids), len(self._ids), len(self._ids), {})
+        self.ids.append(token)
+        state = self._add(len(self.ids), len(self.ids), len(self.ids), {})
         link, following = self._link, self._next
         before = self._last
         while token not in following[before]:
@@ -122,7 +117,7 @@ class SuffixAutomaton:
         return Place(self._next[state][token], length + 1)
 
     def _touch(self) -> None:
-        state, end, link, latest = self._last, len(self._ids), self._link, self._latest
+        state, end, link, latest = self._last, len(self.ids), self._link, self._latest
         for _ in range(TOUCHED):
             latest[state] = end
             state = link[state]

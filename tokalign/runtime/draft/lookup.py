@@ -46,20 +46,15 @@ class DictionaryFit:
     A dictionary of another language than the text expects the right id after one position in a
     hundred, one of the text's own after every third (`lab/benchmarks/languages.py`). One that does
     not fit is not asked, but followed, and asked again as soon as the text changes over to it.
-    tables: by the names of their sources. Cost: one look-up of each dictionary per id, about 5 µs,
-    unless a draft has asked for it.
+    tables: by the names of their sources. shares: how often each expected what came, lately.
+    Cost: one look-up of each dictionary per id, about 5 µs, unless a draft has asked for it.
     """
 
     def __init__(self, tables: Mapping[str, Dictionary]) -> None:
         self._tables = dict(tables)
-        self._shares = dict.fromkeys(self._tables, FIRST_SHARE)
+        self.shares = dict.fromkeys(self._tables, FIRST_SHARE)
         self._seen = self._compared = 0
         self._said: dict[tuple[str, Ids], Sequence[tuple[TargetId, float]]] = {}
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """How often each dictionary expected what came, lately."""
-        return self._shares
 
     def follow(self, ids: Sequence[TargetId]) -> dict[str, Dictionary]:
         """Read on in a text and return the dictionaries that fit it now.
@@ -71,8 +66,8 @@ class DictionaryFit:
             self._compare(tuple(ids[max(0, place - MAX_CONTEXT) : place]), ids[place])
         self._seen = len(ids)
         self._said.clear()
-        least = max(LEAST_SHARE, LEAST_OF_BEST * max(self._shares.values()))
-        return {name: self._tables[name] for name, share in self._shares.items() if share >= least}
+        least = max(LEAST_SHARE, LEAST_OF_BEST * max(self.shares.values()))
+        return {name: self._tables[name] for name, share in self.shares.items() if share >= least}
 
     def expected(self, name: str, ending: Ids) -> Sequence[tuple[TargetId, float]]:
         """What a dictionary expects; kept until the text goes on, to be compared with it."""
@@ -85,7 +80,7 @@ class DictionaryFit:
         for name in self._tables:
             expected = self._said.get((name, before)) or self._tables[name].expected(before)
             right = bool(expected) and expected[0][0] == came
-            self._shares[name] += rate * (right - self._shares[name])
+            self.shares[name] += rate * (right - self.shares[name])
 
 
 _LESS_SURE = 0.7
@@ -206,6 +201,8 @@ class LogitStore:
     known: rows to begin with. slots: a power of two. learned: how many passes it has learned from.
     """
 
+    width = KEPT
+
     def __init__(self, known: LogitRows | None = None, *, slots: int = SLOTS) -> None:
         self._shift = 64 - (slots.bit_length() - 1)
         self._keys = np.zeros(slots, dtype=np.uint64)
@@ -218,10 +215,6 @@ class LogitStore:
         self.learned = 0
         if known is not None:
             self.begin_with(known)
-
-    @property
-    def width(self) -> int:
-        return KEPT
 
     @property
     def nbytes(self) -> int:

@@ -79,8 +79,8 @@ class ExactTranslation:
         most_back: int = MOST_BACK,
     ) -> None:
         self._pair, self._text, self._alignment = pair, text, alignment
-        self._most_back = most_back
-        self._sampler = sampler
+        self._sampler, self._most_back = sampler, most_back
+        self._target_ids = len(pair.target.vocabulary)
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
 
@@ -94,7 +94,9 @@ class ExactTranslation:
         lists = rows.among([extending(data) for data in pending[1:]], _LISTED)
         grows = can_grow(session, sampler, task.alternatives)
         self._boundary.follow(committed)
-        noise = self._start_noise(task)
+        noise = None if sampler is None else sampler.noise_at(len(committed), self._target_ids)
+        if noise is not None:  # of the first choice; it is computed together with the pass
+            session.start(noise)
         least = _LEAST_OF_CHAIN if sampler is None else _LEAST_DRAWN
         least = _LEAST_OF_TREE if grows else least
         covers = CandidateCovers(lists.read(), pending, least, self._translator)
@@ -159,15 +161,6 @@ class ExactTranslation:
                 break
             pending.append(tail)
         return pending
-
-    def _start_noise(self, task: DraftTask) -> Array | None:
-        """Have the noise of the first choice computed together with the pass before it."""
-        if self._sampler is None:
-            return None
-        noise = self._sampler.noise_at(len(task.context.ids), len(self._pair.target.vocabulary))
-        if noise is not None:
-            task.session.start(noise)
-        return noise
 
     @cached_property
     def _shared(self) -> Intersection:
