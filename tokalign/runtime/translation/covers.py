@@ -147,8 +147,7 @@ class CandidateCovers:
                     self.doubtful.append(Node(logprob, -1, back, token, data, None))
 
     def expected(self, sampler: Sampling, noise: Array | None) -> list[Node]:
-        """Those translated by how probable it is that the target, drawing as `sampler` does,
-        chooses them.
+        """The translated covers as a target that draws as `sampler` does would choose among them.
 
         The most probable come first; those that a filter rules out are left out.
         noise: as for `Sampling.expect_among`.

@@ -5,18 +5,17 @@ It needs three things together (`docs/alignment.md`):
 * The draft model reads the canonical encoding of the committed text (`committed_text.py`).
 * *Healing by cover search*: the pass that brings the draft's cache up to date also gives the logits
   after its last J+1 tokens. With j of them taken back, every token that begins with their bytes is
-  a way to continue; those of all j compete by probability, without a further pass
-  (`covers.py`).
+  a way to continue; those of all j compete by probability, without a further pass (`covers.py`).
 * *Merge sites masked*: a continuation that the last committed id would absorb contradicts the
   target's own boundary and is passed over.
 
 The draft model then goes on after several of the most probable covers at once and grows a tree
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
-
 Where the target or the draft model's cache takes no tree, the draft is a chain: the draft model
-goes on after the most probable next target token by itself. All of its passes are queued at once,
-so that the host waits twice, for the covers and for the whole chain.
+goes on after the most probable next target token alone. All of its passes are queued at once, so
+that the host waits twice, for the covers and for the whole chain.
+
 Source: DESIGN of this project; the sum over covers is that of "Exact Byte-Level Probabilities from
 Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
 """
