@@ -21,13 +21,12 @@ from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.estimate import ModelShape, estimate, estimate_teaching
-from tokalign.train.fit import Recipe, begin, loss_of, make_step
-from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.labellers import FutureIds, NextIds
+from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
 from tokalign.train.labels import Batches
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
-from tokalign.train.run import fit
+from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
+from tokalign.train.training import loss_of
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
 LABELS = LabelOptions(positions=128, held_out=0, window=128)
@@ -48,15 +47,12 @@ def test_it_bounds_what_mlx_really_holds() -> None:
     assert found.labelling_memory / 3 < mx.get_peak_memory() - others < 1.1 * found.labelling_memory
 
     made = Batches(labels, size=128, vocabulary_size=4000, candidates=2048, seed=0)
-    drafter, recipe = RecurrentDrafter(CONFIG, TargetEnds.of(model)), Recipe(steps=2)
-    step, state = (
-        make_step(drafter, made, recipe, partial(loss_of, drafter)),
-        begin(drafter, recipe),
-    )
+    drafter = RecurrentDrafter(CONFIG, TargetEnds.of(model))
+    training = Training(drafter, made, partial(loss_of, drafter), steps=2)
     mx.clear_cache()
     mx.reset_peak_memory()
     for _ in range(2):
-        state, _loss = step(state)
+        training.advance()
     assert found.training_memory / 3 < mx.get_peak_memory() - others < 1.1 * found.training_memory
 
 

@@ -18,8 +18,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.labellers import NextIds
+from tokalign.train.labelled_corpus import NextIds, label_corpus
 from tokalign.train.labels import Labels
 from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading, texts_of
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions

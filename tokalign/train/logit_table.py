@@ -20,7 +20,6 @@ from tokalign.runtime.draft.lookup import SLOTS, tail_of
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows
 
@@ -37,12 +36,11 @@ def build_logit_table(
     *,
     language: str,
     positions: int,
-    rows: int = ROWS,
     stage: Stage = silent,
 ) -> Bundle:
     """Have a target read about `positions` ids of a corpus, from everywhere in it.
 
-    language: of the corpus. rows: kept at most.
+    language: of the corpus.
     Cost: that of reading as long a prompt, and 90 bytes of memory for each position and key.
     Raises: CorpusError as `Corpus.lines`, and for a corpus without a window of text.
     """
@@ -63,7 +61,7 @@ def build_logit_table(
             session = TargetModelSession(target.model, rewinds=False)
             _read_text(session, window, gathered, advance)
     size = len(target.tokenizer.vocabulary)
-    table = gathered.most_frequent(rows, vocabulary_size=size)
+    table = gathered.most_frequent(ROWS, vocabulary_size=size)
     return Bundle(
         kind=KIND,
         fingerprints={"target": target.tokenizer.fingerprint},
@@ -82,23 +80,14 @@ def build_logit_table(
 class GatheredRows:
     """All rows of some texts."""
 
-    width = KEPT
-
     def __init__(self) -> None:
         self._keys: list[NDArray[np.uint64]] = []
         self._ids: list[NDArray[Any]] = []
         self._logprobs: list[NDArray[Any]] = []
 
-    def learn(
-        self,
-        ids: Sequence[TargetId],
-        tree: TokenTree[TargetId],
-        likely: NDArray[Any],
-        logprobs: NDArray[Any],
-    ) -> None:
-        """See `rounds.RowStore`; `tree` is a chain."""
-        text = [*ids, *tree.ids]
-        ends = range(len(ids), len(text) + 1)
+    def learn(self, text: Sequence[TargetId], likely: NDArray[Any], logprobs: NDArray[Any]) -> None:
+        """Gather the rows after the last ids of `text`: ids i[n, KEPT] and log-probabilities."""
+        ends = range(len(text) - len(likely) + 1, len(text) + 1)
         tails = [tail_of(text[max(0, end - LONGEST_KEY) : end]) for end in ends]
         self._keys.append(keys_of(np.array(tails, dtype=np.uint64)))
         self._ids.append(likely)
@@ -165,9 +154,8 @@ def _read_text(
     """
     for begin in range(0, len(ids), _STEP):
         part = ids[begin : begin + _STEP]
-        logits = session.logits(ids[: begin + len(part)], last=len(part))
-        likely = session.top_k(logits, rows.width, normalized=False)
+        text = ids[: begin + len(part)]
+        likely = session.top_k(session.logits(text, last=len(part)), KEPT, normalized=False)
         session.start(*likely)
-        chain = TokenTree.chain(part[1:], "")
-        rows.learn(ids[: begin + 1], chain, *[np.array(array) for array in likely])
+        rows.learn(text, *[np.array(array) for array in likely])
         advance(len(part))

@@ -66,7 +66,8 @@ def write_texts(
     Raises: as `Corpus.lines`; CorpusError for a corpus without openings, and for a
         target that ends its texts at once; UsageError while another process writes this file.
     """
-    head = _record(text="", written=_recipe(target, corpus, options))
+    recipe = {"target": target_fingerprints(target), "corpus": corpus.listing, **asdict(options)}
+    head = _record(text="", written=recipe)
     if not _begins_with(path, head):
         begun = path.with_name(f"{path.name}.part")
         with locked(begun.with_suffix(".lock"), f"writing {path}", "wait until it has ended"):
@@ -80,10 +81,6 @@ def write_texts(
             except OSError as error:
                 raise unwritable(path, error) from error
     return Corpus([path])
-
-
-def _recipe(target: LanguageModel[TargetId], corpus: Corpus, options: Writing) -> dict[str, Any]:
-    return {"target": target_fingerprints(target), "corpus": corpus.listing, **asdict(options)}
 
 
 def _record(**values: Any) -> bytes:

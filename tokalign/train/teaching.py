@@ -32,7 +32,8 @@ from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.covers import Covers
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, Reading, texts_of
+from tokalign.train.labels import Shuffled
+from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, readings_of, texts_of
 from tokalign.train.options import FitOptions
 
 WEIGHTS, TOLD = "model.safetensors", "training.json"
@@ -109,7 +110,7 @@ class DraftLearner:
         self.module = model = draft.model
         self.identity = [content_fingerprint(model), labels.recipe]
         size = vocabulary_size(model)
-        self.batches = Lessons(
+        lessons = Lessons(
             pair,
             texts_of(labels.training, window),
             size=max(1, options.batch // window),
@@ -117,10 +118,10 @@ class DraftLearner:
             candidates=options.candidates,
             seed=options.seed,
         )
-        self.positions = self.batches.positions
+        self.batches: Shuffled[Lesson] = lessons
+        self.positions = lessons.positions
         self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
-        held_out = [(text, Reading(pair, text)) for text in texts_of(labels.held_out, window)]
-        self._held_out = [(text, reading) for text, reading in held_out if reading.boundaries]
+        self._held_out = readings_of(pair, texts_of(labels.held_out, window))
         if not self.positions or not self._held_out:
             raise CorpusError(
                 "the draft model's tokenizer does not spell these texts as the target's does, so "
