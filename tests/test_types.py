@@ -20,16 +20,11 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, Verdict
 from tokalign.runtime.translation.base import DraftTask, Pair, Translation
-from tokalign.runtime.translation.by_token import (
-    same_tokenizer,
-    token_intersection,
-)
-from tokalign.runtime.translation.committed_text import DraftText
+from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
+from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.by_token import ContextWindow
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.tables.alignment import Alignment
-from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.tokenizer import Tokenizer
