@@ -9,7 +9,7 @@ The first command makes the tokenizer of a model folder, the second the model; `
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,7 +81,7 @@ def learning_rate(peak: float, progress: float) -> float:
     return peak * min(fall, (progress + 0.001) / 0.03)
 
 
-def make_step(model: Model, optimizer: optim.Optimizer) -> Callable[[mx.array], float]:
+def make_step(model: Model, optimizer: optim.Optimizer) -> Callable[[mx.array], mx.array]:
     """Return the compiled training step: rows in, loss out, model and optimizer updated."""
     state = [model.state, optimizer.state]
     gradients = nn.value_and_grad(model, mean_loss)
@@ -94,12 +94,7 @@ def make_step(model: Model, optimizer: optim.Optimizer) -> Callable[[mx.array], 
         optimizer.update(model, grads)
         return loss
 
-    def evaluated_step(rows: mx.array) -> float:
-        loss = step(rows)
-        mx.eval(state, loss)
-        return float(np.asarray(loss))
-
-    return evaluated_step
+    return step
 
 
 def iterate_batches(rows: npt.NDArray[np.int32], batch: int, seed: int) -> Iterator[mx.array]:
@@ -111,35 +106,28 @@ def iterate_batches(rows: npt.NDArray[np.int32], batch: int, seed: int) -> Itera
 
 
 def fit(
-    model: Model, batches: Iterator[mx.array], peak: float, minutes: float
-) -> Iterator[tuple[int, float]]:
-    """Train until the time is up; yield the tokens seen and the loss after every step."""
-    optimizer = optim.AdamW(peak, betas=[0.9, 0.98], weight_decay=0.05)
-    step = make_step(model, optimizer)
-    started = time.monotonic()
-    tokens = 0
-    while (progress := (time.monotonic() - started) / (60 * minutes)) < 1:
-        optimizer.learning_rate = learning_rate(peak, progress)
-        batch = next(batches)
-        tokens += batch[:, 1:].size
-        yield tokens, step(batch)
-
-
-def follow(
-    progress: Iterable[tuple[int, float]], save: Callable[[], None]
+    model: Model,
+    batches: Iterator[mx.array],
+    peak: float,
+    minutes: float,
+    save: Callable[[], None],
 ) -> dict[str, int | float]:
-    """Report on a run to stderr and save now and then, so that something usable always exists.
+    """Train until the time is up; report to stderr and save now and then.
 
-    Return how it went; `last_loss` is the mean of its last steps, in nats per token.
+    Return how it went; `last_loss` is the mean of the last steps, in nats per token.
     """
-    losses: list[float] = []
-    tokens = 0
-    started = time.monotonic()
-    for tokens, loss in progress:
-        losses.append(loss)
+    optimizer = optim.AdamW(peak, betas=[0.9, 0.98], weight_decay=0.05)
+    step, started, tokens, losses = make_step(model, optimizer), time.monotonic(), 0, list[float]()
+    while (seconds := time.monotonic() - started) < 60 * minutes:
+        optimizer.learning_rate = learning_rate(peak, seconds / (60 * minutes))
+        batch = next(batches)
+        loss = step(batch)
+        mx.eval(model.state, optimizer.state, loss)
+        losses.append(float(np.asarray(loss)))
+        tokens += batch[:, 1:].size
         if len(losses) % REPORT_STEPS == 0:
-            speed = tokens / (time.monotonic() - started)
             mean = np.mean(losses[-REPORT_STEPS:])
+            speed = tokens / (time.monotonic() - started)
             click.echo(f"step {len(losses)}: loss {mean:.3f}, {speed:.0f} tokens/s", err=True)
         if len(losses) % CHECKPOINT_STEPS == 0:
             save()
@@ -231,8 +219,11 @@ def model(
     if resume:
         read_weights(llama, out)
     batches = iterate_batches(rows[HELD_OUT_ROWS:], batch, recipe.seed)
-    run = follow(
-        fit(llama, batches, recipe.learning_rate, minutes),
+    run = fit(
+        llama,
+        batches,
+        recipe.learning_rate,
+        minutes,
         save=lambda: write_model(llama, config, tokenizer_from, out),
     )
     held_out_loss = round(evaluate(llama, rows[:HELD_OUT_ROWS]), 3)

@@ -81,7 +81,9 @@ def _read_best(file: TokenizerFile) -> TokenizerSpec:
     error: VocabularyError | None = None
     for level in Level if kind is Kind.TOKENIZER_JSON else [Level.ALIGNED]:
         try:
-            spec = _at(level, file, _reason(error))
+            # Without its path and the remedy, an error is what keeps a file from a higher level.
+            why = "" if error is None else str(error.__cause__ or error).partition("; ")[0]
+            spec = _at(level, file, why)
             with refusing(file.path):
                 check(Tokenizer(spec), file)
         except VocabularyError as failed:
@@ -255,11 +257,6 @@ def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str
                 f"is {shortened(ascii(text), 80)}: {shortened(str(mine), 60)} here, "
                 f"{shortened(str(other), 60)} there); {_OTHER}"
             )
-
-
-def _reason(error: VocabularyError | None) -> str:
-    """What keeps a file from a level, without its path and the remedy."""
-    return "" if error is None else str(error.__cause__ or error).partition("; ")[0]
 
 
 def _note(file: TokenizerFile) -> Path | None:

@@ -8,6 +8,7 @@ range those count whose text the target would really begin with that token.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 Ids = NDArray[np.int32]
 
 _NONE: Ids = np.zeros(0, np.int32)
+_LOOKED_AT = 16
 
 
 class Covers:
@@ -77,24 +79,23 @@ class Covers:
         ]
         return self._ids[start:end][np.array(kept, np.bool_)] if kept else _NONE
 
-    def guess(self, partial: bytes, row: NDArray[Any], width: int = 16) -> TargetId | None:
+    def guess(self, partial: bytes, row: NDArray[Any]) -> TargetId | None:
         """The most probable next target token by the covers of one row of logits f[vocabulary].
 
-        partial: the bytes that the draft model's next token has to begin with. width: how many
-        draft tokens are looked at, the most probable ones.
+        partial: the bytes that the draft model's next token has to begin with. Only its most
+        probable tokens are looked at.
         """
         ids = self.starting_with(partial)
-        logits = row[ids]
-        if len(ids) > width:
-            best = np.argpartition(logits, -width)[-width:]
-            ids, logits = ids[best], logits[best]
         if not len(ids):
             return None
-        mass: dict[TargetId | None, float] = {}
+        logits = row[ids]
+        if len(ids) > _LOOKED_AT:
+            best = np.argpartition(logits, -_LOOKED_AT)[-_LOOKED_AT:]
+            ids, logits = ids[best], logits[best]
+        mass: Counter[TargetId] = Counter()
         tokens = np.exp(logits.astype(np.float64) - logits.max())
         for token, probability in zip(ids.tolist(), tokens.tolist(), strict=True):
-            spelled = self._tokens[token][len(partial) :]
-            target = self.first(spelled) if spelled else None
-            mass[target] = mass.get(target, 0.0) + probability
-        mass.pop(None, None)
+            target = self.first(self._tokens[token][len(partial) :])
+            if target is not None:
+                mass[target] += probability
         return max(mass, key=mass.__getitem__) if mass else None

@@ -78,7 +78,9 @@ class FutureIds:
         logits = self._states.model(ids[None], cache=cache)[0]
         hidden = self._states.take()
         if self._labelling.kind == "text":
-            return self._of_the_text(hidden, window)
+            future, text = self._labelling.future, np.array(window, np.int32)
+            following = np.lib.stride_tricks.sliding_window_view(text[1:], future)
+            return Labels(_on_host(hidden[: len(following)]), following.copy())
         keys = mx.random.split(key, self._labelling.future)
         columns = [choose(logits, keys[0], self._labelling)]
         mx.eval(columns[0], hidden)
@@ -107,13 +109,6 @@ class FutureIds:
                 f"with {self._labelling.future} ids after each position; give --window {most}"
             )
         return cache
-
-    def _of_the_text(self, hidden: Array, window: list[TargetId]) -> Labels:
-        count = len(window) - self._labelling.future
-        following = np.lib.stride_tricks.sliding_window_view(
-            np.array(window[1:], np.int32), self._labelling.future
-        )
-        return Labels(_on_host(hidden[:count]), following.copy())
 
 
 def choose(logits: Array, key: Array, labelling: Labelling) -> Array:

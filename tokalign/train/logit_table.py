@@ -7,7 +7,7 @@ those are kept that came most often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,10 @@ ROWS = SLOTS // 2
 
 WINDOW = 256
 """Ids that the target reads at once."""
+
+
+_STEP = 128
+"""Rows at once: their logits take 66 MB with 128,256 ids in float32."""
 
 
 def build_logit_table(
@@ -59,7 +63,14 @@ def build_logit_table(
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:
             session = TargetModelSession(target.model, rewinds=False)
-            _read_text(session, window, gathered, advance)
+            for begin in range(0, WINDOW, _STEP):
+                # Beyond reading the text, this computes the output layer for every id.
+                text = window[: begin + _STEP]
+                logits = session.logits(text, last=len(text) - begin)
+                likely = session.top_k(logits, KEPT, normalized=False)
+                session.start(*likely)
+                gathered.learn(text, *[np.array(array) for array in likely])
+                advance(len(text) - begin)
     size = len(target.tokenizer.vocabulary)
     table = gathered.most_frequent(ROWS, vocabulary_size=size)
     return Bundle(
@@ -135,27 +146,3 @@ def _top(
     found[row[best], rank[best]] = (pairs[order] & np.uint64(0xFFFFFFFF))[best]
     likely[row[best], rank[best]] = sums[order][best]
     return found, likely
-
-
-_STEP = 128
-"""Rows at once: their logits take 66 MB with 128,256 ids in float32."""
-
-
-def _read_text(
-    session: TargetModelSession,
-    ids: Sequence[TargetId],
-    rows: GatheredRows,
-    advance: Callable[[int], None],
-) -> None:
-    """Read `ids` and gather the row after each of them.
-
-    Beyond reading the text, this computes the output layer for every id instead of the last one.
-    advance: called with the number of ids of each step.
-    """
-    for begin in range(0, len(ids), _STEP):
-        part = ids[begin : begin + _STEP]
-        text = ids[: begin + len(part)]
-        likely = session.top_k(session.logits(text, last=len(part)), KEPT, normalized=False)
-        session.start(*likely)
-        rows.learn(text, *[np.array(array) for array in likely])
-        advance(len(part))

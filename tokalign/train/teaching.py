@@ -182,7 +182,7 @@ class DraftLearner:
         assert own is not None, "it was loaded from a folder"
         dtype = _number_format(own)
         with self._averaged():
-            fused = twin_of(self.module, lambda module: module.fuse() if _is_lora(module) else None)
+            fused = twin_of(self.module, lambda one: one.fuse() if "lora_a" in one else None)
             weights = {
                 name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
                 for name, weight in tree_flatten(fused.parameters())
@@ -229,10 +229,6 @@ def _freeze_ends(model: Any) -> None:
     for module in (*ends, find_head(model)):
         if module is not None:
             module.freeze()
-
-
-def _is_lora(module: Any) -> bool:
-    return hasattr(module, "fuse") and "lora_a" in module
 
 
 def _copy(source: Path, folder: Path) -> None:
