@@ -29,8 +29,7 @@ TEXTS = (
 
 def _over_bytes(steps: tuple[Step, ...], **changes: Any) -> dict[str, Any]:
     """A byte-level tokenizer with these steps, as the content of a tokenizer.json."""
-    model = {"type": "BPE", "vocab": {}, "merges": []}
-    tokenizer = library_of(model, {"type": "Sequence", "pretokenizers": list(steps)})
+    tokenizer = library_of(pre_tokenizer={"type": "Sequence", "pretokenizers": list(steps)})
     trainer = trainers.BpeTrainer(
         vocab_size=420,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

@@ -115,9 +115,3 @@ def test_a_window_that_a_layer_would_forget_is_refused() -> None:
     labeller = FutureIds(random_model(sliding_window=40), Labelling(future=4))
     with pytest.raises(UsageError, match="--window 10"):
         labeller.label(WINDOW)
-
-
-@pytest.mark.parametrize("wrong", [{"future": 1}, {"temperature": 0.0}, {"seed": 1 << 32}])
-def test_a_labelling_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        Labelling(**wrong)

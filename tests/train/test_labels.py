@@ -134,8 +134,3 @@ def test_the_sum_over_candidates_is_unbiased() -> None:
     assert np.std(per_draw) > 0
     error = 4 * np.std(per_draw) / len(per_draw) ** 0.5
     assert abs(np.mean(per_draw) - values.sum()) < error
-
-
-def test_too_few_candidates_are_refused() -> None:
-    with pytest.raises(ValueError, match="too few"):
-        batches(32, size=16)

@@ -169,17 +169,11 @@ class LibrarySplitter:
         return count
 
 
-_NO_MODEL = {"type": "BPE", "vocab": {}, "merges": []}
-
-
-def library_of(
-    model: Mapping[str, Any] = _NO_MODEL,
-    pre_tokenizer: Step | None = None,
-    normalizer: Step | None = None,
-) -> Library:
-    """A tokenizer of the library with these parts of a tokenizer.json."""
+def library_of(*, pre_tokenizer: Step | None = None, normalizer: Step | None = None) -> Library:
+    """An empty BPE tokenizer of the library with these parts of a tokenizer.json."""
     from tokenizers import Tokenizer as Library
 
+    model = {"type": "BPE", "vocab": {}, "merges": []}
     parts = {"model": model, "pre_tokenizer": pre_tokenizer, "normalizer": normalizer}
     rest = {"post_processor": None, "decoder": None, "truncation": None, "padding": None}
     return Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], **parts, **rest}))

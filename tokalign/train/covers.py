@@ -2,8 +2,8 @@
 
 At a boundary of the target's text the draft model has read its own tokens up to there, or up to a
 few bytes before. The probability of a next target token is that of all draft tokens which continue
-those bytes with it. Draft tokens that begin alike are one range in the order of their bytes; of a
-range those count whose text the target would really begin with that token.
+those bytes with it. Draft tokens that begin alike are one range in the order of their bytes; those
+of a range count whose text the target would really begin with that token.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Covers:
     def _of(self, prefix: bytes, token: TargetId) -> Ids:
         """The draft tokens that begin with `prefix`, the last bytes of which end `token`, i[n].
 
-        Of these only such as do not change `token` by what they add after it. A special token is
+        Those that would change `token` by what they add after it are left out. A special token is
         covered by its counterpart.
         """
         data = self.bytes_of(token)

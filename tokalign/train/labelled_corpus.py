@@ -138,7 +138,7 @@ class NextIds:
 
     Labels have one row for each id of a window: `ids` are the id, the id to learn after it, and the
     k most probable ones; `values` are the probabilities of these. NO_LABEL stands where nothing is
-    known to follow. Of the kind "text" the target is not asked, and one id is kept with no
+    known to follow. For the kind "text" the target is not asked, and one id is kept with no
     probability.
     """
 

@@ -195,12 +195,11 @@ class Shuffled(ABC, Generic[B]):
 class Batches(Shuffled[Batch]):
     """The batches of a training run.
 
-    size: positions of a batch. candidates: how many ids the softmax goes over, None for the whole
-    vocabulary. They are all ids that follow anywhere in the batch, and others drawn uniformly, each
-    of which stands for as many as it was drawn from: its weight makes the sum of exponentials an
-    unbiased estimate of that over the whole vocabulary.
+    size: positions of a batch. candidates: how many ids the softmax goes over, more than a batch
+    may ask for; None for the whole vocabulary. They are all ids that follow anywhere in the batch,
+    and others drawn uniformly, each of which stands for as many as it was drawn from: its weight
+    makes the sum of exponentials an unbiased estimate of that over the whole vocabulary.
     Source: importance sampling of the partition function (Bengio and Senecal, 2003).
-    Raises: ValueError if the candidates might be too few for the ids of one batch.
     """
 
     def __init__(
@@ -208,11 +207,6 @@ class Batches(Shuffled[Batch]):
     ) -> None:
         super().__init__(len(labels.ids), size, seed)
         self._labels, self._vocabulary_size = labels, vocabulary_size
-        most = self.size * (labels.ids.shape[1] - 1)
-        if candidates is not None and candidates <= min(most, vocabulary_size - 1):
-            raise ValueError(
-                f"a batch may ask for {most} different ids, so {candidates} candidates are too few"
-            )
         self._candidates = candidates
 
     def __getitem__(self, number: int) -> Batch:

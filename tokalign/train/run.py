@@ -56,8 +56,8 @@ class Learner(Protocol[B]):
         """The share of held-out positions whose first d guesses are all right, d = 1, 2, …"""
         ...
 
-    def save(self, folder: Path, told: Mapping[str, Any]) -> None:
-        """Keep the present weights in a folder. told: how they were trained, for people to read."""
+    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
+        """Keep the present weights in a folder. record: of how they were trained, for people."""
         ...
 
     def publish(self, best: Path, output: Path) -> None:
@@ -206,11 +206,11 @@ class Training(Generic[B]):
     def write(self, path: Path, course: Course) -> None:
         """Write the state of a run. Raises: UsageError or OutputError if it cannot be written."""
         arrays = self._arrays()
-        told = {"step": json.dumps(self.step), "course": json.dumps(asdict(course))}
-        told["sha256"] = _digest(arrays)
+        notes = {"step": json.dumps(self.step), "course": json.dumps(asdict(course))}
+        notes["sha256"] = _digest(arrays)
         # An open file, not a path: mlx would hide why a write failed.
         with appearing(path, parents=True) as temporary, temporary.open("wb") as file:
-            mx.save_safetensors(file, arrays, told)
+            mx.save_safetensors(file, arrays, notes)
 
     def resume(self, path: Path) -> Course:
         """Go on from the state that was written, if one was.
@@ -220,20 +220,20 @@ class Training(Generic[B]):
         if not path.is_file():
             return Course()
         try:
-            arrays, told = cast("tuple[Any, Any]", mx.load(str(path), return_metadata=True))
+            arrays, notes = cast("tuple[Any, Any]", mx.load(str(path), return_metadata=True))
             fresh = self._arrays()
             # In the order of a fresh state, in which the norm of the gradients is summed up.
             found = {name: arrays.pop(name) for name in fresh}
             alike = all(
                 (a.shape, a.dtype) == (found[n].shape, found[n].dtype) for n, a in fresh.items()
             )
-            if arrays or not alike or _digest(found) != told["sha256"]:
+            if arrays or not alike or _digest(found) != notes["sha256"]:
                 raise ValueError("these arrays were not written by this run")
             state: Any = tree_unflatten([*found.items()])
             self._module.update(state["weights"])
             self._optimizer.state = state["optimizer"]
-            self.step = json.loads(told["step"])
-            return Course(**json.loads(told["course"]))
+            self.step = json.loads(notes["step"])
+            return Course(**json.loads(notes["course"]))
         except Exception as error:  # in a damaged file anything may fail inside mlx
             raise BundleError(
                 f"the checkpoint {path} is damaged; remove it, and training starts again"
@@ -298,13 +298,13 @@ class _Run:
             is_best=not self.course.since_best,
         )
         if evaluation.is_best:
-            told = {
+            record = {
                 "step": step,
                 "positions": self._learner.positions,
                 "options": asdict(self._options),
                 "accepted_by_depth": [round(share, 4) for share in by_depth],
             }
-            self._learner.save(self._best, told)
+            self._learner.save(self._best, record)
         self.training.write(self._checkpoint, self.course)
         self._losses.clear()
         return evaluation

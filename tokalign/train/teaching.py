@@ -36,8 +36,8 @@ from tokalign.train.labels import Shuffled
 from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, readings_of, texts_of
 from tokalign.train.options import FitOptions
 
-WEIGHTS, TOLD = "model.safetensors", "training.json"
-_WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", TOLD
+WEIGHTS, RECORD = "model.safetensors", "training.json"
+_WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", RECORD
 _LEAST = 1e-30
 _SCALE = 2.0
 
@@ -176,7 +176,7 @@ class DraftLearner:
         yield
         self.module.update(trained)
 
-    def save(self, folder: Path, told: Mapping[str, Any]) -> None:
+    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
         """LoRA adapters are fused."""
         own = self._draft.folder
         assert own is not None, "it was loaded from a folder"
@@ -187,16 +187,19 @@ class DraftLearner:
                 name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
                 for name, weight in tree_flatten(fused.parameters())
             }
-        told = {**told, **{name: self._recipe[name] for name in ("labelling", "corpus", "target")}}
+        record = {
+            **record,
+            **{name: self._recipe[name] for name in ("labelling", "corpus", "target")},
+        }
         _copy(own, folder)
-        write_file(folder / TOLD, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        write_file(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         # An open file, not a path: mlx would hide why a write failed.
         with appearing(folder / WEIGHTS) as temporary, temporary.open("wb") as file:
             mx.save_safetensors(file, weights, {"format": "mlx"})
 
     def publish(self, best: Path, output: Path) -> None:
         _copy(best, output)
-        for name in (TOLD, WEIGHTS):
+        for name in (RECORD, WEIGHTS):
             with appearing(output / name) as temporary:
                 shutil.copyfile(best / name, temporary)
 

@@ -68,10 +68,7 @@ def accepted_counts(drafter: RecurrentDrafter, labels: Labels) -> NDArray[np.int
 
 
 class RecurrentLearner:
-    """A recurrent drafter and its labels (`Learner`); it is written in float16.
-
-    Raises: as `Batches`.
-    """
+    """A recurrent drafter and its labels (`Learner`); it is written in float16."""
 
     def __init__(
         self,
@@ -100,9 +97,9 @@ class RecurrentLearner:
     def measure(self) -> tuple[float, ...]:
         return measure_acceptance(self.module, self._labels.held_out)
 
-    def save(self, folder: Path, told: Mapping[str, Any]) -> None:
-        told = {**told, **{name: self._labels.recipe[name] for name in ("labelling", "corpus")}}
-        save_drafter(folder, self.module, self._fingerprints, told)
+    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
+        record = {**record, **{name: self._labels.recipe[name] for name in ("labelling", "corpus")}}
+        save_drafter(folder, self.module, self._fingerprints, record)
 
     def publish(self, best: Path, output: Path) -> None:
         drafter = load_drafter(best, self._target)

@@ -123,11 +123,10 @@ def _words(vocab: list[Mapping[str, Any]]) -> list[bytes]:
     """The tokens as bytes. The rank of each must be its place, as Mistral's own reader demands."""
     words = []
     for place, entry in enumerate(vocab):
-        rank = checked_id(entry["rank"], f"entry {place}")
-        if rank != place:
+        if (rank := entry["rank"]) != place:
             raise VocabularyError(
-                f"has rank {rank} in place {place} of its vocabulary, where each rank was expected "
-                "once and in order; download the file again"
+                f"has rank {shortened(rank)} in place {place} of its vocabulary, where each rank "
+                "was expected once and in order; download the file again"
             )
         word = base64.b64decode(entry["token_bytes"], validate=True)
         if not word:

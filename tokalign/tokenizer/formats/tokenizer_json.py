@@ -33,7 +33,7 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any], data: bytes) -
     spellings = [""] * (1 + max(max(vocab.values()), max(added, default=0)))
     for spelling, index in vocab.items():
         spellings[index] = spelling
-    in_text = {i for i, token in added.items() if _is_text(token, i, vocab)}
+    in_text = {i for i, token in added.items() if _is_text(token, vocab)}
     specials = {i: token["content"] for i, token in added.items() if i not in in_text}
     for index in added:
         spellings[index] = ""
@@ -123,7 +123,7 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
     return added
 
 
-def _is_text(token: Mapping[str, Any], index: int, vocab: Mapping[str, int]) -> bool:
+def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
     """Whether an added token is found in ordinary text.
 
     Markup beyond the model's vocabulary (`<tool_call>`) is taken for a special token, whatever the
