@@ -161,8 +161,8 @@ def test_it_learns_and_goes_on_where_it_was_killed(
     assert not [name for name, _ in model.named_modules() if "lora" in name]
 
 
-@pytest.mark.parametrize("loss", ["kl", "acceptance"])
-def test_what_the_target_finds_probable_is_learned(
+@pytest.mark.parametrize("loss", ["kl", "acceptance", "text"])
+def test_every_other_loss_is_learned(
     folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, loss: Any
 ) -> None:
     options = replace(FIT, losses=(loss,), epochs=3)
