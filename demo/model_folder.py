@@ -56,19 +56,15 @@ def write_model(model: Model, config: dict[str, Any], tokenizer_from: Path, out:
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer_from / name, folder / name)
-    _replace(out, folder)
+    # No reader sees the weights of one beside the other's config.
+    retired = out.with_name(out.name + ".retired")
+    if out.exists():
+        out.rename(retired)
+    folder.rename(out)
+    shutil.rmtree(retired, ignore_errors=True)
 
 
 def read_weights(model: Model, folder: Path) -> None:
     """Load the float16 weights of `folder` into a float32 model, to train on from there."""
     model.load_weights(str(folder / "model.safetensors"))
     model.set_dtype(mx.float32)
-
-
-def _replace(old: Path, new: Path) -> None:
-    """Give `new` the name of `old`; no reader sees the weights of one beside the other's config."""
-    retired = new.with_name(new.name + ".retired")
-    if old.exists():
-        old.rename(retired)
-    new.rename(old)
-    shutil.rmtree(retired, ignore_errors=True)

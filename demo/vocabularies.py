@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
-from tokenizers import Tokenizer
 
 SPACE = "▁"
 SPECIAL = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
@@ -122,18 +121,6 @@ def write_tokenizer(model: bytes, folder: Path) -> None:
     (folder / "tokenizer.model").write_bytes(model)
     _write_json(folder / "tokenizer.json", to_tokenizer_json(model))
     _write_json(folder / "tokenizer_config.json", to_tokenizer_config())
-
-
-def count_disagreements(folder: Path, lines: Iterable[str]) -> int:
-    """Count the lines that the two formats encode differently or do not give back whole."""
-    spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
-    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
-
-    def differs(line: str) -> bool:
-        ids = fast.encode(line, add_special_tokens=False).ids
-        return ids != spm.encode(line) or fast.decode(ids) != line
-
-    return sum(map(differs, lines))
 
 
 def _added_token(token_id: int) -> dict[str, Any]:

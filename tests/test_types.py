@@ -19,17 +19,12 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, Verdict
-from tokalign.runtime.translation.base import Pair, Translation
-from tokalign.runtime.translation.by_token import (
-    same_tokenizer,
-    token_intersection,
-)
-from tokalign.runtime.translation.committed_text import DraftText
+from tokalign.runtime.translation.base import DraftTask, Pair, Translation
+from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
+from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.by_token import ContextWindow
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.tables.alignment import Alignment
-from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -56,7 +51,7 @@ def accepted(pair: Pair, text: DraftText, tables: Alignment, context: Context) -
         token_intersection(pair, text, tables.intersection),
         ExactTranslation(pair, text, tables),
     ]
-    found = known[0].draft(context, draft, 2, alternatives=0, learned=lambda n: [0.5] * n)
+    found = known[0].draft(DraftTask(context, draft, 2, 0, lambda n: [0.5] * n))
     context.extend(found.tree.ids)
     Verdict(ids=tuple(ours), path=(), rows=1)
     TargetVerifier(target, Sampling())

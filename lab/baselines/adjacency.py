@@ -38,17 +38,13 @@ class Adjacency:
     """
 
     def __init__(self, width: int) -> None:
-        self._width = width
+        self.width = width
         self._rows: dict[TargetId, Successors] = {}
         self._latest: tuple[int, TokenTree[TargetId], list[Successors]] = (0, EMPTY_TREE, [])
 
     def __len__(self) -> int:
         """How many ids have a row."""
         return len(self._rows)
-
-    @property
-    def width(self) -> int:
-        return self._width
 
     def learn(
         self,

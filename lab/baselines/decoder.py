@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from lab.baselines import PUBLISHED_METHODS, baseline, store_of
 from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
 from tokalign.runtime.chat import Prompt
@@ -24,14 +26,7 @@ class BaselineDecoder(Decoder):
     @classmethod
     def like(cls, decoder: Decoder) -> BaselineDecoder:
         """The same models, tables and options."""
-        return cls(
-            target=decoder.target,
-            draft=decoder.draft,
-            drafter=decoder.drafter,
-            drafting=decoder.drafting,
-            sampler=decoder.sampler,
-            cache=decoder.cache,
-        )
+        return cls(**{one.name: getattr(decoder, one.name) for one in fields(Decoder)})
 
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
@@ -42,11 +37,8 @@ class BaselineDecoder(Decoder):
             return super()._collaborators(target, prompt, draft)
         store = store_of(name)
         verifier = TargetVerifier(target, self.sampler, store)
-        costs = drafting.costs
-        if knowledge is not None:
-            costs = knowledge.costs.verification(MAX_IDS)
-        most = drafting.num_draft_tokens
-        branches = target.can_branch
+        costs = drafting.costs if knowledge is None else knowledge.costs.verification(MAX_IDS)
+        most, branches = drafting.num_draft_tokens, target.can_branch
         return baseline(name, store, most=most, costs=costs, branches=branches), verifier
 
     def translated(

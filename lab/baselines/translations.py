@@ -7,11 +7,9 @@ from itertools import takewhile
 
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import make_translation as product_translation
-from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.rounds import Context
 from tokalign.runtime.translation.base import (
-    Learned,
+    DraftTask,
     Pair,
     Translated,
     Translation,
@@ -38,19 +36,11 @@ class RawIds:
     def __init__(self, pair: Pair) -> None:
         self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
 
-    def draft(
-        self,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Translated:
-        known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
-        drafted = session.draft(known, steps).read().ids
+    def draft(self, task: DraftTask) -> Translated:
+        known = [DraftId(token) for token in task.context.ids if token < self._sizes[0]]
+        drafted = task.session.draft(known, task.steps).read().ids
         ids = takewhile(lambda token: token < self._sizes[1], drafted)
-        return Translated(chain_with_leaves([TargetId(token) for token in ids], learned))
+        return Translated(chain_with_leaves([TargetId(token) for token in ids], task.learned))
 
 
 class Naive:
@@ -63,19 +53,12 @@ class Naive:
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
-    def draft(
-        self,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Translated:
-        self._text.follow(context.ids)
-        chunk, end = self._pair.split_end(session.draft(self._text.ids, steps).read().ids)
+    def draft(self, task: DraftTask) -> Translated:
+        self._text.follow(task.context.ids)
+        drafted = task.session.draft(self._text.ids, task.steps).read().ids
+        chunk, end = self._pair.split_end(drafted)
         ids = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
-        return Translated(chain_with_leaves([*ids, *end], learned))
+        return Translated(chain_with_leaves([*ids, *end], task.learned))
 
 
 def make_translation(

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import click
 
@@ -161,18 +160,15 @@ def drafting_as(drafting: Drafting, clock: Callable[[], float] = perf_counter) -
 def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
     """By name: the condition for a number of drafted ids."""
 
-    def of(method: str, **options: Any) -> Callable[[int], Condition]:
-        return lambda most: drafting_as(
-            replace(base, method=method, num_draft_tokens=most, **options)
-        )
+    def of(method: str) -> Callable[[int], Condition]:
+        return lambda most: drafting_as(replace(base, method=method, num_draft_tokens=most))
+
+    def hybrid(most: int) -> Drafting:
+        return replace(base, method="hybrid", draft_rows=most)
 
     def storeless(most: int) -> Condition:
-        drafting = replace(base, method="hybrid", draft_rows=most)
-
-        def make(_: RowStore | None, noise: ComingNoise | None) -> Drafter:
-            return make_drafter(replace(drafting, noise=noise), None)
-
-        return Condition(lambda: None, make)
+        how = hybrid(most)
+        return Condition(lambda: None, lambda _, noise: make_drafter(replace(how, noise=noise)))
 
     return {
         "prompt lookup": published("prompt-lookup"),
@@ -182,10 +178,8 @@ def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
         "context copy": of("copy"),
         **({} if base.dictionary is None else {"dictionary": of("dictionary")}),
         "hybrid, no store": storeless,
-        "hybrid, no dictionary": lambda most: drafting_as(
-            replace(base, method="hybrid", draft_rows=most, dictionary=None)
-        ),
-        "hybrid": lambda most: drafting_as(replace(base, method="hybrid", draft_rows=most)),
+        "hybrid, no dictionary": lambda most: drafting_as(replace(hybrid(most), dictionary=None)),
+        "hybrid": lambda most: drafting_as(hybrid(most)),
     }
 
 
@@ -313,17 +307,12 @@ def machines_command(
 
 
 def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[Found, float]:
-    """What the hybrid takes, and its time, if the planner decides.
-
-    The planner knows the costs.
-    """
+    """What the hybrid takes, and its time, if a planner that knows the costs decides."""
     clock = SimulatedClock()
     knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
     drafting = replace(drafting, knowledge=knowledge)
 
-    def timed(verifier: Verifier) -> Verifier:
-        return TimedVerifier(verifier, costs, clock)
-
+    timed = partial(TimedVerifier, costs=costs, clock=clock)
     condition = replace(drafting_as(drafting, clock), timed=timed)
     return measured(outputs, condition), clock.now
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,9 +233,7 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
         model = RecordedModel(answers, MOST_PASSES, took) if with_model else None
         return make_drafter(how, model, clock=clock)
 
-    def timed(verifier: Verifier) -> Verifier:
-        return TimedVerifier(verifier, costs, clock)
-
+    timed = partial(TimedVerifier, costs=costs, clock=clock)
     rounds = list(world.rounds(make, timed, method=method, knowledge=knowledge))
     return cell(rounds, costs, clock.now)
 

@@ -15,7 +15,8 @@ from math import exp, log
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.committed_text import Boundary, CoverTranslator
+from tokalign.runtime.translation.committed_text import Boundary
+from tokalign.runtime.translation.covers import CoverTranslator
 from tokalign.runtime.translation.growth import Growth, Node, join
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -68,7 +69,6 @@ class Oracle:
             if not self._tokens[token]:
                 break
             pending.append(self._tokens[token] + pending[-1])
-        self._translator.pending = pending
         rows = session.start_shortlists(ids, len(pending) - 1)
         lists = rows.among([self._extending(data) for data in pending[1:]], _LISTED).read()
         kept = sum(at.kept for at in lists)
@@ -84,7 +84,7 @@ class Oracle:
         for logprob, back, token in sorted(nodes, reverse=True):
             if logprob < limit:
                 break
-            data, found = self._translator.translate(back, token)
+            data, found = self._translator.translate(len(pending[back]), token)
             if found is None and self._boundary.absorbs(data):
                 possible -= exp(logprob)
             elif found != ():

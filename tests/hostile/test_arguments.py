@@ -18,7 +18,7 @@ from random_models import random_model
 from small_tokenizers import write_tokenizer
 
 import tokalign
-from tokalign.errors import TokalignError, UsageError
+from tokalign.errors import UsageError
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tokenizer.self_check import read_tokenizer
 
@@ -144,12 +144,6 @@ ATTACKS = {
     for number, (name, bad) in enumerate(attacks)
 }
 
-NAMES = {
-    "method": "method|--method",
-    "num_draft_tokens": "num.draft.tokens",
-}
-"""What an error calls an argument where that is not its name."""
-
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_wrong_argument_is_named_before_any_pass(
@@ -160,9 +154,8 @@ def test_a_wrong_argument_is_named_before_any_pass(
     if call is step and name in ("tokenizer", "draft_tokenizer", "translation"):
         how = {"tokenizer": pair["tokenizer"], "draft_tokenizer": pair["draft_tokenizer"], **how}
     before = pair["model"].passes, pair["draft_model"].passes
-    with pytest.raises(TokalignError, match=NAMES.get(name, name.replace("_", "."))) as caught:
+    with pytest.raises(UsageError, match=name.replace("_", ".")) as caught:
         call(pair, **how)
-    assert isinstance(caught.value, UsageError)
     assert isinstance(caught.value, ValueError), "callers of mlx-lm's functions catch it so"
     assert str(caught.value).isprintable()
     assert (pair["model"].passes, pair["draft_model"].passes) == before

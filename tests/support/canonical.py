@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from random import Random
 from typing import Any
 
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding
-
-
-def ordinary_tokens(bpe: BytePairEncoding[Any], draw: Random | None = None) -> list[int]:
-    """The tokens that the merges make from their own bytes; with `draw`, of a sample of 3,000."""
-    tokens = bpe.order.ids if draw is None else draw.sample(bpe.order.ids, 3000)
-    return [i for i in tokens if bpe.validity.reachable(i)]
 
 
 def is_canonical_piece(bpe: BytePairEncoding[Any], ids: Sequence[int]) -> bool:

@@ -70,24 +70,22 @@ def serve_hub(
                 self._refuse(404, "RepoNotFound")
                 return
             path = self._path()
-            self.send_response(200)
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", f'"{len(data)}-{path.replace("/", "-")}"')
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
+            tag = f'"{len(data)}-{path.replace("/", "-")}"'
+            self._begin(200, len(data), {"X-Repo-Commit": COMMIT, "ETag": tag})
             if body:
                 self.wfile.write(data[: len(data) // 2] if path in seen.cut else data)
 
         def _send(self, text: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
+            self._begin(200, len(text.encode()), {})
             self.wfile.write(text.encode())
 
         def _refuse(self, status: int, code: str) -> None:
+            self._begin(status, 0, {"X-Error-Code": code})
+
+        def _begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
             self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
+            for name, value in {**headers, "Content-Length": str(length)}.items():
+                self.send_header(name, value)
             self.end_headers()
 
         def _path(self) -> str:

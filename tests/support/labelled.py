@@ -9,7 +9,7 @@ import numpy as np
 from random_models import random_model
 
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.train.labellers import FutureIds
+from tokalign.train.labelled_corpus import FutureIds
 from tokalign.train.labels import Labels
 from tokalign.train.options import Labelling
 

@@ -28,7 +28,7 @@ GPT2: Step = {**BYTE_LEVEL, "use_regex": True}
 PUNCTUATION: Step = {"type": "Punctuation", "behavior": "Contiguous"}
 _MARKS = r"!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~"
 _LAST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_GPT4O = max(KNOWN_PATTERNS, key=len)
+GPT4O_PATTERN = max(KNOWN_PATTERNS, key=len)
 
 PIPELINES: dict[str, tuple[Step, ...]] = {
     "SmolLM2": (digits(individual=True), GPT2),
@@ -56,7 +56,7 @@ PIPELINES: dict[str, tuple[Step, ...]] = {
         isolated("[0-9][0-9][0-9]"),
     ),
     "GPT-4o as converted": (
-        {**isolated(_GPT4O), "behavior": "Removed", "invert": True},
+        {**isolated(GPT4O_PATTERN), "behavior": "Removed", "invert": True},
         BYTE_LEVEL,
     ),
     "BLOOM": (isolated(r" ?[^(\s|[.,!?…。，、।۔،])]+"), BYTE_LEVEL),

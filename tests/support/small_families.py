@@ -10,7 +10,7 @@ from typing import Any
 
 from polish import SENTENCES
 from published_pipelines import PIPELINES, Step
-from tokenizer_files import added, template
+from tokenizer_files import added, template, truncation
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tokalign.tokenizer.library import library_of
@@ -26,14 +26,10 @@ TEXTS = (
 )
 """What the tokenizers are trained on, and a part of what they are tested with."""
 
-LINE_ENDS = ["\n" * size for size in range(1, 5)]
-SPACES = [" " * size for size in range(2, 6)]
-
 
 def _over_bytes(steps: tuple[Step, ...], **changes: Any) -> dict[str, Any]:
     """A byte-level tokenizer with these steps, as the content of a tokenizer.json."""
-    model = {"type": "BPE", "vocab": {}, "merges": []}
-    tokenizer = library_of(model, {"type": "Sequence", "pretokenizers": list(steps)})
+    tokenizer = library_of(pre_tokenizer={"type": "Sequence", "pretokenizers": list(steps)})
     trainer = trainers.BpeTrainer(
         vocab_size=420,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -71,6 +67,10 @@ def _adding(document: dict[str, Any], spellings: list[str], **options: bool) -> 
     return document
 
 
+def _neox(document: dict[str, Any]) -> dict[str, Any]:
+    return _adding(document, [" " * size for size in range(2, 6)], normalized=True)
+
+
 def _without(document: dict[str, Any], missing: bytes) -> dict[str, Any]:
     """The same without the tokens of these bytes, and without what is made of them."""
     letters = {byte_alphabet()[byte] for byte in missing}
@@ -97,7 +97,8 @@ def _gemma() -> dict[str, Any]:
         normalizer=normalizers.Replace(" ", "▁"),
         pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"),
     )
-    spellings = [*LINE_ENDS, "▁▁", "▁▁▁", "\t", "\t\t", "<b>", "</b>"]
+    line_ends = ["\n" * size for size in range(1, 5)]
+    spellings = [*line_ends, "▁▁", "▁▁▁", "\t", "\t\t", "<b>", "</b>"]
     vocab = document["model"]["vocab"]
     vocab |= {s: len(vocab) + i for i, s in enumerate(t for t in spellings if t not in vocab)}
     merges = document["model"]["merges"]
@@ -122,12 +123,11 @@ def _unigram() -> dict[str, Any]:
     trainer = trainers.UnigramTrainer(
         vocab_size=400, special_tokens=["<unk>", "</s>"], unk_token="<unk>", show_progress=False
     )
+    steps = [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")]
     return _over_characters(
         models.Unigram(),
         trainer,
-        normalizer=normalizers.Sequence(
-            [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")]
-        ),
+        normalizer=normalizers.Sequence(steps),
         pre_tokenizer=pre_tokenizers.Metaspace(),
         decoder=decoders.Metaspace(),
     )
@@ -153,25 +153,15 @@ _MAKE: Mapping[str, Any] = {
     "SmolLM2, bytes missing": lambda: _without(
         _over_bytes(PIPELINES["SmolLM2"]), b"\x04\x06\x13\x14\x16\x1d\xc0\xc1\xf1\xf2\xf5\xff"
     ),
-    "Pythia": lambda: _adding(
+    "Pythia": lambda: _neox(
         _without(
             _over_bytes(_BYTES, normalizer={"type": "NFC"}),
             bytes([0xC0, 0xC1, *range(0xF5, 0x100)]),
-        ),
-        SPACES,
-        normalized=True,
+        )
     ),
-    "GPT-NeoX": lambda: _adding(_over_bytes(_BYTES), SPACES, normalized=True),
+    "GPT-NeoX": lambda: _neox(_over_bytes(_BYTES)),
     "NFKC over bytes": lambda: _over_bytes(_BYTES, normalizer={"type": "NFKC"}),
-    "cut to eight tokens": lambda: _over_bytes(
-        _BYTES,
-        truncation={
-            "direction": "Right",
-            "max_length": 8,
-            "strategy": "LongestFirst",
-            "stride": 0,
-        },
-    ),
+    "cut to eight tokens": lambda: _over_bytes(_BYTES, truncation=truncation(8)),
     "GLM-4": lambda: _over_bytes(
         _BYTES, post_processor=template("</s>", "<s>", **{"</s>": [0], "<s>": [1]})
     ),

@@ -14,14 +14,6 @@ from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.tokenizer import Tokenizer as OurTokenizer
 from tokalign.tokenizer.vocabulary import Roles
 
-_WORD = r"[^\r\n\p{L}\p{N}]?"
-_BIG, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-GPT4O_PATTERN = (
-    rf"{_WORD}{_BIG}*{_SMALL}+{_ENDING}|{_WORD}{_BIG}+{_SMALL}*{_ENDING}|\p{{N}}{{1,3}}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
 
 def write_tokenizer(folder: Path, *, vocabulary_size: int) -> Path:
     """Train on the test sentences and write `folder/tokenizer.json`; returns the folder."""

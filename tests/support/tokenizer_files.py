@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2 as proto
+from tokenizers import Tokenizer
 
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.spec import Supplement
@@ -56,22 +58,27 @@ def template(*before: str, after: tuple[str, ...] = (), **ids: list[int]) -> dic
     }
 
 
+_PARTS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+_NOTHING: dict[str, Any] = {"version": "1.0", **dict.fromkeys(_PARTS)}
+
+
+def truncation(length: int) -> dict[str, Any]:
+    """What cuts texts to so many tokens."""
+    kind = {"direction": "Right", "strategy": "LongestFirst", "stride": 0}
+    return {"max_length": length, **kind}
+
+
 def byte_level_document(**changes: Any) -> dict[str, Any]:
     """A tokenizer.json of 256 bytes, five words (ids 256 to 260) and `</s>` (261).
 
     changes: top-level keys.
     """
-    vocab = {spelling: byte for byte, spelling in enumerate(byte_alphabet())}
-    vocab |= {word: 256 + i for i, word in enumerate(WORDS)}
+    vocab = {spelling: i for i, spelling in enumerate((*byte_alphabet(), *WORDS))}
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **_NOTHING,
         "added_tokens": [added(261, "</s>")],
-        "normalizer": None,
         "pre_tokenizer": byte_level(),
-        "post_processor": None,
-        "decoder": {**byte_level()},
+        "decoder": byte_level(),
         "model": {"type": "BPE", "vocab": vocab, "merges": [list(pair) for pair in PAIRS]},
         **changes,
     }
@@ -86,17 +93,21 @@ def character_document(**changes: Any) -> dict[str, Any]:
     vocab = {spelling: i for i, spelling in enumerate(spellings)}
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "byte_fallback": True}
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **_NOTHING,
         "added_tokens": [added(i, spellings[i]) for i in range(3)],
         "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]},
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": None,
         "model": {**model, "unk_token": "<unk>", "fuse_unk": True},
         **changes,
     }
+
+
+def library_tokenizer(path: Path) -> Tokenizer:
+    """The library's own tokenizer of a file, to which special tokens in a text are text."""
+    library = Tokenizer.from_file(str(path))
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = True
+    return library
 
 
 def sentencepiece_model() -> Any:
@@ -115,10 +126,12 @@ def sentencepiece_model() -> Any:
     return model
 
 
+_TOKENS = [*(bytes([byte]) for byte in range(256)), *(word.encode() for word in WORDS)]
+
+
 def rank_lines() -> list[str]:
     """The lines of a file of tiktoken ranks; `RANK_SUPPLEMENT` says the rest."""
-    tokens = [*(bytes([byte]) for byte in range(256)), *(word.encode() for word in WORDS)]
-    return [f"{b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
+    return [f"{b64encode(token).decode()} {rank}" for rank, token in enumerate(_TOKENS)]
 
 
 RANK_SUPPLEMENT = Supplement(pattern=GPT2_PATTERN, ignore_merges=True, specials={261: "</s>"})
@@ -126,8 +139,7 @@ RANK_SUPPLEMENT = Supplement(pattern=GPT2_PATTERN, ignore_merges=True, specials=
 
 def tekken_document(**changes: Any) -> dict[str, Any]:
     """A tekken.json of three special tokens, 256 bytes and five words; changes: its keys."""
-    tokens = [*(bytes([byte]) for byte in range(256)), *(word.encode() for word in WORDS)]
-    entries = [{"rank": i, "token_bytes": b64encode(t).decode()} for i, t in enumerate(tokens)]
+    entries = [{"rank": i, "token_bytes": b64encode(t).decode()} for i, t in enumerate(_TOKENS)]
     config = {
         "pattern": GPT2_PATTERN,
         "default_vocab_size": 3 + len(entries),

@@ -36,9 +36,20 @@ def opened(path: Path, content: bytes) -> TokenizerFile:
 
 
 JSON = "tokenizer.json"
+MARK = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+PREFIXED = byte_level(add_prefix_space=True)
+
+
+def in_json(make: Callable[..., dict[str, Any]], **changes: Any) -> tuple[str, Callable[[], bytes]]:
+    return JSON, lambda: json.dumps(make(**changes)).encode()
+
+
 FILES = {
-    "bytes": (JSON, lambda: json.dumps(byte_level_document()).encode()),
-    "characters": (JSON, lambda: json.dumps(character_document()).encode()),
+    "bytes": in_json(byte_level_document),
+    "NFC": in_json(byte_level_document, normalizer={"type": "NFC"}),
+    "prefixed": in_json(byte_level_document, pre_tokenizer=PREFIXED),
+    "characters": in_json(character_document),
+    "once": in_json(character_document, normalizer=None, pre_tokenizer=MARK),
     "SentencePiece": ("tokenizer.model", lambda: sentencepiece_model().SerializeToString()),
     "ranks": ("x.tiktoken", lambda: "\n".join(rank_lines()).encode()),
 }
@@ -58,6 +69,9 @@ MISREADINGS: dict[str, tuple[str, Callable[[TokenizerSpec], dict[str, Any]]]] = 
     ),
     "expression": ("bytes", lambda _: {"pre_tokenizer": split_bytes("[^o]+o?|o+")}),
     "ids": ("bytes characters", two_ids_swapped),
+    "normal form": ("NFC", lambda _: {"normalizer": ()}),
+    "prefix again": ("once", lambda _: {"prefix_once": False}),
+    "prefix and space": ("once prefixed", lambda _: {"prefix_unless_space": False}),
     "special": ("bytes", lambda spec: {"specials": dict.fromkeys(spec.specials, "<else>")}),
 }
 
@@ -73,24 +87,6 @@ def test_a_reader_that_is_wrong_is_found(kind: str, name: str, tmp_path: Path) -
     check(Tokenizer[Any](spec), file)
     with pytest.raises(VocabularyError, match=r"otherwise|not those"):
         check(Tokenizer[Any](replace(spec, **misread(spec))), file)
-
-
-def test_what_is_done_to_whole_texts_is_checked(tmp_path: Path) -> None:
-    mark = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
-    composed = byte_level_document(normalizer={"type": "NFC"})
-    once = character_document(normalizer=None, pre_tokenizer=mark)
-    prefixed = byte_level_document(pre_tokenizer=byte_level(add_prefix_space=True))
-    for document, field in (
-        (composed, "normalizer"),
-        (once, "prefix_once"),
-        (once, "prefix_unless_space"),
-        (prefixed, "prefix_unless_space"),
-    ):
-        file = opened(tmp_path / JSON, json.dumps(document).encode())
-        spec = read_spec(file)
-        assert getattr(spec, field)
-        with pytest.raises(VocabularyError, match="encoded otherwise"):
-            check(Tokenizer[Any](replace(spec, **{field: type(getattr(spec, field))()})), file)
 
 
 def test_the_texts_are_many_and_always_the_same(tmp_path: Path) -> None:

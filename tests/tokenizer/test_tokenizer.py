@@ -18,6 +18,17 @@ from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
+@pytest.fixture(scope="module")
+def nemo() -> Tokenizer[Any]:
+    return resolve_tokenizer("mistral-nemo").tokenizer
+
+
+@pytest.fixture(scope="module", params=["bielik", "llama", "qwen", "nemo"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer[Any]:
+    found: Tokenizer[Any] = request.getfixturevalue(request.param)
+    return found
+
+
 @given(text=texts)
 @settings(max_examples=300)
 def test_bytes_of_an_encoding_are_the_bytes_of_the_text(
@@ -54,17 +65,17 @@ def test_literal_pieces_win_over_byte_fallback(bielik: Tokenizer[Any]) -> None:
 
 
 def test_roles(bielik: Tokenizer[Any], llama: Tokenizer[Any], qwen: Tokenizer[Any]) -> None:
-    def spelled(tokenizer: Tokenizer[Any], role: str) -> str | None:
+    for tokenizer, role, expected in (
+        (bielik, "bos", "<s>"),
+        (bielik, "turn_end", "<|im_end|>"),
+        (llama, "turn_start", "<|start_header_id|>"),
+        (llama, "turn_end", "<|eot_id|>"),
+        (qwen, "bos", None),
+        (qwen, "turn_end", "<|im_end|>"),
+    ):
         found = getattr(tokenizer.vocabulary.roles, role)
-        return None if found is None else tokenizer.vocabulary.specials[found]
-
-    assert spelled(bielik, "bos") == "<s>"
-    assert spelled(bielik, "turn_end") == "<|im_end|>"
+        assert tokenizer.vocabulary.specials.get(found) == expected
     assert bielik.vocabulary.roles.eos == {2, 32001}
-    assert spelled(llama, "turn_start") == "<|start_header_id|>"
-    assert spelled(llama, "turn_end") == "<|eot_id|>"
-    assert spelled(qwen, "bos") is None
-    assert spelled(qwen, "turn_end") == "<|im_end|>"
 
 
 def test_special_tokens_are_parsed_only_on_request(bielik: Tokenizer[Any]) -> None:
@@ -78,25 +89,22 @@ def test_special_tokens_are_parsed_only_on_request(bielik: Tokenizer[Any]) -> No
 
 @pytest.mark.parametrize(
     ("official", "folder"),
-    [("bielik", "bielik-11b"), ("llama", "llama3.2"), ("qwen", "qwen2.5")],
+    [
+        *[("bielik", "bielik-11b"), ("llama", "llama3.2"), ("qwen", "qwen2.5")],
+        ("polish-spm-32k/tokenizer.model", "polish-spm-32k"),
+    ],
 )
 @pytest.mark.slow
 def test_the_same_tokenizer_has_one_fingerprint_whatever_file_it_came_from(
     official: str, folder: str, shared_data: Path, request: pytest.FixtureRequest
 ) -> None:
-    expected: Tokenizer[Any] = request.getfixturevalue(official)
-    from_json: Tokenizer[Any] = read_tokenizer(shared_data / "tokenizers" / folder)
+    files, is_file = shared_data / "tokenizers", "/" in official
+    expected: Tokenizer[Any]
+    expected = read_tokenizer(files / official) if is_file else request.getfixturevalue(official)
+    from_json: Tokenizer[Any] = read_tokenizer(files / folder / "tokenizer.json")
     assert from_json.fingerprint == expected.fingerprint
     assert from_json.spec.specials == expected.spec.specials
     assert from_json.spec.roles == expected.spec.roles
-
-
-def test_both_files_of_a_sentencepiece_model_have_one_fingerprint(shared_data: Path) -> None:
-    folder = shared_data / "tokenizers" / "polish-spm-32k"
-    pieces: Tokenizer[Any] = read_tokenizer(folder / "tokenizer.model")
-    document: Tokenizer[Any] = read_tokenizer(folder / "tokenizer.json")
-    assert pieces.fingerprint == document.fingerprint
-    assert pieces.spec.roles == document.spec.roles
 
 
 def test_fingerprints_are_those_that_tables_were_built_for(
@@ -108,11 +116,6 @@ def test_fingerprints_are_those_that_tables_were_built_for(
     assert qwen.fingerprint.startswith("39d8e9fd455b6f68")
 
 
-@pytest.fixture(scope="module")
-def nemo() -> Tokenizer[Any]:
-    return resolve_tokenizer("mistral-nemo").tokenizer
-
-
 def test_special_tokens_come_first_and_ranks_after_them(nemo: Tokenizer[Any]) -> None:
     vocabulary = nemo.vocabulary
     assert len(vocabulary) == 131_072
@@ -120,16 +123,6 @@ def test_special_tokens_come_first_and_ranks_after_them(nemo: Tokenizer[Any]) ->
     assert vocabulary.tokens[1000:1256] == tuple(bytes([byte]) for byte in range(256))
     assert vocabulary.roles.bos == 1
     assert vocabulary.roles.eos == {2}
-
-
-@given(text=texts)
-@settings(max_examples=100)
-def test_the_encoders_of_a_tekken_file_agree_and_keep_the_bytes(
-    nemo: Tokenizer[Any], text: str
-) -> None:
-    ids = nemo.encode(text)
-    assert nemo.vocabulary.bytes_of(ids) == text.encode()
-    assert nemo.bpe.encode(text.encode()) == ids
 
 
 def test_ranks_that_a_tekken_model_does_not_have_are_left_out(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,49 +23,54 @@ from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.estimate import ModelShape, estimate, estimate_teaching
-from tokalign.train.fit import Recipe, begin, loss_of, make_step
-from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.labellers import FutureIds, NextIds
+from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
 from tokalign.train.labels import Batches
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
-from tokalign.train.run import fit
+from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
+from tokalign.train.training import loss_of
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
 LABELS = LabelOptions(positions=128, held_out=0, window=128)
 FIT = FitOptions(epochs=1, batch=128, candidates=2048)
 
 
-def test_it_bounds_what_mlx_really_holds() -> None:
+@pytest.fixture
+def bounds() -> Any:
+    """Whether an estimate bounds what mlx holds at most in a block, besides what other tests do."""
     gc.collect()
-    others = mx.get_active_memory()  # what other tests hold
+    others = mx.get_active_memory()
+
+    @contextmanager
+    def holding(estimated: float) -> Iterator[None]:
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        yield
+        assert estimated / 3 < mx.get_peak_memory() - others < 1.1 * estimated
+
+    return holding
+
+
+def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     model, _ = load_weights(DEMO / "target", dtype="float32")
     shape = ModelShape.from_folder(DEMO / "target")
     found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), CONFIG, LABELS, FIT)
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
     labeller = FutureIds(model, Labelling())
-    mx.clear_cache()
-    mx.reset_peak_memory()
-    labels = labeller.label(window)
-    assert found.labelling_memory / 3 < mx.get_peak_memory() - others < 1.1 * found.labelling_memory
-
+    with bounds(found.labelling_memory):
+        labels = labeller.label(window)
     made = Batches(labels, size=128, vocabulary_size=4000, candidates=2048, seed=0)
-    drafter, recipe = RecurrentDrafter(CONFIG, TargetEnds.of(model)), Recipe(steps=2)
-    step, state = (
-        make_step(drafter, made, recipe, partial(loss_of, drafter)),
-        begin(drafter, recipe),
-    )
-    mx.clear_cache()
-    mx.reset_peak_memory()
-    for _ in range(2):
-        state, _loss = step(state)
-    assert found.training_memory / 3 < mx.get_peak_memory() - others < 1.1 * found.training_memory
+    drafter = RecurrentDrafter(CONFIG, TargetEnds.of(model))
+    training = Training(drafter, made, partial(loss_of, drafter), steps=2)
+    with bounds(found.training_memory):
+        for _ in range(2):
+            training.advance()
 
 
 @pytest.mark.parametrize("lora", [None, 8])
-def test_it_bounds_what_teaching_really_holds(tmp_path: Path, lora: int | None) -> None:
-    gc.collect()
-    others = mx.get_active_memory()
+def test_it_bounds_what_teaching_really_holds(
+    tmp_path: Path, lora: int | None, bounds: Any
+) -> None:
     shapes = [ModelShape.from_folder(DEMO / name) for name in ("target", "draft")]
     target, draft = (replace(one, weight_bytes=4 * one.parameters) for one in shapes)
     labels = LabelOptions(positions=512, held_out=128, window=128)
@@ -72,21 +79,15 @@ def test_it_bounds_what_teaching_really_holds(tmp_path: Path, lora: int | None) 
     text = tmp_path / "text.txt"
     text.write_text("\n".join(one.replace("\n", " ") for one in SENTENCES * 20), "utf-8")
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
-    mx.clear_cache()
-    mx.reset_peak_memory()
-    labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
-    peak = mx.get_peak_memory() - others
-    assert found.labelling_memory / 3 < peak < 1.1 * found.labelling_memory
+    with bounds(found.labelling_memory):
+        labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
     theirs = model.tokenizer
     del model
     gc.collect()
     taught = LanguageModel[DraftId].from_folder(DEMO / "draft", dtype="float32")
-    mx.clear_cache()
-    mx.reset_peak_memory()
     pair, place = Pair(theirs, taught.tokenizer), tmp_path / "taught"
-    fit(DraftLearner(taught, pair, labelled, options, 128), place, tmp_path / "work")
-    peak = mx.get_peak_memory() - others
-    assert found.training_memory / 3 < peak < 1.1 * found.training_memory
+    with bounds(found.training_memory):
+        fit(DraftLearner(taught, pair, labelled, options, 128), place, tmp_path / "work")
 
 
 def test_work_is_rows_times_weights() -> None:

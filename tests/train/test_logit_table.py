@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from places import DEMO
 from polish import SENTENCES
 
 from tokalign.api.assemble import assemble
@@ -20,15 +21,15 @@ from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.logit_rows import KEPT, LOG_ODDS, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train import logit_table
 from tokalign.train.labelled_corpus import draw_windows
 from tokalign.train.logit_table import WINDOW, GatheredRows, build_logit_table
 
 
-@pytest.fixture(scope="module")
-def target() -> LanguageModel[TargetId]:
-    return LanguageModel.from_folder(DEMO / "target", dtype="float32")
+@pytest.fixture
+def target(demo_pair: tuple[LanguageModel[TargetId], Any]) -> LanguageModel[TargetId]:
+    return demo_pair[0]
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def build(target: LanguageModel[TargetId], text: Path, **options: int) -> Bundle:
-    options = {"positions": 2 * WINDOW, **options}
-    return build_logit_table(target, Corpus([text]), language="pl", **options)
+def build(target: LanguageModel[TargetId], text: Path) -> Bundle:
+    return build_logit_table(target, Corpus([text]), language="pl", positions=2 * WINDOW)
 
 
 def probability(code: int) -> float:
@@ -76,7 +76,7 @@ def test_the_keys_that_came_most_often_are_kept() -> None:
     ids = [TargetId(i) for i in (5, 6, 5, 6, 5, 7)]
     likely = np.tile(np.arange(100, 100 + KEPT), (len(ids), 1))
     logprobs = np.log(np.full(likely.shape, 0.1))
-    gathered.learn(ids[:1], TokenTree.chain(ids[1:], ""), likely, logprobs)
+    gathered.learn(ids, likely, logprobs)
     store = LogitStore(gathered.most_frequent(4, vocabulary_size=105))
     kept = [key for key in ((5,), (6,), (7,), (5, 6), (6, 5), (5, 7)) if _has(store, *key)]
     assert kept == [(5,), (6,), (5, 6), (6, 5)]
@@ -92,18 +92,16 @@ def _has(store: LogitStore, *key: int) -> bool:
 
 
 def test_a_decoder_begins_with_the_rows_of_its_language(
-    target: LanguageModel[TargetId],
-    text: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    target: LanguageModel[TargetId], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
-    bundle = build(target, text, rows=200)
+    monkeypatch.setattr(logit_table, "ROWS", 200)
+    bundle = build(target, text)
     for language in ("pl", "uk"):
         path = tmp_path / "demo" / f"{language}.logits.tok"
         path.parent.mkdir(exist_ok=True)
         parameters = {**bundle.parameters, "language": language}
-        write_bundle(path, Bundle(**{**_fields(bundle), "parameters": parameters}))
+        write_bundle(path, replace(bundle, parameters=parameters))
         verify_table(path)
     notes: list[str] = []
     options = DraftingOptions(method="hybrid", language=None)
@@ -119,10 +117,6 @@ def test_a_decoder_begins_with_the_rows_of_its_language(
     assert rows is not None
     assert len(rows) == 200
     assert open_logit_rows(target.tokenizer, languages=["cs"]) is None
-
-
-def _fields(bundle: Bundle) -> dict[str, object]:
-    return {name: getattr(bundle, name) for name in Bundle.__dataclass_fields__}
 
 
 def test_a_corpus_without_a_window_is_refused(

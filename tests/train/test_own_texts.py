@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from killed_runs import Killed, killed_when
-from places import DEMO
 
 from tokalign.api.assemble import assemble
 from tokalign.build.corpus import Corpus
@@ -24,9 +23,9 @@ from tokalign.train.own_texts import write_texts
 PROMPTS = ["Wisła jest", "Co to jest chleb?", "Opisz", "Dlaczego zimą pada śnieg, a latem deszcz?"]
 
 
-@pytest.fixture(scope="module")
-def target() -> LanguageModel[TargetId]:
-    return LanguageModel.from_folder(DEMO / "target", dtype="float32")
+@pytest.fixture
+def target(demo_pair: tuple[LanguageModel[TargetId], Any]) -> LanguageModel[TargetId]:
+    return demo_pair[0]
 
 
 @pytest.fixture

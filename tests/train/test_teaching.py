@@ -18,8 +18,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.labellers import NextIds
+from tokalign.train.labelled_corpus import NextIds, label_corpus
 from tokalign.train.labels import Labels
 from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading, texts_of
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
@@ -162,8 +161,8 @@ def test_it_learns_and_goes_on_where_it_was_killed(
     assert not [name for name, _ in model.named_modules() if "lora" in name]
 
 
-@pytest.mark.parametrize("loss", ["kl", "acceptance"])
-def test_what_the_target_finds_probable_is_learned(
+@pytest.mark.parametrize("loss", ["kl", "acceptance", "text"])
+def test_every_other_loss_is_learned(
     folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, loss: Any
 ) -> None:
     options = replace(FIT, losses=(loss,), epochs=3)

@@ -1,29 +1,39 @@
-"""A whole run: killed anywhere and resumed, it ends with the same drafter."""
+"""Training a drafter: the loss is cross-entropy, and a killed run ends with the same weights."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
 import pytest
 from killed_runs import Killed, files, killed_when
-from labelled import small_config
+from labelled import random_labels, small_config, small_drafter
+from mlx.utils import tree_flatten
 from polish import SENTENCES
-from random_models import write_model
+from random_models import random_model, write_model
 
 from tokalign.build.corpus import Corpus
 from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-from tokalign.train.fit import Course
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, TargetEnds
 from tokalign.train.labelled_corpus import label_corpus
+from tokalign.train.labels import Batches
 from tokalign.train.options import FitOptions, LabelOptions
-from tokalign.train.run import Evaluation, Trained, fit
-from tokalign.train.training import RecurrentLearner
+from tokalign.train.run import Course, Evaluation, Trained, Training, fit
+from tokalign.train.training import (
+    RecurrentLearner,
+    accepted_counts,
+    loss_of,
+    measure_acceptance,
+)
 
 LABELS = LabelOptions(positions=400, held_out=64, window=32)
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
@@ -42,10 +52,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus([path])
 
 
-def config(target: LanguageModel[Any]) -> DrafterConfig:
-    return small_config(target.model)
-
-
 def train(
     target: LanguageModel[Any],
     corpus: Corpus,
@@ -56,11 +62,10 @@ def train(
     report: Callable[[Evaluation], None] = lambda _: None,
 ) -> Trained:
     """Label and train into `folder`; killed when `kill` says so of a stage and its units done."""
-
     stage = killed_when(kill)
     workspace = folder / "workspace"
     labelled = label_corpus(target, corpus, workspace, LABELS, stage=stage)
-    learner = RecurrentLearner(target, config(target), labelled, options)
+    learner = RecurrentLearner(target, small_config(target.model), labelled, options)
     return fit(learner, folder / "drafter", workspace, stage=stage, report=report)
 
 
@@ -173,15 +178,11 @@ def test_a_run_that_diverges_is_ended_in_one_line_and_leaves_nothing(
     assert not list(tmp_path.glob("drafter/*.safetensors"))
 
 
-def cut(data: bytes) -> bytes:
-    return data[:-9]
-
-
-def flip(data: bytes) -> bytes:
-    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
-
-
-@pytest.mark.parametrize("harm", [cut, flip])
+@pytest.mark.parametrize(
+    "harm",
+    [lambda data: data[:-9], lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]],
+    ids=["cut", "flip"],
+)
 def test_a_damaged_checkpoint_is_refused(
     target: LanguageModel[Any], corpus: Corpus, tmp_path: Path, harm: Callable[[bytes], bytes]
 ) -> None:
@@ -191,3 +192,77 @@ def test_a_damaged_checkpoint_is_refused(
     checkpoint.write_bytes(harm(checkpoint.read_bytes()))
     with pytest.raises(BundleError, match="training starts again"):
         train(target, corpus, tmp_path)
+
+
+STEPS = 60
+
+
+def batches(windows: int = 4, *, size: int = 16, candidates: int | None = None) -> Batches:
+    labels = random_labels(windows)
+    return Batches(labels, size=size, vocabulary_size=96, candidates=candidates, seed=0)
+
+
+def learn(drafter: RecurrentDrafter, made: Batches) -> list[float]:
+    """Train a drafter for some steps; returns the losses."""
+    loss = partial(loss_of, drafter)
+    training = Training(drafter, made, loss, steps=STEPS, learning_rate=1e-2)
+    return [training.advance() for _ in range(STEPS)]
+
+
+def test_the_loss_is_the_mean_surprise_at_what_follows() -> None:
+    drafter, batch, surprises = small_drafter(), batches()[0], []
+    for row in range(len(batch.read)):
+        state = drafter.initial_state(mx.array(batch.hidden[row : row + 1]))
+        for read, correct in zip(batch.read[row], batch.correct[row], strict=True):
+            state, logits = drafter.step(state, mx.array([int(read)]))
+            surprises.append(float(mx.logsumexp(logits) - logits[0, int(correct)]))
+    assert float(loss_of(drafter, batch)) == pytest.approx(np.mean(surprises), rel=1e-4)
+
+
+def test_candidates_learn_the_labels_as_the_whole_vocabulary_does() -> None:
+    losses = learn(small_drafter(), batches(candidates=80))
+    expected = learn(small_drafter(), batches())
+    assert expected[-1] < 0.6 * expected[0]
+    assert losses[-1] == pytest.approx(expected[-1], rel=0.1)
+
+
+@pytest.mark.parametrize("candidates", [None, 80])
+def test_a_quantized_target_is_learned_from_and_stays_as_it_is(candidates: int | None) -> None:
+    model = random_model.__wrapped__()  # the cached one is shared
+    ends = {id(layer) for layer in (model.model.embed_tokens, model.lm_head)}
+    nn.quantize(model, group_size=32, bits=4, class_predicate=lambda _, layer: id(layer) in ends)
+    before = [np.array(w, np.float32) for _, w in tree_flatten(model.parameters())]
+    drafter = RecurrentDrafter(small_config(model), TargetEnds.of(model))
+    losses = learn(drafter, batches(candidates=candidates))
+    assert losses[-1] < 0.7 * losses[0]
+    after = [np.array(w, np.float32) for _, w in tree_flatten(model.parameters())]
+    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+
+
+def test_the_rate_rises_and_falls() -> None:
+    drafter = small_drafter()
+    training = Training(drafter, batches(), partial(loss_of, drafter), steps=200, learning_rate=1.0)
+    rates = [training.rate(step) for step in range(200)]
+    top = rates.index(max(rates))
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert 0 < rates[-1] < 0.05 < 0.9 < rates[top] <= 1
+
+
+def test_counts_are_those_of_the_drafter_s_own_chains() -> None:
+    labels, drafter = random_labels(windows=12), small_drafter()
+    learn(drafter, batches(12, size=64))
+    expected = []
+    for hidden, ids in zip(labels.values, labels.ids.tolist(), strict=True):
+        chain, now = ids[:1], drafter.initial_state(mx.array(hidden[None]))
+        for _ in ids[1:]:
+            now, logits = drafter.step(now, mx.array(chain[-1:]))
+            chain.append(int(mx.argmax(logits)))
+        agree = [guess == right for guess, right in zip(chain[1:], ids[1:], strict=True)]
+        expected.append([*agree, False].index(False))
+    counts = accepted_counts(drafter, labels)
+    assert counts.tolist() == expected
+    assert {0, 1, 2} <= set(expected)
+    by_depth = measure_acceptance(drafter, labels)
+    assert sum(by_depth) == counts.mean()
+    assert list(by_depth) == sorted(by_depth, reverse=True)

@@ -170,8 +170,7 @@ def command(
     from tokalign.api.assemble import load_models
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
     from tokalign.runtime.translation.base import Pair
-    from tokalign.train.labelled_corpus import label_corpus
-    from tokalign.train.labellers import FutureIds, NextIds
+    from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
     from tokalign.train.run import Learner
     from tokalign.train.run import fit as train
     from tokalign.train.teaching import DraftLearner

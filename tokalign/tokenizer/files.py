@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
+from tokalign.storage import parse_json
 from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, checked_id, shortened
 from tokalign.tokenizer.formats.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.formats.sentencepiece import read_sentencepiece
@@ -29,13 +30,7 @@ from tokalign.tokenizer.formats.tokenizer_json import (
     read_tokenizer_json,
     template_opening,
 )
-from tokalign.tokenizer.spec import (
-    Level,
-    Supplement,
-    TokenizerSpec,
-    configured_spelling,
-    find_roles,
-)
+from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec, find_roles
 
 _CONFIG = "tokenizer_config.json"
 
@@ -78,16 +73,14 @@ class TokenizerFile:
         if not self.config_data:
             return {}
         try:
-            config = json.loads(self.config_data)
-        except (ValueError, RecursionError) as error:
+            config = parse_json(self.config_data)
+            if not isinstance(config, dict):
+                raise ValueError("it is no JSON object")
+        except ValueError as error:
             raise VocabularyError(
                 f"has a broken {_CONFIG} beside it ({shortened(str(error), 120)}); "
                 "download that file again"
             ) from error
-        if not isinstance(config, dict):
-            raise VocabularyError(
-                f"has a {_CONFIG} beside it that is no JSON object; download that file again"
-            )
         return config
 
 
@@ -118,7 +111,15 @@ def read_spec(file: TokenizerFile) -> TokenizerSpec:
     Raises: VocabularyError when it is broken, or does what is not known here.
     """
     with refusing(file.path):
-        return _read_kind(file)
+        match file.kind:
+            case Kind.TEKKEN:
+                return read_tekken(file.document)
+            case Kind.TOKENIZER_JSON:
+                return read_tokenizer_json(file.document, file.config, file.data)
+            case Kind.RANKS:
+                return read_ranks(file.data, file.supplement)
+            case Kind.SENTENCEPIECE:
+                return read_sentencepiece(file.data, file.supplement, file.config)
 
 
 def read_ids_only(file: TokenizerFile, why: str) -> TokenizerSpec:
@@ -134,11 +135,7 @@ def read_ids_only(file: TokenizerFile, why: str) -> TokenizerSpec:
             index: token.content for index, token in library.get_added_tokens_decoder().items()
         }
         largest = max([*library.get_vocab().values(), *added])
-        roles = find_roles(
-            added,
-            bos=configured_spelling(file.config, "bos_token"),
-            eos=configured_spelling(file.config, "eos_token"),
-        )
+        roles = find_roles(added, file.config)
         return TokenizerSpec(
             tokens=(b"",) * (1 + checked_id(largest, "the last token")),
             specials=added,
@@ -163,8 +160,6 @@ def refusing(path: Path) -> Iterator[None]:
         raise VocabularyError(f"{path} {error}") from error
     except TokalignError:
         raise
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
     except RecursionError as error:
         raise VocabularyError(
             f"{path} is nested deeper than any tokenizer file; download it again"
@@ -186,18 +181,6 @@ def find_tokenizer_file(folder: Path) -> Path | None:
     return next(filter(Path.is_file, [*known, *sorted(folder.glob("*.tiktoken"))]), None)
 
 
-def _read_kind(file: TokenizerFile) -> TokenizerSpec:
-    match file.kind:
-        case Kind.TEKKEN:
-            return read_tekken(file.document)
-        case Kind.TOKENIZER_JSON:
-            return read_tokenizer_json(file.document, file.config, file.data)
-        case Kind.RANKS:
-            return read_ranks(file.data, file.supplement)
-        case Kind.SENTENCEPIECE:
-            return read_sentencepiece(file.data, file.supplement, file.config)
-
-
 def _read(path: Path) -> bytes:
     """The content of a regular file. A FIFO or a device is refused before it can block."""
     try:
@@ -213,18 +196,11 @@ def _read(path: Path) -> bytes:
             f"{path} cannot be read ({reason}); give a file that you may read"
         ) from error
     with open(descriptor, "rb") as file:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise VocabularyError(
                 f"{path} is no regular file, but a folder, a pipe or a device; give a tokenizer "
                 "file or a model's folder"
             )
-        too_large = VocabularyError(
-            f"{path} has more than {MAX_FILE_BYTES:,} bytes, which no tokenizer needs; "
-            "give a tokenizer file or a model's folder"
-        )
-        if facts.st_size > MAX_FILE_BYTES:
-            raise too_large
         try:
             data = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
@@ -233,6 +209,9 @@ def _read(path: Path) -> bytes:
             ) from error
     if not data:
         raise VocabularyError(f"{path} is empty; download it again")
-    if len(data) > MAX_FILE_BYTES:  # it has grown meanwhile
-        raise too_large
+    if len(data) > MAX_FILE_BYTES:
+        raise VocabularyError(
+            f"{path} has more than {MAX_FILE_BYTES:,} bytes, which no tokenizer needs; "
+            "give a tokenizer file or a model's folder"
+        )
     return data

@@ -35,9 +35,7 @@ class ForeignTokenizer(Tokenizer[Id]):
                 tokens=(b"",) * size,
                 specials=added,
                 roles=find_roles(
-                    added,
-                    bos=getattr(theirs, "bos_token", None),
-                    eos=getattr(theirs, "eos_token", None),
+                    added, {key: getattr(theirs, key, None) for key in ("bos_token", "eos_token")}
                 ),
                 by_characters=False,
                 level=Level.IDS_ONLY,

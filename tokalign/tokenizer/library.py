@@ -32,12 +32,11 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     Splitter,
     as_bytes,
     as_text,
-    count_by_reach,
     count_pieces,
     incomplete_tail,
     looks_back,
 )
-from tokalign.tokenizer.spec import Step
+from tokalign.tokenizer.spec import Step, cuts
 from tokalign.tokenizer.spelling import SPACE_MARK, byte_alphabet, write_byte_level
 from tokalign.tokenizer.vocabulary import Id, Vocabulary
 
@@ -90,7 +89,7 @@ class LibrarySplitter:
         middle = 1 + types.index("ByteLevel") if self._in_bytes else len(types)
         parts = (self._steps[:middle], self._steps[middle:])
         try:
-            reads = [[_reads(step) for step in part if _cuts(step)] for part in parts]
+            reads = [[_reads(step) for step in part if cuts(step)] for part in parts]
             return [Reach(steps) for steps in reads if steps]
         except (ValueError, regex.error):
             return None
@@ -101,30 +100,10 @@ class LibrarySplitter:
         Raises: VocabularyError if the library gives up on the text, or drops a part of it.
         """
         spelled = as_text(text)
-        stray = not text.isascii() and _has_stray(spelled)
-        read = spelled.translate(_STRAY) if stray else spelled
-        found = self._pre_tokenize(read)
-        if self._in_bytes:
-            ends = list(accumulate(len(piece) for piece, _ in found))
-            whole = len(as_bytes(read))
-            origin = _origins(spelled) if stray else None
-        else:
-            ends = [end for _, (_, end) in found]
-            starts = [start for _, (start, _) in found]
-            whole = len(read) if starts == [0, *ends[:-1]] else -1
-            origin = None if text.isascii() else _byte_offsets(spelled)
-        if text and (not ends or ends[-1] != whole):
-            raise VocabularyError(
-                "pre-tokenizes so that a part of a text is lost; choose another model"
-            )
-        if origin is not None:
-            ends = sorted({origin[end] for end in ends} - {0})
-        return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-    def _pre_tokenize(self, text: str) -> Sequence[tuple[str, tuple[int, int]]]:
+        read = spelled if text.isascii() else spelled.translate(_STRAY)
         cut = self.pre_tokenizer.pre_tokenize_str
         try:
-            found: Sequence[tuple[str, tuple[int, int]]] = cut(text)
+            found: Sequence[tuple[str, tuple[int, int]]] = cut(read)
         except BaseException as error:  # a panic in Rust
             if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
                 raise
@@ -132,7 +111,23 @@ class LibrarySplitter:
                 f"pre-tokenizes so that the tokenizers library gives up on a text ({error}); "
                 "choose another model"
             ) from error
-        return found
+        if self._in_bytes:
+            ends = list(accumulate(len(piece) for piece, _ in found))
+            whole = len(as_bytes(read))
+            origin = None if read == spelled else _origins(spelled)
+        else:
+            ends = [end for _, (_, end) in found]
+            starts = [start for _, (start, _) in found]
+            whole = len(read) if starts == [0, *ends[:-1]] else -1
+            sizes = () if text.isascii() else (len(as_bytes(character)) for character in spelled)
+            origin = None if text.isascii() else [0, *accumulate(sizes)]
+        if text and (not ends or ends[-1] != whole):
+            raise VocabularyError(
+                "pre-tokenizes so that a part of a text is lost; choose another model"
+            )
+        if origin is not None:
+            ends = sorted({origin[end] for end in ends} - {0})
+        return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     @cached_property
     def _looks_back(self) -> int:
@@ -162,7 +157,7 @@ class LibrarySplitter:
     def _count_final(self, reaches: list[Reach], text: bytes, pieces: Sequence[bytes]) -> int:
         before, *after = reaches
         if not after:
-            return count_by_reach(before, text, pieces)
+            return before.count_settled(text, pieces)
         spelled = as_text(text[: len(text) - incomplete_tail(text)])
         alphabet = byte_alphabet()
         in_bytes = "".join([alphabet[b] for b in as_bytes(spelled[: before.end(spelled)])])
@@ -174,17 +169,11 @@ class LibrarySplitter:
         return count
 
 
-_NO_MODEL = {"type": "BPE", "vocab": {}, "merges": []}
-
-
-def library_of(
-    model: Mapping[str, Any] = _NO_MODEL,
-    pre_tokenizer: Step | None = None,
-    normalizer: Step | None = None,
-) -> Library:
-    """A tokenizer of the library with these parts of a tokenizer.json."""
+def library_of(*, pre_tokenizer: Step | None = None, normalizer: Step | None = None) -> Library:
+    """An empty BPE tokenizer of the library with these parts of a tokenizer.json."""
     from tokenizers import Tokenizer as Library
 
+    model = {"type": "BPE", "vocab": {}, "merges": []}
     parts = {"model": model, "pre_tokenizer": pre_tokenizer, "normalizer": normalizer}
     rest = {"post_processor": None, "decoder": None, "truncation": None, "padding": None}
     return Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], **parts, **rest}))
@@ -196,10 +185,6 @@ def _without_prefix(step: Step) -> Step:
         kept = {key: value for key, value in step.items() if key != "add_prefix_space"}
         return {**kept, "prepend_scheme": "never"}
     return {**step, "add_prefix_space": False} if step["type"] == "ByteLevel" else step
-
-
-def _cuts(step: Step) -> bool:
-    return step["type"] != "ByteLevel" or bool(step.get("use_regex", True))
 
 
 def _reads(step: Step) -> Reads:
@@ -221,14 +206,6 @@ def _isolates(split: Step) -> bool:
     return behavior == "Isolated" or (behavior == "Removed" and inverted)
 
 
-def _has_stray(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def _origins(text: str) -> list[int]:
     """For each byte that the library reads for `text`, where it comes from; and the end."""
     origin: list[int] = []
@@ -238,11 +215,6 @@ def _origins(text: str) -> list[int]:
         origin += [at] * 4 if ord(character) in _STRAY else range(at, at + size)
         at += size
     return [*origin, at]
-
-
-def _byte_offsets(text: str) -> list[int]:
-    """For each character of `text`, its first byte; and the end."""
-    return [0, *accumulate(len(as_bytes(character)) for character in text)]
 
 
 class LibraryEncoder(PieceEncoder[Id]):
@@ -268,7 +240,6 @@ class LibraryEncoder(PieceEncoder[Id]):
             splitter=splitter,
             added=added,
             missing=frozenset(range(256)) - spelled if not by_characters else frozenset(),
-            encode_piece=self._encode_piece,
         )
         self._model, self._by_characters = model, by_characters
         self._bytes = {vocabulary.tokens[i]: i for i in vocabulary.fallback}

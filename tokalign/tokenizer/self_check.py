@@ -1,10 +1,10 @@
 """The check of every tokenizer that is read: up to which level does tokalign encode as the owner of
 the file does?
 
-The owner is the library whose format the file has: `tokenizers`, `sentencepiece`, and `tiktoken`
-where it is installed; without it, rank files are checked against the `tokenizers` library with the
-same vocabulary. What the readers model is compared, on the texts of `check_texts.py`, with what the
-library makes of the file itself; a tokenizer that differs is refused with the first text that does.
+The owner is the library whose format the file has, `tokenizers` or `sentencepiece`; rank files are
+checked against the `tokenizers` library with the same vocabulary. What the readers model is
+compared, on the texts of `check_texts.py`, with what the library makes of the file itself; a
+tokenizer that differs is refused with the first text that does.
 
 Loading the library's own tokenizer takes longer than reading the file. So a check that was passed
 is noted in the user's cache folder, under a hash of the file and of the versions of all concerned.
@@ -64,14 +64,12 @@ def read_tokenizer(path: Path | str, supplement: Supplement | None = None) -> To
 def _best_spec(file: TokenizerFile) -> TokenizerSpec:
     note = _note(file)
     with suppress(OSError, ValueError):
-        if note is not None:
-            level, _, why = note.read_text("utf-8").partition("\n")
-            return _at(Level(level), file, why)
+        level, _, why = note.read_text("utf-8").partition("\n")
+        return _at(Level(level), file, why)
     spec = _read_best(file)
-    if note is not None:
-        with suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(f"{spec.level}\n{spec.why}", "utf-8")
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(f"{spec.level}\n{spec.why}", "utf-8")
     return spec
 
 
@@ -81,7 +79,9 @@ def _read_best(file: TokenizerFile) -> TokenizerSpec:
     error: VocabularyError | None = None
     for level in Level if kind is Kind.TOKENIZER_JSON else [Level.ALIGNED]:
         try:
-            spec = _at(level, file, _reason(error))
+            # Without its path and the remedy, an error is what keeps a file from a higher level.
+            why = "" if error is None else str(error.__cause__ or error).partition("; ")[0]
+            spec = _at(level, file, why)
             with refusing(file.path):
                 check(Tokenizer(spec), file)
         except VocabularyError as failed:
@@ -127,7 +127,6 @@ def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
             _check_against_sentencepiece(tokenizer, file, texts)
         case Kind.TEKKEN | Kind.RANKS:
             _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts)
-            _check_against_tiktoken(tokenizer, texts)
 
 
 def _check_tokens(spec: TokenizerSpec) -> None:
@@ -210,23 +209,6 @@ def _check_against_sentencepiece(
     _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts[::7])
 
 
-def _check_against_tiktoken(tokenizer: Tokenizer[Any], texts: list[str]) -> None:
-    spec = tokenizer.spec
-    try:
-        from tiktoken import Encoding
-    except ImportError:
-        return
-    if not spec.ignore_merges:
-        return  # tiktoken takes a whole piece for a token wherever it can; this one does not
-    ranks = {token: index for index, token in enumerate(spec.tokens) if token}
-    library = Encoding("", pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
-
-    def encode(text: str) -> list[int]:
-        return list(library.encode_ordinary(tokenizer.prepared(text)))
-
-    _compare("tiktoken", _ours(tokenizer), encode, texts)
-
-
 def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
     """Refuse (VocabularyError) a tokenizer whose growing texts are not cut as whole ones."""
     for text in texts:
@@ -257,22 +239,15 @@ def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str
             )
 
 
-def _reason(error: VocabularyError | None) -> str:
-    """What keeps a file from a level, without its path and the remedy."""
-    return "" if error is None else str(error.__cause__ or error).partition("; ")[0]
-
-
-def _note(file: TokenizerFile) -> Path | None:
-    """Where it is noted that a file has passed the check; None without a cache folder."""
+def _note(file: TokenizerFile) -> Path:
+    """Where it is noted that a file has passed the check."""
     digest = hashlib.sha256()
     versions = [f"{name} {_version(name)}" for name in _LIBRARIES]
     for part in (str(_RULES), *versions, unicodedata.unidata_version, repr(file.supplement)):
         digest.update(part.encode() + b"\0")
     digest.update(file.path.suffix.encode() + b"\0" + file.config_data + b"\0")
     digest.update(file.data)
-    with suppress(RuntimeError, OSError):  # a user without a home
-        return cache_folder() / "checked-tokenizers" / digest.hexdigest()[:40]
-    return None
+    return cache_folder() / "checked-tokenizers" / digest.hexdigest()[:40]
 
 
 def _version(name: str) -> str:

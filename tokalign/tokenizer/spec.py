@@ -113,7 +113,7 @@ class TokenizerSpec:
 
         None for texts that are not cut. Raises: ValueError for other steps.
         """
-        match [step for step in self.pre_tokenizer if not _only_spells(step)]:
+        match [step for step in self.pre_tokenizer if cuts(step)]:
             case []:
                 return None
             case [{"type": "ByteLevel"}]:
@@ -149,9 +149,9 @@ class TokenizerSpec:
         return sha256(msgpack.packb(facts)).hexdigest()
 
 
-def _only_spells(step: Step) -> bool:
-    """Whether a step spells bytes in the byte alphabet, and cuts nothing."""
-    return bool(step["type"] == "ByteLevel") and not step.get("use_regex", True)
+def cuts(step: Step) -> bool:
+    """Whether a step of a pre-tokenizer does more than to spell bytes in the byte alphabet."""
+    return step["type"] != "ByteLevel" or bool(step.get("use_regex", True))
 
 
 def byte_level(pattern: str | None) -> tuple[Step, ...]:
@@ -164,33 +164,30 @@ def byte_level(pattern: str | None) -> tuple[Step, ...]:
     return (cut, alphabet)
 
 
-def find_roles(
-    specials: Mapping[int, str], *, bos: str | None = None, eos: str | None = None
-) -> Roles[int]:
+def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[int]:
     """Give special tokens their roles.
 
-    bos, eos: their spellings by the model's configuration; well-known spellings fill the gaps.
+    config: `bos_token` and `eos_token` as in a tokenizer_config.json, or nothing; well-known
+        spellings fill the gaps.
     """
     ids = {spelling: index for index, spelling in specials.items()}
 
-    def first(spellings: Iterable[str | None]) -> int | None:
+    def first(spellings: Iterable[str]) -> int | None:
         return next((ids[s] for s in spellings if s in ids), None)
 
+    def configured(key: str) -> list[str]:
+        value = config.get(key)
+        spelling = value.get("content") if isinstance(value, dict) else value
+        return [spelling] if isinstance(spelling, str) else []
+
     turn_end = first(_TURN_END)
-    ends = {ids[spelling] for spelling in (*_EOS, eos) if spelling in ids}
+    ends = {ids[spelling] for spelling in (*_EOS, *configured("eos_token")) if spelling in ids}
     return Roles(
-        bos=first((bos, *_BOS)),
+        bos=first((*configured("bos_token"), *_BOS)),
         eos=frozenset(ends if turn_end is None else {*ends, turn_end}),
         turn_start=first(_TURN_START),
         turn_end=turn_end,
     )
-
-
-def configured_spelling(config: Mapping[str, Any], key: str) -> str | None:
-    """The spelling of a special token in a tokenizer_config.json; None if that says none."""
-    value = config.get(key)
-    spelling = value.get("content") if isinstance(value, dict) else value
-    return spelling if isinstance(spelling, str) else None
 
 
 def every_triple(

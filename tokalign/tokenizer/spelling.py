@@ -6,7 +6,7 @@ Both are inverted where a file is read, and written again for the `tokenizers` l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 SPACE_MARK = "▁"
 """SentencePiece's spelling of a space."""
@@ -24,17 +24,20 @@ def byte_alphabet() -> tuple[str, ...]:
     return tuple(chr(b) if b in printable else chr(next(stand_ins)) for b in range(256))
 
 
-def read_byte_level(spellings: Iterable[str]) -> Iterator[bytes | None]:
+def read_byte_level(spellings: Iterable[str]) -> tuple[bytes | None, ...]:
     """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet.
 
     None for a spelling with another character.
     """
     alphabet = {character: byte for byte, character in enumerate(byte_alphabet())}
-    for spelling in spellings:
+
+    def read(spelling: str) -> bytes | None:
         try:
-            yield bytes([alphabet[c] for c in spelling])
+            return bytes([alphabet[c] for c in spelling])
         except KeyError:
-            yield None
+            return None
+
+    return tuple(map(read, spellings))
 
 
 def write_byte_level(tokens: Iterable[bytes]) -> list[str]:

@@ -175,10 +175,10 @@ class Tokenizer(Generic[Id]):
             if place % 2:
                 known = self.vocabulary.special_ids
                 ids.append(known[part] if part in known else known[part.strip()])
-            elif place and self.spec.prefix_once:
-                ids += self.encode_parts([self._normalized(part)])[0]
             else:
-                ids += self.encode_parts([self.prepared(part)])[0]
+                inside = place and self.spec.prefix_once
+                text = self._normalized(part) if inside else self.prepared(part)
+                ids += self.encode_parts([text])[0]
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[Id]]:

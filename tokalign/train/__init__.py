@@ -3,11 +3,9 @@
 Training, a target and a corpus in, a folder out. Both kinds of drafter share labels, steps, runs:
 
 options.py                     what a caller chooses
-labelled_corpus.py             target and corpus -> windows of ids -> labels
-    labellers.py                   window -> ids that follow, hidden states or probabilities
+labelled_corpus.py             target and corpus -> windows of ids -> what follows each
     labels.py                      labels on disk, and batches of them
-run.py                         a run that can be killed, and how many guesses are accepted
-    fit.py                         steps of AdamW, and the state on disk
+run.py                         a run that can be killed: steps of AdamW, evaluations, the best kept
 estimate.py                    what all this will take, before it starts
 
 training.py                    a recurrent drafter

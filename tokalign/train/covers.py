@@ -2,12 +2,13 @@
 
 At a boundary of the target's text the draft model has read its own tokens up to there, or up to a
 few bytes before. The probability of a next target token is that of all draft tokens which continue
-those bytes with it. Draft tokens that begin alike are one range in the order of their bytes; of a
-range those count whose text the target would really begin with that token.
+those bytes with it. Draft tokens that begin alike are one range in the order of their bytes; those
+of a range count whose text the target would really begin with that token.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 Ids = NDArray[np.int32]
 
 _NONE: Ids = np.zeros(0, np.int32)
+_LOOKED_AT = 16
 
 
 class Covers:
@@ -62,7 +64,7 @@ class Covers:
     def _of(self, prefix: bytes, token: TargetId) -> Ids:
         """The draft tokens that begin with `prefix`, the last bytes of which end `token`, i[n].
 
-        Of these only such as do not change `token` by what they add after it. A special token is
+        Those that would change `token` by what they add after it are left out. A special token is
         covered by its counterpart.
         """
         data = self.bytes_of(token)
@@ -77,24 +79,23 @@ class Covers:
         ]
         return self._ids[start:end][np.array(kept, np.bool_)] if kept else _NONE
 
-    def guess(self, partial: bytes, row: NDArray[Any], width: int = 16) -> TargetId | None:
+    def guess(self, partial: bytes, row: NDArray[Any]) -> TargetId | None:
         """The most probable next target token by the covers of one row of logits f[vocabulary].
 
-        partial: the bytes that the draft model's next token has to begin with. width: how many
-        draft tokens are looked at, the most probable ones.
+        partial: the bytes that the draft model's next token has to begin with. Only its most
+        probable tokens are looked at.
         """
         ids = self.starting_with(partial)
-        logits = row[ids]
-        if len(ids) > width:
-            best = np.argpartition(logits, -width)[-width:]
-            ids, logits = ids[best], logits[best]
         if not len(ids):
             return None
-        mass: dict[TargetId | None, float] = {}
+        logits = row[ids]
+        if len(ids) > _LOOKED_AT:
+            best = np.argpartition(logits, -_LOOKED_AT)[-_LOOKED_AT:]
+            ids, logits = ids[best], logits[best]
+        mass: Counter[TargetId] = Counter()
         tokens = np.exp(logits.astype(np.float64) - logits.max())
         for token, probability in zip(ids.tolist(), tokens.tolist(), strict=True):
-            spelled = self._tokens[token][len(partial) :]
-            target = self.first(spelled) if spelled else None
-            mass[target] = mass.get(target, 0.0) + probability
-        mass.pop(None, None)
+            target = self.first(self._tokens[token][len(partial) :])
+            if target is not None:
+                mass[target] += probability
         return max(mass, key=mass.__getitem__) if mass else None

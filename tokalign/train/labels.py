@@ -59,8 +59,10 @@ def write_labels(
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _growing(folder / _HIDDEN) as hidden, _growing(folder / _IDS) as ids:
-            _cut(folder, state, hidden, ids)
+        with (
+            _growing(folder / _HIDDEN, 2, state, "hidden_size") as hidden,
+            _growing(folder / _IDS, 4, state, "future") as ids,
+        ):
             for number in range(done, len(windows)):
                 labels = label(windows[number], number)
                 hidden.write(labels.values.tobytes())
@@ -91,16 +93,15 @@ def open_labels(folder: Path) -> Labels:
     rows = int(state["positions"])
     if not rows:
         raise BundleError(f"there are no labels in {folder}; {_remedy(folder)}")
-    hidden, ids = folder / _HIDDEN, folder / _IDS
-    shapes = ((rows, int(state["hidden_size"])), (rows, int(state["future"])))
-    for path, (_, wide), size in ((hidden, shapes[0], 2), (ids, shapes[1], 4)):
-        _require_size(path, rows * wide * size)
-        if state.get("complete") and path.stat().st_size != rows * wide * size:
+    arrays: list[Any] = []
+    for name, kind, size in ((_HIDDEN, np.float16, "hidden_size"), (_IDS, np.int32, "future")):
+        path, wide = folder / name, int(state[size])
+        length = rows * wide * np.dtype(kind).itemsize
+        _require_size(path, length)
+        if state.get("complete") and path.stat().st_size != length:
             raise BundleError(f"{path} does not hold rows of {wide} values; {_remedy(folder)}")
-    return Labels(
-        np.memmap(hidden, np.float16, "r", shape=shapes[0]),
-        np.memmap(ids, np.int32, "r", shape=shapes[1]),
-    )
+        arrays.append(np.memmap(path, kind, "r", shape=(rows, wide)))
+    return Labels(*arrays)
 
 
 def _read_state(folder: Path, recipe: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -110,13 +111,12 @@ def _read_state(folder: Path, recipe: Mapping[str, Any] | None) -> dict[str, Any
         return {"recipe": recipe, "windows": 0, "positions": 0}
     try:
         state = parse_json(path.read_bytes())
-        found, whole = state["recipe"], int(state["windows"]) >= 0 <= int(state["positions"])
-        if state["positions"]:
-            whole = whole and int(state["hidden_size"]) > 0 < int(state["future"])
+        found, counts = state["recipe"], [int(state["windows"]), int(state["positions"])]
+        sizes = [int(state["hidden_size"]), int(state["future"])] if counts[1] else [1]
+        if min(counts) < 0 or min(sizes) < 1:
+            raise ValueError("a number is too small")
     except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} is damaged; {_remedy(folder)}") from error
-    if not whole:
-        raise BundleError(f"{path} is damaged; {_remedy(folder)}")
     if recipe is not None and found != recipe:
         names = [name for name in {**recipe, **found} if recipe.get(name) != found.get(name)]
         raise IncompatibleError(
@@ -126,21 +126,13 @@ def _read_state(folder: Path, recipe: Mapping[str, Any] | None) -> dict[str, Any
     return dict(state)
 
 
-def _growing(path: Path) -> BinaryIO:
+def _growing(path: Path, item: int, state: Mapping[str, Any], wide: str) -> BinaryIO:
+    """Open a file that goes on after the rows that are known to be whole; others are cut off."""
     path.touch()
-    return path.open("r+b")
-
-
-def _cut(folder: Path, state: Mapping[str, Any], hidden: BinaryIO, ids: BinaryIO) -> None:
-    """Let the files end after the rows that are known to be whole, and go on from there."""
-    rows = int(state["positions"])
-    for file, name, per_row in (
-        (hidden, _HIDDEN, 2 * int(state.get("hidden_size", 0))),
-        (ids, _IDS, 4 * int(state.get("future", 0))),
-    ):
-        _require_size(folder / name, rows * per_row)
-        file.truncate(rows * per_row)
-        file.seek(0, 2)
+    length = int(state["positions"]) * item * int(state.get(wide, 0))
+    _require_size(path, length)
+    os.truncate(path, length)
+    return path.open("ab")
 
 
 def _require_size(path: Path, least: int) -> None:
@@ -203,12 +195,11 @@ class Shuffled(ABC, Generic[B]):
 class Batches(Shuffled[Batch]):
     """The batches of a training run.
 
-    size: positions of a batch. candidates: how many ids the softmax goes over, None for the whole
-    vocabulary. They are all ids that follow anywhere in the batch, and others drawn uniformly, each
-    of which stands for as many as it was drawn from: its weight makes the sum of exponentials an
-    unbiased estimate of that over the whole vocabulary.
+    size: positions of a batch. candidates: how many ids the softmax goes over, more than a batch
+    may ask for; None for the whole vocabulary. They are all ids that follow anywhere in the batch,
+    and others drawn uniformly, each of which stands for as many as it was drawn from: its weight
+    makes the sum of exponentials an unbiased estimate of that over the whole vocabulary.
     Source: importance sampling of the partition function (Bengio and Senecal, 2003).
-    Raises: ValueError if the candidates might be too few for the ids of one batch.
     """
 
     def __init__(
@@ -216,11 +207,6 @@ class Batches(Shuffled[Batch]):
     ) -> None:
         super().__init__(len(labels.ids), size, seed)
         self._labels, self._vocabulary_size = labels, vocabulary_size
-        most = self.size * (labels.ids.shape[1] - 1)
-        if candidates is not None and candidates <= min(most, vocabulary_size - 1):
-            raise ValueError(
-                f"a batch may ask for {most} different ids, so {candidates} candidates are too few"
-            )
         self._candidates = candidates
 
     def __getitem__(self, number: int) -> Batch:

@@ -112,6 +112,12 @@ class Reading:
             self.boundaries.append(Boundary(token - 1, partial, at))
 
 
+def readings_of(pair: Pair, texts: Sequence[LabelledText]) -> list[tuple[LabelledText, Reading]]:
+    """The texts that have boundaries, and how the draft model reads them."""
+    readings = ((text, Reading(pair, text)) for text in texts)
+    return [(text, reading) for text, reading in readings if reading.boundaries]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
     """What a batch of texts teaches; n boundaries with 1 + k labels each.
@@ -147,6 +153,7 @@ class Lessons(Shuffled[Lesson]):
     size: texts of a lesson. candidates: how many ids the softmax goes over besides all ids that the
     texts have, drawn as in `labels.Batches`; None for the whole vocabulary. If an id of the texts
     was left to chance, it would weigh a hundredfold where it is drawn, and gradients are clipped.
+    positions: how many boundaries are learned from.
     """
 
     def __init__(
@@ -160,18 +167,13 @@ class Lessons(Shuffled[Lesson]):
         seed: int,
     ) -> None:
         self._vocabulary_size, self._candidates = vocabulary_size, candidates
-        pairs = [(text, Reading(pair, text)) for text in texts]
-        self._texts = [(text, reading) for text, reading in pairs if reading.boundaries]
+        self._texts = readings_of(pair, texts)
         used = {token for _, reading in self._texts for token in reading.ids}
         used |= {token for token in pair.roles() if token < vocabulary_size}
         self._used = np.array(sorted(used), np.int32)
         self.covers = Covers(pair, used)
+        self.positions = sum(len(reading.boundaries) for _, reading in self._texts)
         super().__init__(len(self._texts), size, seed)
-
-    @property
-    def positions(self) -> int:
-        """How many boundaries are learned from."""
-        return sum(len(reading.boundaries) for _, reading in self._texts)
 
     def __getitem__(self, number: int) -> Lesson:
         sums = _Sums(self.covers)

@@ -7,7 +7,7 @@ those are kept that came most often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from tokalign.runtime.draft.lookup import SLOTS, tail_of
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows
 
@@ -31,18 +30,21 @@ WINDOW = 256
 """Ids that the target reads at once."""
 
 
+_STEP = 128
+"""Rows at once: their logits take 66 MB with 128,256 ids in float32."""
+
+
 def build_logit_table(
     target: LanguageModel[TargetId],
     corpus: Corpus,
     *,
     language: str,
     positions: int,
-    rows: int = ROWS,
     stage: Stage = silent,
 ) -> Bundle:
     """Have a target read about `positions` ids of a corpus, from everywhere in it.
 
-    language: of the corpus. rows: kept at most.
+    language: of the corpus.
     Cost: that of reading as long a prompt, and 90 bytes of memory for each position and key.
     Raises: CorpusError as `Corpus.lines`, and for a corpus without a window of text.
     """
@@ -61,9 +63,16 @@ def build_logit_table(
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:
             session = TargetModelSession(target.model, rewinds=False)
-            _read_text(session, window, gathered, advance)
+            for begin in range(0, WINDOW, _STEP):
+                # Beyond reading the text, this computes the output layer for every id.
+                text = window[: begin + _STEP]
+                logits = session.logits(text, last=len(text) - begin)
+                likely = session.top_k(logits, KEPT, normalized=False)
+                session.start(*likely)
+                gathered.learn(text, *[np.array(array) for array in likely])
+                advance(len(text) - begin)
     size = len(target.tokenizer.vocabulary)
-    table = gathered.most_frequent(rows, vocabulary_size=size)
+    table = gathered.most_frequent(ROWS, vocabulary_size=size)
     return Bundle(
         kind=KIND,
         fingerprints={"target": target.tokenizer.fingerprint},
@@ -82,23 +91,14 @@ def build_logit_table(
 class GatheredRows:
     """All rows of some texts."""
 
-    width = KEPT
-
     def __init__(self) -> None:
         self._keys: list[NDArray[np.uint64]] = []
         self._ids: list[NDArray[Any]] = []
         self._logprobs: list[NDArray[Any]] = []
 
-    def learn(
-        self,
-        ids: Sequence[TargetId],
-        tree: TokenTree[TargetId],
-        likely: NDArray[Any],
-        logprobs: NDArray[Any],
-    ) -> None:
-        """See `rounds.RowStore`; `tree` is a chain."""
-        text = [*ids, *tree.ids]
-        ends = range(len(ids), len(text) + 1)
+    def learn(self, text: Sequence[TargetId], likely: NDArray[Any], logprobs: NDArray[Any]) -> None:
+        """Gather the rows after the last ids of `text`: ids i[n, KEPT] and log-probabilities."""
+        ends = range(len(text) - len(likely) + 1, len(text) + 1)
         tails = [tail_of(text[max(0, end - LONGEST_KEY) : end]) for end in ends]
         self._keys.append(keys_of(np.array(tails, dtype=np.uint64)))
         self._ids.append(likely)
@@ -146,28 +146,3 @@ def _top(
     found[row[best], rank[best]] = (pairs[order] & np.uint64(0xFFFFFFFF))[best]
     likely[row[best], rank[best]] = sums[order][best]
     return found, likely
-
-
-_STEP = 128
-"""Rows at once: their logits take 66 MB with 128,256 ids in float32."""
-
-
-def _read_text(
-    session: TargetModelSession,
-    ids: Sequence[TargetId],
-    rows: GatheredRows,
-    advance: Callable[[int], None],
-) -> None:
-    """Read `ids` and gather the row after each of them.
-
-    Beyond reading the text, this computes the output layer for every id instead of the last one.
-    advance: called with the number of ids of each step.
-    """
-    for begin in range(0, len(ids), _STEP):
-        part = ids[begin : begin + _STEP]
-        logits = session.logits(ids[: begin + len(part)], last=len(part))
-        likely = session.top_k(logits, rows.width, normalized=False)
-        session.start(*likely)
-        chain = TokenTree.chain(part[1:], "")
-        rows.learn(ids[: begin + 1], chain, *[np.array(array) for array in likely])
-        advance(len(part))

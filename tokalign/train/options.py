@@ -23,23 +23,14 @@ class Labelling:
     kind: of the positions of a text, "greedy" and "sampled" are the target's own ids, and "text"
         the text's.
     future: how many ids. The first is the one that the target has committed when a drafter starts;
-        the drafter learns to guess the others. temperature, seed: of sampled ids; the seed has 32
-        bits.
-    Raises: ValueError for a value out of these bounds.
+        the drafter learns to guess the others. temperature, seed: of sampled ids; the seed is at
+        most MOST_SEED.
     """
 
     kind: Kind = "greedy"
     future: int = 5
     temperature: float = 0.7
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.future < 2:
-            raise ValueError(f"a drafter guesses from the second id on, so not {self.future}")
-        if self.temperature <= 0:
-            raise ValueError(f"a temperature to sample at is over 0, not {self.temperature}")
-        if not 0 <= self.seed <= MOST_SEED:
-            raise ValueError(f"a seed is a number from 0 to {MOST_SEED}, not {self.seed}")
 
     @property
     def rows_per_position(self) -> int:

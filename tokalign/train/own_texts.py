@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -66,36 +67,27 @@ def write_texts(
     Raises: as `Corpus.lines`; CorpusError for a corpus without openings, and for a
         target that ends its texts at once; UsageError while another process writes this file.
     """
-    head = _record(text="", written=_recipe(target, corpus, options))
-    if not _begins_with(path, head):
-        begun = path.with_name(f"{path.name}.part")
-        with locked(begun.with_suffix(".lock"), f"writing {path}", "wait until it has ended"):
-            openings = _openings(target, corpus, options, stage)
-            try:
-                with stage(options.tokens, "the target writes") as advance:
-                    _grow(begun, head, target, openings, options, advance)
-                if path.exists():
-                    os.replace(path, path.with_name(f"{path.name}.previous"))
-                os.replace(begun, path)
-            except OSError as error:
-                raise unwritable(path, error) from error
+    recipe = {"target": target_fingerprints(target), "corpus": corpus.listing, **asdict(options)}
+    head = _record(text="", written=recipe)
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(head)) == head:
+            return Corpus([path])
+    begun = path.with_name(f"{path.name}.part")
+    with locked(begun.with_suffix(".lock"), f"writing {path}", "wait until it has ended"):
+        openings = _openings(target, corpus, options, stage)
+        try:
+            with stage(options.tokens, "the target writes") as advance:
+                _grow(begun, head, target, openings, options, advance)
+            if path.exists():
+                os.replace(path, path.with_name(f"{path.name}.previous"))
+            os.replace(begun, path)
+        except OSError as error:
+            raise unwritable(path, error) from error
     return Corpus([path])
-
-
-def _recipe(target: LanguageModel[TargetId], corpus: Corpus, options: Writing) -> dict[str, Any]:
-    return {"target": target_fingerprints(target), "corpus": corpus.listing, **asdict(options)}
 
 
 def _record(**values: Any) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"
-
-
-def _begins_with(path: Path, head: bytes) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(head)) == head
-    except OSError:
-        return False
 
 
 def _grow(

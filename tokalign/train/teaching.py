@@ -32,11 +32,12 @@ from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.covers import Covers
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, Reading, texts_of
+from tokalign.train.labels import Shuffled
+from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, readings_of, texts_of
 from tokalign.train.options import FitOptions
 
-WEIGHTS, TOLD = "model.safetensors", "training.json"
-_WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", TOLD
+WEIGHTS, RECORD = "model.safetensors", "training.json"
+_WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", RECORD
 _LEAST = 1e-30
 _SCALE = 2.0
 
@@ -109,7 +110,7 @@ class DraftLearner:
         self.module = model = draft.model
         self.identity = [content_fingerprint(model), labels.recipe]
         size = vocabulary_size(model)
-        self.batches = Lessons(
+        lessons = Lessons(
             pair,
             texts_of(labels.training, window),
             size=max(1, options.batch // window),
@@ -117,10 +118,10 @@ class DraftLearner:
             candidates=options.candidates,
             seed=options.seed,
         )
-        self.positions = self.batches.positions
+        self.batches: Shuffled[Lesson] = lessons
+        self.positions = lessons.positions
         self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
-        held_out = [(text, Reading(pair, text)) for text in texts_of(labels.held_out, window)]
-        self._held_out = [(text, reading) for text, reading in held_out if reading.boundaries]
+        self._held_out = readings_of(pair, texts_of(labels.held_out, window))
         if not self.positions or not self._held_out:
             raise CorpusError(
                 "the draft model's tokenizer does not spell these texts as the target's does, so "
@@ -175,27 +176,30 @@ class DraftLearner:
         yield
         self.module.update(trained)
 
-    def save(self, folder: Path, told: Mapping[str, Any]) -> None:
+    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
         """LoRA adapters are fused."""
         own = self._draft.folder
         assert own is not None, "it was loaded from a folder"
         dtype = _number_format(own)
         with self._averaged():
-            fused = twin_of(self.module, lambda module: module.fuse() if _is_lora(module) else None)
+            fused = twin_of(self.module, lambda one: one.fuse() if "lora_a" in one else None)
             weights = {
                 name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
                 for name, weight in tree_flatten(fused.parameters())
             }
-        told = {**told, **{name: self._recipe[name] for name in ("labelling", "corpus", "target")}}
+        record = {
+            **record,
+            **{name: self._recipe[name] for name in ("labelling", "corpus", "target")},
+        }
         _copy(own, folder)
-        write_file(folder / TOLD, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        write_file(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         # An open file, not a path: mlx would hide why a write failed.
         with appearing(folder / WEIGHTS) as temporary, temporary.open("wb") as file:
             mx.save_safetensors(file, weights, {"format": "mlx"})
 
     def publish(self, best: Path, output: Path) -> None:
         _copy(best, output)
-        for name in (TOLD, WEIGHTS):
+        for name in (RECORD, WEIGHTS):
             with appearing(output / name) as temporary:
                 shutil.copyfile(best / name, temporary)
 
@@ -228,10 +232,6 @@ def _freeze_ends(model: Any) -> None:
     for module in (*ends, find_head(model)):
         if module is not None:
             module.freeze()
-
-
-def _is_lora(module: Any) -> bool:
-    return hasattr(module, "fuse") and "lora_a" in module
 
 
 def _copy(source: Path, folder: Path) -> None:

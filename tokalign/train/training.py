@@ -16,12 +16,32 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_files import read_drafter_config
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.fit import loss_of
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import Batch, Batches, Labels
+from tokalign.train.labels import Batch, Batches, Labels, Shuffled
 from tokalign.train.options import FitOptions
 
 _ROWS = 256
+
+
+def loss_of(drafter: RecurrentDrafter, batch: Batch) -> Array:
+    """The mean cross-entropy of what follows, over all positions and depths, in nats.
+
+    The drafter reads the ids that are right (teacher forcing), because only guesses after right
+    ones are ever accepted.
+    """
+    state, exits = drafter.initial_state(mx.array(batch.hidden)), []
+    for depth in range(batch.read.shape[1]):
+        recurrent, exit_ = drafter.advance(state, mx.array(batch.read[:, depth]))
+        state = state._replace(recurrent=recurrent)
+        exits.append(exit_)
+    rows = mx.stack(exits, axis=1)
+    if len(batch.candidates) == drafter.config.vocabulary_size:
+        logits = drafter.logits(rows)
+    else:
+        logits = drafter.logits_among(rows, mx.array(batch.candidates))
+    logits = logits.astype(mx.float32)
+    right = mx.take_along_axis(logits, mx.array(batch.correct)[..., None], axis=-1)[..., 0]
+    return (mx.logsumexp(logits + mx.array(batch.log_weights), axis=-1) - right).mean()
 
 
 def measure_acceptance(drafter: RecurrentDrafter, labels: Labels) -> tuple[float, ...]:
@@ -38,27 +58,17 @@ def accepted_counts(drafter: RecurrentDrafter, labels: Labels) -> NDArray[np.int
     counts = []
     for first in range(0, len(labels.ids), _ROWS):
         ids = np.asarray(labels.ids[first : first + _ROWS])
-        right = np.stack(_right(drafter, labels.values[first : first + _ROWS], ids), axis=1)
-        counts.append(np.logical_and.accumulate(right, axis=1).sum(axis=1))
+        hidden = np.asarray(labels.values[first : first + _ROWS])
+        state, right = drafter.initial_state(mx.array(hidden)), []
+        for depth in range(ids.shape[1] - 1):
+            state, logits = drafter.step(state, mx.array(ids[:, depth]))
+            right.append(np.array(mx.argmax(logits, axis=-1)) == ids[:, depth + 1])
+        counts.append(np.logical_and.accumulate(np.stack(right, axis=1), axis=1).sum(axis=1))
     return np.concatenate(counts)
 
 
-def _right(
-    drafter: RecurrentDrafter, hidden: NDArray[np.float16], ids: NDArray[np.int32]
-) -> list[NDArray[np.bool_]]:
-    """Whether the guess of each depth is right, bool[n] each, after guesses that are all right."""
-    state, right = drafter.initial_state(mx.array(np.asarray(hidden))), []
-    for depth in range(ids.shape[1] - 1):
-        state, logits = drafter.step(state, mx.array(ids[:, depth]))
-        right.append(np.array(mx.argmax(logits, axis=-1)) == ids[:, depth + 1])
-    return right
-
-
 class RecurrentLearner:
-    """A recurrent drafter and its labels (`Learner`); it is written in float16.
-
-    Raises: as `Batches`.
-    """
+    """A recurrent drafter and its labels (`Learner`); it is written in float16."""
 
     def __init__(
         self,
@@ -71,7 +81,7 @@ class RecurrentLearner:
         self._fingerprints = target_fingerprints(target)
         self.identity = [config.to_json(), labels.recipe]
         self.positions = len(labels.training.ids)
-        self.batches = Batches(
+        self.batches: Shuffled[Batch] = Batches(
             labels.training,
             size=options.batch,
             vocabulary_size=config.vocabulary_size,
@@ -87,9 +97,9 @@ class RecurrentLearner:
     def measure(self) -> tuple[float, ...]:
         return measure_acceptance(self.module, self._labels.held_out)
 
-    def save(self, folder: Path, told: Mapping[str, Any]) -> None:
-        told = {**told, **{name: self._labels.recipe[name] for name in ("labelling", "corpus")}}
-        save_drafter(folder, self.module, self._fingerprints, told)
+    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
+        record = {**record, **{name: self._labels.recipe[name] for name in ("labelling", "corpus")}}
+        save_drafter(folder, self.module, self._fingerprints, record)
 
     def publish(self, best: Path, output: Path) -> None:
         drafter = load_drafter(best, self._target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -11,37 +12,25 @@ from lab.study.measurements import Surroundings
 from lab.study.watch import MachineWatch, power_source, thermal_pressure
 
 
-def on_a_mac(monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "printed", "said"),
+    [
+        (thermal_pressure, "com.apple.system.thermalpressurelevel 0\n", "nominal"),
+        (thermal_pressure, "com.apple.system.thermalpressurelevel 2\n", "heavy"),
+        (thermal_pressure, "com.apple.system.thermalpressurelevel 9\n", ""),
+        (thermal_pressure, "Failed to register\n", ""),
+        (thermal_pressure, "", ""),
+        (power_source, "Now drawing from 'AC Power'\n -InternalBattery-0 100%\n", "AC"),
+        (power_source, "Now drawing from 'Battery Power'\n -InternalBattery-0 61%\n", "battery"),
+        (power_source, "", ""),
+    ],
+)
+def test_thermal_pressure_and_the_source_of_power(
+    monkeypatch: pytest.MonkeyPatch, what: Callable[[], str], printed: str, said: str
+) -> None:
     monkeypatch.setattr(watch.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(watch, "_printed", lambda _command: printed)
-
-
-@pytest.mark.parametrize(
-    ("printed", "said"),
-    [
-        ("com.apple.system.thermalpressurelevel 0\n", "nominal"),
-        ("com.apple.system.thermalpressurelevel 2\n", "heavy"),
-        ("com.apple.system.thermalpressurelevel 9\n", ""),
-        ("Failed to register\n", ""),
-        ("", ""),
-    ],
-)
-def test_thermal_pressure(monkeypatch: pytest.MonkeyPatch, printed: str, said: str) -> None:
-    on_a_mac(monkeypatch, printed)
-    assert thermal_pressure() == said
-
-
-@pytest.mark.parametrize(
-    ("printed", "said"),
-    [
-        ("Now drawing from 'AC Power'\n -InternalBattery-0 100%\n", "AC"),
-        ("Now drawing from 'Battery Power'\n -InternalBattery-0 61%\n", "battery"),
-        ("", ""),
-    ],
-)
-def test_power_source(monkeypatch: pytest.MonkeyPatch, printed: str, said: str) -> None:
-    on_a_mac(monkeypatch, printed)
-    assert power_source() == said
+    assert what() == said
 
 
 def test_a_program_that_is_missing_or_fails_says_nothing() -> None:

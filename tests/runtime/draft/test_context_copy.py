@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,21 +21,29 @@ from tokalign.runtime.draft.context_copy import (
 )
 from tokalign.tokenizer.vocabulary import TargetId
 
-numbers = st.lists(st.integers(0, 3).map(TargetId), max_size=40)
+few_ids = st.one_of(
+    st.lists(st.integers(0, 1).map(TargetId), max_size=60),
+    st.lists(st.integers(0, 4).map(TargetId), max_size=60),
+    st.lists(st.sampled_from([0, 7, 31_999, 128_255]).map(TargetId), max_size=60),
+)
 
 
-def ends_of_longest_match(text: list[TargetId], ahead: list[TargetId]) -> list[int]:
-    """Where the longest end of text and `ahead` occurs in the text, other than as its own end."""
-    whole, last = text + ahead, len(text) - (not ahead)
+def ends_of(part: Sequence[int], text: Sequence[int], last: int) -> list[int]:
+    """After how many ids of `text` each occurrence of `part` ends, up to `last` of them."""
+    size = len(part)
+    return [end for end in range(size, last + 1) if text[end - size : end] == part]
+
+
+def longest_match(whole: list[TargetId], text: list[TargetId], last: int) -> tuple[int, list[int]]:
+    """Length of the longest end of `whole` that occurs in the text, and where it ends there."""
     for size in range(len(whole), 0, -1):
-        ends = [at for at in range(size, last + 1) if text[at - size : at] == whole[-size:]]
-        if ends:
-            return ends
-    return []
+        if ends := ends_of(whole[-size:], text, last):
+            return size, ends
+    return 0, []
 
 
 @settings(deadline=None)
-@given(numbers, numbers, st.integers(0, 40))
+@given(few_ids, few_ids, st.integers(0, 60))
 def test_what_is_expected_is_what_search_finds(
     text: list[TargetId], ahead: list[TargetId], first: int
 ) -> None:
@@ -45,7 +54,7 @@ def test_what_is_expected_is_what_search_finds(
     for token in ahead:
         state = source.advance(state, token)
     found = [token for token, _ in source.expect(state)]
-    ends = ends_of_longest_match(text, ahead)
+    _, ends = longest_match(text + ahead, text, len(text) - (not ahead))
     if ahead:
         assert set(found) <= {text[end] for end in ends if end < len(text)}
     else:
@@ -82,72 +91,42 @@ def test_an_output_may_go_beyond_the_end_of_a_text_that_it_was_predicted_by() ->
         assert [token for token, _ in copy.expect(copy.follow(text))] == following
 
 
-few_ids = st.one_of(
-    st.lists(st.integers(0, 1), max_size=60),
-    st.lists(st.integers(0, 4), max_size=60),
-    st.lists(st.sampled_from([0, 7, 31_999, 128_255]), max_size=60),
-)
-
-
-def ends_of(part: Sequence[int], text: Sequence[int]) -> list[int]:
-    """After how many ids of `text` each occurrence of `part` ends."""
-    size = len(part)
-    return [end for end in range(size, len(text) + 1) if text[end - size : end] == part]
-
-
-def longest_by_search(text: list[int]) -> tuple[int, int, int] | None:
-    """Length, first and latest earlier end of the longest suffix that occurred before."""
-    for length in range(len(text) - 1, 0, -1):
-        if ends := ends_of(text[-length:], text)[:-1]:
-            return length, ends[0], ends[-1]
-    return None
-
-
 @settings(deadline=None)
 @given(few_ids)
-def test_the_longest_repeat_is_the_one_that_search_finds(text: list[int]) -> None:
+def test_the_longest_repeat_is_the_one_that_search_finds(text: list[TargetId]) -> None:
     automaton = SuffixAutomaton()
     for end, token in enumerate(text):
-        assert automaton.occurrence(automaton.longest_repeat()) == longest_by_search(text[:end])
+        size, ends = longest_match(text[:end], text, end - 1)
+        expected = Occurrence(size, ends[0], ends[-1]) if ends else None
+        assert automaton.occurrence(automaton.longest_repeat()) == expected
         automaton.append(token)
     assert list(automaton.ids) == text
     assert len(automaton) == len(text)
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
 @settings(deadline=None)
 @given(few_ids, few_ids)
-def test_reading_another_text_finds_its_longest_matches(text: list[int], other: list[int]) -> None:
-    automaton, place = SuffixAutomaton(text), START
-    for end, token in enumerate(other, start=1):
-        place = automaton.advance(place, token)
-        suffixes = [other[end - size : end] for size in range(end, 0, -1)]
-        matched = next((suffix for suffix in suffixes if ends_of(suffix, text)), [])
-        assert place.length == len(matched)
-        if matched:
-            occurrence = automaton.occurrence(place)
-            assert occurrence is not None
-            assert occurrence.first == ends_of(matched, text)[0]
-            assert occurrence.latest in ends_of(matched, text)
-
-
-@settings(deadline=None)
-@given(few_ids, few_ids)
-def test_reading_on_from_the_end_is_as_if_the_text_went_on(
-    text: list[int], ahead: list[int]
+def test_reading_another_text_or_on_from_the_end_finds_the_longest_matches(
+    goes_on: bool, text: list[TargetId], other: list[TargetId]
 ) -> None:
     automaton = SuffixAutomaton(text)
-    place = automaton.longest_repeat()
-    for count, token in enumerate(ahead, start=1):
+    place = automaton.longest_repeat() if goes_on else START
+    read = text.copy() if goes_on else []
+    for token in other:
         place = automaton.advance(place, token)
-        whole = text + ahead[:count]
-        matched = next(
-            (whole[at:] for at in range(len(whole)) if ends_of(whole[at:], text)), list[int]()
-        )
-        assert place.length == len(matched)
+        read.append(token)
+        size, ends = longest_match(read, text, len(text))
+        assert place.length == size
+        occurrence = automaton.occurrence(place)
+        assert (occurrence is None) == (not ends)
+        if occurrence is not None:
+            assert occurrence.first == ends[0]
+            assert occurrence.latest in ends
 
 
 def test_an_append_costs_the_same_however_often_a_phrase_came() -> None:
     """In "a a a ..." every end of the text repeats; few of them are visited."""
-    automaton = SuffixAutomaton([3] * 20_000)
+    automaton = SuffixAutomaton([TargetId(3)] * 20_000)
     longest = automaton.occurrence(automaton.longest_repeat())
     assert longest == (19_999, 19_999, 19_999)

@@ -117,17 +117,19 @@ def fitting(text: Any) -> set[str]:
     return set(DictionaryFit(both().by_source).follow(text))
 
 
-def test_before_any_text_every_dictionary_is_asked() -> None:
-    assert fitting([]) == {"dictionary:left", "dictionary:right"}
-
-
-@pytest.mark.parametrize(("text", "name"), [(LEFT, "left"), (RIGHT, "right")])
-def test_a_prompt_chooses(text: list[int], name: str) -> None:
-    assert fitting(text[:60]) == {f"dictionary:{name}"}
-
-
-def test_a_long_prompt_is_judged_by_its_end() -> None:
-    assert fitting([*LEFT, *RIGHT[:PROMPT_END]]) == {"dictionary:right"}
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ([], ["left", "right"]),
+        (LEFT[:60], ["left"]),
+        (RIGHT[:60], ["right"]),
+        ([*LEFT, *RIGHT[:PROMPT_END]], ["right"]),
+    ],
+)
+def test_before_any_text_all_are_asked_and_then_those_that_fit_its_end(
+    text: list[int], names: list[str]
+) -> None:
+    assert fitting(text) == {f"dictionary:{name}" for name in names}
 
 
 def test_a_text_that_changes_over_is_followed() -> None:
@@ -158,11 +160,11 @@ def test_only_the_sources_of_those_that_fit_are_asked() -> None:
     assert [source.name for source in dictionary_sources(learned("left"))] == ["dictionary"]
 
 
-def test_a_hybrid_names_the_dictionary_that_answered() -> None:
-    drafter = make_drafter(Drafting(method="hybrid", dictionary=both()), None)
-    text: Any = LEFT[:60]
-    tree = drafter.propose(Context(text), 4).tree
-    assert tree.ids[0] == follower("left", text[-1])
+@pytest.mark.parametrize("method", ["dictionary", "hybrid"])
+def test_a_proposal_names_the_dictionary_that_answered(method: str) -> None:
+    drafter = make_drafter(Drafting(method=method, dictionary=both()), None)
+    tree = drafter.propose(Context(LEFT[:60]), 4).tree  # type: ignore[arg-type]
+    assert tree.ids[0] == follower("left", LEFT[59])
     assert "dictionary:left" in tree.sources
     assert "dictionary:right" not in tree.sources
 
@@ -179,9 +181,3 @@ def test_the_wrong_language_costs_next_to_nothing(method: str) -> None:
     right_one = both().by_source["dictionary:left"]
     assert rounds(both()) <= rounds(right_one) * 1.02
     assert rounds(right_one) < rounds(both().by_source["dictionary:right"])
-
-
-def test_a_proposal_of_several_names_the_dictionary_that_answered() -> None:
-    drafter = DictionaryDrafter(both())
-    tree = drafter.propose(Context(RIGHT[:50]), 4).tree  # type: ignore[arg-type]
-    assert (tree.ids[0], set(tree.sources)) == (follower("right", RIGHT[49]), {"dictionary:right"})

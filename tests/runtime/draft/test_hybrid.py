@@ -9,7 +9,7 @@ from math import exp, log
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import ids
+from trees import ids, reached
 
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
@@ -79,13 +79,6 @@ def test_agreement_is_worth_more_and_contradiction_less() -> None:
     assert contested.keys() == {1, 2}
 
 
-def expected_accepted(tree: TokenTree[TargetId]) -> float:
-    reached: list[float] = []
-    for probability, parent in zip(tree.probabilities, tree.parents, strict=True):
-        reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
-    return sum(reached)
-
-
 def all_ids(source: Random, text: tuple[TargetId, ...], depth: int) -> list[float]:
     """How likely each id within `depth` ids is to be reached, by asking for all of them."""
     if not depth:
@@ -106,7 +99,7 @@ def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limi
     tree = Hybrid([source], costs=costs).propose(Context(ids(7)), limit).tree
     best_ones = sorted(all_ids(source, ids(7), limit), reverse=True)[:limit]
     rates = [(1 + sum(best_ones[:n])) / costs.verify(n + 1) for n in range(len(best_ones) + 1)]
-    best = (1 + expected_accepted(tree)) / costs.verify(len(tree) + 1)
+    best = (1 + sum(reached(tree).values())) / costs.verify(len(tree) + 1)
     assert best == pytest.approx(max(rates))
 
 
@@ -151,8 +144,7 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
     )
     hybrid = Hybrid([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
     tree, _ = hybrid.offer(ids(7), 16, FREE_ROWS, answer=answer, spent=0.1)
-    paths = {tuple(tree.ids[i] for i in tree.path_to(end)) for end in range(len(tree))}
-    assert {(9, 4, 3), (1, 6, 8)} <= paths
+    assert {(9, 4, 3), (1, 6, 8)} <= reached(tree).keys()
 
 
 def test_nothing_is_proposed_where_a_row_costs_more_than_it_brings() -> None:

@@ -15,10 +15,10 @@ from tokalign.tables.logit_rows import LOG_ODDS
 from tokalign.tables.token_tree import TokenTree
 
 
-def after(store: LogitStore, *key: int) -> tuple[list[int], list[int]] | None:
+def after(store: LogitStore, *key: int) -> list[tuple[int, float]] | None:
     """What the store has after exactly these ids."""
-    found = store.after(tail_of(ids(*key)), len(key))
-    return None if found is None else (list(found[0]), list(found[1]))
+    found = store.look_up(len(key))(tail_of(ids(*key)))
+    return None if found is None else list(found)
 
 
 def rows(*firsts: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,8 +38,8 @@ def test_every_row_of_a_tree_is_found_under_the_ids_before_it() -> None:
     for key, first in expected.items():
         found = after(store, *key)
         assert found is not None
-        assert found[0] == list(range(first, first + KEPT))
-        probabilities = [1 / (1 + exp(-LOG_ODDS[code])) for code in found[1]]
+        assert [token for token, _ in found] == list(range(first, first + KEPT))
+        probabilities = [1 / (1 + exp(-odds)) for _, odds in found]
         least = 1 / (1 + exp(-LOG_ODDS[0]))
         expected_row = [max(least, 0.5**n) for n in range(1, KEPT + 1)]
         assert probabilities == pytest.approx(expected_row, rel=0.04)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,12 +23,12 @@ def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:
     dear, hiccup = DraftBudget(), DraftBudget()
     dear.account(10.0, 1, expected=10.0, plain=1.0)
     hiccup.account(100.0, 1, expected=1.0, plain=1.0)
-    assert dear.is_spent
-    assert not hiccup.is_spent
+    assert dear.forbids(1.0)
+    assert not hiccup.forbids(1.0)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9.0), st.integers(1, 9)), max_size=60))
-def test_it_is_spent_once_the_loss_exceeds_the_slack(rounds: list[tuple[float, int]]) -> None:
+def test_drafting_rests_once_the_loss_exceeds_the_slack(rounds: list[tuple[float, int]]) -> None:
     """The loss of a stretch is what its rounds took, less plain decoding and the share of it."""
     budget, losses = DraftBudget(), list[float]()
     for seconds, tokens in rounds:
@@ -37,9 +38,9 @@ def test_it_is_spent_once_the_loss_exceeds_the_slack(rounds: list[tuple[float, i
     worst = max((sum(losses[start:]) for start in range(len(losses))), default=0.0)
     lost = max(sum(losses), worst - CREDIT) if losses else 0.0
     if lost > SLACK + 1e-6:
-        assert budget.is_spent
+        assert budget.forbids(1.0)
     if lost < SLACK - REST - 1e-6:
-        assert not budget.is_spent
+        assert not budget.forbids(1.0)
 
 
 def test_requests_together_may_lose_what_one_of_their_length_may() -> None:
@@ -48,10 +49,10 @@ def test_requests_together_may_lose_what_one_of_their_length_may() -> None:
     for _ in range(20):
         budget.begin(32)
         for _ in range(32):
-            drafts = not budget.is_spent
+            drafts = not budget.forbids(1.0)
             lost += 0.5 * drafts
             budget.account(1.0 + 0.5 * drafts, 1, expected=1.5, plain=1.0)
-        spent.append(budget.is_spent)
+        spent.append(budget.forbids(1.0))
         assert lost <= min(SLACK, 32 * len(spent) * SLACK_SHARE) + 32 * len(spent) * SHARE + 0.5
     assert spent[0]
     assert lost > SLACK
@@ -82,37 +83,36 @@ def test_waiting_for_a_draft_does_not_end_drafting_before_it_has_begun() -> None
     budget = DraftBudget()
     budget.begin(16)
     budget.account(2.0, 1, expected=2.0, plain=1.0)
-    while budget.is_spent:
+    while budget.forbids(1.0):
         budget.account(1.0, 1, expected=1.0, plain=1.0)
     budget.account(1.1, 1, expected=1.1, plain=1.0)
-    assert not budget.is_spent
+    assert not budget.forbids(1.0)
 
 
-def test_trials_of_a_model_that_does_not_pay_back_off() -> None:
+@pytest.mark.parametrize(
+    ("paid", "expected"),
+    [
+        ([False] * 9, [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]),
+        # A trial that paid is repeated at once; if the next one does not pay, waits go on from
+        # where they were.
+        ([False, False, True, False], [16, 32, 0, 128]),
+    ],
+)
+def test_trials_of_a_model_that_does_not_pay_back_off(
+    paid: list[bool], expected: list[int]
+) -> None:
     trials, waits = Trials(16, at_once=True), list[int]()
-    for _ in range(9):
-        trials.tried(pays=False)
-        waits.append(0)
-        while not trials.is_due:
-            trials.count()
-            waits[-1] += 1
-    assert waits == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
-    trials.tried(pays=True)
-    assert trials.is_due
-
-
-def test_a_trial_that_paid_is_repeated_at_once() -> None:
-    """Once, if the next one does not pay: the wait goes on from where it was."""
-    trials, waits = Trials(16, at_once=True), list[int]()
-    for paid in (False, False, True, False):
-        trials.tried(pays=False)
-        if paid:
+    for one in paid:
+        trials.tried()
+        if one:
             trials.paid()
         waits.append(0)
         while not trials.is_due:
             trials.count()
             waits[-1] += 1
-    assert waits == [16, 32, 0, 128]
+    assert waits == expected
+    trials.tried(pays=True)
+    assert trials.is_due
 
 
 def test_a_model_is_tried_only_where_it_could_pay() -> None:

@@ -269,7 +269,7 @@ def test_rows_are_learned_as_the_target_computed_them() -> None:
     planner = Planner(knowledge, Hybrid([]), Alternating(clock), clock=clock)
     limits = Limits(max_tokens=40)
     for _ in decode(Context([TargetId(1)]), planner, target, limits=limits):
-        if knowledge.budget.is_spent:
+        if knowledge.budget.forbids(1.0):
             break
     rows = [verdict.rows for verdict in target.drafted]
     # A round takes what its rows took; the first draft, which reads the prompt, is not timed.

@@ -69,7 +69,7 @@ def test_a_rest_ends_where_drafts_promise_much(model: bool) -> None:
     trace, truth = a_world(2, 0.85, model=model), costs_of("flat")
     resting = knowledge_of(truth, trace)
     resting.budget.account(60.0, 1, expected=60.0, plain=1.0)
-    assert resting.budget.is_spent
+    assert resting.budget.forbids(1.0)
     found = project(trace, truth, knowledge=lambda: resting, lengths=[])
     assert found.auto > 0.9 * project(trace, truth, lengths=[]).auto
 

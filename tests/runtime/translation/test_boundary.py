@@ -26,6 +26,13 @@ def boundary_after(tokenizer: Tokenizer[Any], ids: list[Any]) -> Boundary:
     return boundary
 
 
+def rest_of(tokenizer: Tokenizer[Any], committed: list[Any], text: bytes) -> tuple[Any, ...] | None:
+    """What follows the committed ids where the whole text is encoded at once."""
+    whole = tokenizer.bpe.encode(text)
+    kept = whole[: len(committed)] == committed
+    return tuple(whole[len(committed) :]) if kept else None
+
+
 def test_the_rest_of_a_text_is_encoded_as_in_the_whole(tokenizer: Tokenizer[Any]) -> None:
     for sentence in SENTENCES:
         ids = tokenizer.encode(sentence)
@@ -42,9 +49,7 @@ def test_what_follows_is_what_encoding_the_whole_gives_or_is_absorbed(
     """Committed text that is canonical by itself, and any bytes after it."""
     text = tokenizer.text_bytes(SENTENCES[0])[:cut].decode("utf-8", "ignore").encode()
     committed = tokenizer.bpe.encode(text)
-    whole = tokenizer.bpe.encode(text + data)
-    kept = whole[: len(committed)] == committed
-    expected = tuple(whole[len(committed) :]) if kept else None
+    expected = rest_of(tokenizer, committed, text + data)
     assert boundary_after(tokenizer, committed).encode(data) == expected
 
 
@@ -83,9 +88,7 @@ def test_tokens_with_a_space_inside_are_followed_exactly() -> None:
     for letters in product(b"ab ", repeat=6):
         text = bytes(letters)
         committed = tokenizer.bpe.encode(text[:3])
-        whole = tokenizer.bpe.encode(text)
-        kept = whole[: len(committed)] == committed
-        expected = tuple(whole[len(committed) :]) if kept else None
+        expected = rest_of(tokenizer, committed, text)
         assert boundary_after(tokenizer, committed).encode(text[3:]) == expected
 
 

@@ -11,7 +11,7 @@ from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.base import DraftTask, Pair
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -31,7 +31,7 @@ def guesses(demo_pair: Any) -> list[tuple[dict[TargetId, float], dict[TargetId, 
     found = []
     for position in range(3, len(ids), 2):
         tree = exact.draft(
-            Context(ids[:position]), session, 2, alternatives=4, learned=lambda n: [0.5] * n
+            DraftTask(Context(ids[:position]), session, 2, 4, lambda n: [0.5] * n)
         ).tree
         first = {
             token: probability

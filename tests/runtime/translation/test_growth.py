@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import random_model
+from trees import reached
 
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.translation.growth import LEAST_NODE, Extension, Growth, Node, join
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 TEXT = [DraftId(i) for i in (1, 2, 3, 8, 8, 2)]
@@ -48,16 +48,6 @@ def grown(draw: st.DrawFn) -> list[Node]:
         nodes.append(node(probability, parent, ids))
         left.append(probability)
     return nodes
-
-
-def reached(tree: TokenTree[TargetId]) -> dict[tuple[int, ...], float]:
-    """For each path from a root the product of its probabilities."""
-    found = {}
-    for index in range(len(tree)):
-        path = tree.path_to(index)
-        ids = tuple([int(tree.ids[i]) for i in path])
-        found[ids] = float(np.prod([tree.probabilities[i] for i in path]))
-    return found
 
 
 @given(grown())
@@ -125,7 +115,7 @@ def test_the_most_probable_ids_of_a_tree_are_a_tree(
 def spell(before: Node, token: DraftId) -> Extension:
     """Draft ids are target ids here."""
     assert before.ids is not None
-    return Extension(b"x", (*before.ids, TargetId(token)), goes_on=True)
+    return b"x", (*before.ids, TargetId(token)), True, False
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])

@@ -19,7 +19,7 @@ from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist
 from tokalign.runtime.options import check_translation, choose_method, choose_translation
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.base import DraftTask, Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tables.token_tree import TokenTree
@@ -128,14 +128,20 @@ def tables_of(pair: Pair) -> Alignment:
     return align(pair.draft.vocabulary, pair.target.vocabulary)
 
 
+def translation_of(
+    name: str, pair: Pair, given: Sequence[TargetId], alignment: Alignment | None = None
+) -> Translation:
+    """A translation after the target's prompt `given`."""
+    prompt = Prompt(target=given)
+    return make_translation(name, pair, prompt, lambda: alignment or tables_of(pair))
+
+
 def drafted(
     translation: Translation, ids: Sequence[TargetId], session: Any, steps: int
 ) -> tuple[TargetId, ...]:
     """The chain that so many passes give."""
-    found = translation.draft(
-        Context(ids), session, steps, alternatives=0, learned=lambda count: [0.5] * count
-    )
-    return found.tree.ids
+    task = DraftTask(Context(ids), session, steps, 0, lambda count: [0.5] * count)
+    return translation.draft(task).tree.ids
 
 
 def play(
@@ -152,12 +158,7 @@ def play(
     canonical = name != "context:5"
     session = Oracle(pair.draft, text, canonical=canonical, can_branch=trees)
     ids = pair.target.encode(text)
-    translation = make_translation(
-        name,
-        pair,
-        Prompt(target=ids[:2]),
-        lambda: alignment or tables_of(pair),
-    )
+    translation = translation_of(name, pair, ids[:2], alignment)
     drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
     accepted, proposals = 0, []
     for event in replay(ids, drafter, prompt_tokens=2):
@@ -208,10 +209,7 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
     session = Oracle(onto_bielik.draft, SENTENCES[1])
     table = tables_of(onto_bielik)
     ids = onto_bielik.target.encode(SENTENCES[1])
-    translation = make_translation(
-        "intersection", onto_bielik, Prompt(target=ids[:3]), lambda: table
-    )
-    found = drafted(translation, ids[:3], session, 4)
+    found = drafted(translation_of("intersection", onto_bielik, ids[:3]), ids[:3], session, 4)
     given, _ = session.draft(
         onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])), 4, table.intersection
     ).read()
@@ -226,14 +224,8 @@ def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> Non
     """The oracle has nothing to add and ends its turn; the proposal does so in target ids."""
     text = "Tak."
     ids = onto_bielik.target.encode(text)
-    translation = make_translation(
-        name,
-        onto_bielik,
-        Prompt(target=ids),
-        lambda: tables_of(onto_bielik),
-    )
     session = Oracle(onto_bielik.draft, text)
-    found = drafted(translation, ids, session, 1)
+    found = drafted(translation_of(name, onto_bielik, ids), ids, session, 1)
     assert found == (onto_bielik.target.vocabulary.roles.turn_end,)
 
 
@@ -271,7 +263,7 @@ def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None
 def test_no_translation_between_two_tokenizers_is_refused(onto_bielik: Pair) -> None:
     assert choose_translation(None, onto_bielik.target, onto_bielik.draft) == "exact"
     with pytest.raises(IncompatibleError, match="needs one tokenizer"):
-        make_translation("none", onto_bielik, Prompt(target=[TargetId(1)]), lambda: None)  # type: ignore[arg-type,return-value]
+        translation_of("none", onto_bielik, [TargetId(1)])
 
 
 @pytest.mark.parametrize(

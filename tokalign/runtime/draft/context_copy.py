@@ -58,7 +58,7 @@ class SuffixAutomaton:
     Example: after "a b c a b" the longest suffix that occurred before is "a b", after 2 ids.
     Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), built
     online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
-    Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
+    ids: all of the text so far. Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
     """
 
     def __init__(self, ids: Iterable[TargetId] = ()) -> None:
@@ -68,16 +68,11 @@ class SuffixAutomaton:
         self._first = [0]
         self._latest = [0]
         self._last = ROOT
-        self._ids: list[TargetId] = []
+        self.ids: list[TargetId] = []
         self.extend(ids)
 
     def __len__(self) -> int:
-        return len(self._ids)
-
-    @property
-    def ids(self) -> Sequence[TargetId]:
-        """All ids so far, without copying them."""
-        return self._ids
+        return len(self.ids)
 
     def extend(self, ids: Iterable[TargetId]) -> None:
         for token in ids:
@@ -85,8 +80,8 @@ class SuffixAutomaton:
 
     def append(self, token: TargetId) -> None:
         self._touch()
-        self._ids.append(token)
-        state = self._add(len(self._ids), len(self._ids), len(self._ids), {})
+        self.ids.append(token)
+        state = self._add(len(self.ids), len(self.ids), len(self.ids), {})
         link, following = self._link, self._next
         before = self._last
         while token not in following[before]:
@@ -122,7 +117,7 @@ class SuffixAutomaton:
         return Place(self._next[state][token], length + 1)
 
     def _touch(self) -> None:
-        state, end, link, latest = self._last, len(self._ids), self._link, self._latest
+        state, end, link, latest = self._last, len(self.ids), self._link, self._latest
         for _ in range(TOUCHED):
             latest[state] = end
             state = link[state]
@@ -220,42 +215,36 @@ class ContextCopy:
         return self._automaton.advance(state, token)
 
     def expect(self, state: Place) -> list[tuple[TargetId, float]]:
-        """What followed the latest occurrence and the first, if that differs, with log-odds.
-
-        A match that ends with the text has nothing after it.
-        """
-        occurrence, text = self._automaton.occurrence(state), self._automaton.ids
+        """What followed the latest occurrence and the first, if that differs, with log-odds."""
+        occurrence = self._automaton.occurrence(state)
         if occurrence is None:
             return []
         length, first, latest = occurrence
-        expected = []
-        if latest < len(text):
-            kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
-            expected.append((text[latest], self._log_odds(kind, length)))
-        if first < latest and (latest == len(text) or text[first] != text[latest]):
-            expected.append((text[first], self._log_odds(FIRST, length)))
-        return [one for one in expected if one[0] != SEPARATOR]
+        copied = self._copied(occurrence)
+        found = [] if copied is None else [copied]
+        if first < latest and (copied is None or self._automaton.ids[first] != copied[0]):
+            found.append((self._automaton.ids[first], self.probability(FIRST, length)))
+        return [(token, log(p / (1.0 - p))) for token, p in found if token != SEPARATOR]
 
     def learn(self, occurrence: Occurrence | None, token: TargetId) -> None:
-        """Compare `token` with what the match before it would have predicted.
+        """Compare `token` with what the match before it would have predicted."""
+        if occurrence is not None and (copied := self._copied(occurrence)) is not None:
+            self._trust.learn(copied[1], None, right=copied[0] == token)
 
-        A match that ends with the text predicted nothing.
+    def _copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
+        """What followed the latest occurrence, and how probably it is right now.
+
+        Nothing followed a match that ends with the text.
         """
-        text = self._automaton.ids
-        if occurrence is None or occurrence.latest == len(text):
-            return
         length, first, latest = occurrence
-        following = text[latest]
-        kind = ONLY if first == latest else AGREED if text[first] == following else LATEST
-        said = self.probability(kind, length)
-        self._trust.learn(said, None, right=following == token)
+        text = self._automaton.ids
+        if latest == len(text):
+            return None
+        kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
+        return text[latest], self.probability(kind, length)
 
     def probability(self, kind: int, length: int) -> float:
         """How probably the token copied after a match of `length` (1 or more) is right: a prior,
         shifted by what has been seen."""
         prior = PRIORS[kind]
         return self._trust.calibrated(prior[min(length, len(prior)) - 1], None)
-
-    def _log_odds(self, kind: int, length: int) -> float:
-        probability = self.probability(kind, length)
-        return log(probability / (1.0 - probability))

@@ -27,7 +27,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
 
-
 _LEAST_REACHED = 0.003
 """Ids that are less likely to be reached are not looked at."""
 
@@ -151,34 +150,27 @@ class _Growth:
                 last = index
             else:
                 others.append(index)
-        return self._selected(chain + others)
+        return self._whole.select(chain + others)
 
-    def best_chain(
-        self, limit: int, costs: Costs, spent: float
-    ) -> tuple[TokenTree[TargetId], Plan]:
-        """The branch with the best expected rate, or its part with that rate."""
-        tokens, depths = [1.0], [0]
-        best, plan = 0, Plan(0, 1.0 / (costs.verify(1) + spent))
+    def best_chain(self, times: Sequence[float]) -> tuple[TokenTree[TargetId], Plan]:
+        """The branch with the best expected rate, or its part with that rate.
+
+        times: of rounds that propose 0, 1, 2, ... ids, so many at most.
+        """
+        tokens = [1.0]
+        best, plan = 0, Plan(0, 1.0 / times[0])
         for index, parent in enumerate(self.parents, start=1):
             tokens.append(tokens[parent + 1] + self._reached[index])
-            depths.append(depths[parent + 1] + 1)
-            if depths[-1] <= limit:
-                time = costs.verify(depths[-1] + 1) + costs.host + spent
-                if tokens[-1] / time > plan.rate:
-                    best, plan = index, Plan(depths[-1], tokens[-1] / time, tokens[-1])
-        path = []
-        while best:
-            path.append(best - 1)
-            best = self.parents[best - 1] + 1
-        return self._selected(path[::-1]), plan
+            depth = self._depths[index]
+            if depth < len(times) and tokens[-1] / times[depth] > plan.rate:
+                best, plan = index, Plan(depth, tokens[-1] / times[depth], tokens[-1])
+        whole = self._whole
+        return whole.select(whole.path_to(best - 1)), plan
 
-    def _selected(self, kept: Sequence[int]) -> TokenTree[TargetId]:
-        place = {index: new for new, index in enumerate(kept)}
+    @property
+    def _whole(self) -> TokenTree[TargetId]:
         return TokenTree(
-            tuple([self.ids[i] for i in kept]),
-            tuple([place.get(self.parents[i], -1) for i in kept]),
-            tuple([self.names[i] for i in kept]),
-            tuple([self.probabilities[i] for i in kept]),
+            tuple(self.ids), tuple(self.parents), tuple(self.names), tuple(self.probabilities)
         )
 
 
@@ -292,50 +284,33 @@ class Hybrid(Drafter):
             sources, states = (*sources, AnswerSource(answer)), [*free, -1]
             mixer = Mixer(self._mixing, sources)
         limit = min(limit, self._max_tokens)
+        times = [costs.verify(1 + count) + costs.host + spent for count in range(1 + limit)]
+        times[0] = costs.verify(1) + spent
         # A chain is the best branch of a tree of twice as many ids.
         most = limit if self._branches else 2 * limit
         growth = self._growth = _Growth(mixer, sources, states, most, self._coming, self._rule)
-        if not self._branches:
-            while growth.next_reached > _LEAST_OF_CHAIN and len(growth.ids) < most:
-                growth.grow()
-            return growth.best_chain(limit, costs, spent)
-        return self._best_tree(growth, limit, costs, spent)
+        if self._branches:
+            return self._best_tree(growth, times)
+        while growth.next_reached > _LEAST_OF_CHAIN and len(growth.ids) < most:
+            growth.grow()
+        return growth.best_chain(times)
 
     def _best_tree(
-        self,
-        growth: _Growth,
-        limit: int,
-        costs: Costs,
-        spent: float,
+        self, growth: _Growth, times: Sequence[float]
     ) -> tuple[TokenTree[TargetId], Plan]:
         """Grow a tree as long as a further row may pay. Returns: its part with the best rate."""
-        tokens, count = 1.0, 0
-        best = count, 1.0 / (costs.verify(1) + spent), tokens
-        while count < limit and (reached := growth.next_reached):
-            if self.rows is None and not _may_pay(
-                tokens, reached, count, limit, costs, spent, best[1]
-            ):
+        tokens, best = 1.0, (0, 1.0 / times[0], 1.0)
+        for count in range(1, len(times)):
+            reached, rate = growth.next_reached, best[1]
+            # Whether any number of further ids, none likelier to be reached, can raise the rate.
+            may_pay = self.rows is not None or any(
+                tokens + more * reached > rate * time
+                for more, time in enumerate(times[count:], start=1)
+            )
+            if not (reached and may_pay):
                 break
             growth.grow()
-            tokens, count = tokens + reached, count + 1
-            rate = tokens / (costs.verify(count + 1) + costs.host + spent)
-            if rate > best[1] or self.rows is not None:
-                best = count, rate, tokens
+            tokens += reached
+            if self.rows is not None or tokens / times[count] > rate:
+                best = count, tokens / times[count], tokens
         return growth.tree(best[0]), Plan(*best)
-
-
-def _may_pay(
-    tokens: float,
-    reached: float,
-    count: int,
-    limit: int,
-    costs: Costs,
-    spent: float,
-    rate: float,
-) -> bool:
-    """Whether any number of further ids, none likelier to be reached, can raise the rate."""
-    for more in range(1, limit - count + 1):
-        time = costs.verify(count + more + 1) + costs.host + spent
-        if tokens + more * reached > rate * time:
-            return True
-    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NewType, cast
 
 import numpy as np
@@ -46,20 +46,15 @@ class DictionaryFit:
     A dictionary of another language than the text expects the right id after one position in a
     hundred, one of the text's own after every third (`lab/benchmarks/languages.py`). One that does
     not fit is not asked, but followed, and asked again as soon as the text changes over to it.
-    tables: by the names of their sources. Cost: one look-up of each dictionary per id, about 5 µs,
-    unless a draft has asked for it.
+    tables: by the names of their sources. shares: how often each expected what came, lately.
+    Cost: one look-up of each dictionary per id, about 5 µs, unless a draft has asked for it.
     """
 
     def __init__(self, tables: Mapping[str, Dictionary]) -> None:
         self._tables = dict(tables)
-        self._shares = dict.fromkeys(self._tables, FIRST_SHARE)
+        self.shares = dict.fromkeys(self._tables, FIRST_SHARE)
         self._seen = self._compared = 0
         self._said: dict[tuple[str, Ids], Sequence[tuple[TargetId, float]]] = {}
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """How often each dictionary expected what came, lately."""
-        return self._shares
 
     def follow(self, ids: Sequence[TargetId]) -> dict[str, Dictionary]:
         """Read on in a text and return the dictionaries that fit it now.
@@ -71,8 +66,8 @@ class DictionaryFit:
             self._compare(tuple(ids[max(0, place - MAX_CONTEXT) : place]), ids[place])
         self._seen = len(ids)
         self._said.clear()
-        least = max(LEAST_SHARE, LEAST_OF_BEST * max(self._shares.values()))
-        return {name: self._tables[name] for name, share in self._shares.items() if share >= least}
+        least = max(LEAST_SHARE, LEAST_OF_BEST * max(self.shares.values()))
+        return {name: self._tables[name] for name, share in self.shares.items() if share >= least}
 
     def expected(self, name: str, ending: Ids) -> Sequence[tuple[TargetId, float]]:
         """What a dictionary expects; kept until the text goes on, to be compared with it."""
@@ -85,7 +80,7 @@ class DictionaryFit:
         for name in self._tables:
             expected = self._said.get((name, before)) or self._tables[name].expected(before)
             right = bool(expected) and expected[0][0] == came
-            self._shares[name] += rate * (right - self._shares[name])
+            self.shares[name] += rate * (right - self.shares[name])
 
 
 _LESS_SURE = 0.7
@@ -165,9 +160,6 @@ SLOTS = 1 << 17
 Tail = NewType("Tail", int)
 """The last three ids of a text in one number, `ID_BITS` each, the last one lowest."""
 
-NO_TEXT = Tail(0)
-"""The tail of an empty text."""
-
 _TAIL_MASK = (1 << LONGEST_KEY * ID_BITS) - 1
 _WORD = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
@@ -176,7 +168,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 
 def tail_of(ids: Iterable[TargetId]) -> Tail:
     """The tail of a text that ends in `ids`."""
-    tail = NO_TEXT
+    tail = Tail(0)
     for token in ids:
         tail = extended(tail, token)
     return tail
@@ -209,6 +201,8 @@ class LogitStore:
     known: rows to begin with. slots: a power of two. learned: how many passes it has learned from.
     """
 
+    width = KEPT
+
     def __init__(self, known: LogitRows | None = None, *, slots: int = SLOTS) -> None:
         self._shift = 64 - (slots.bit_length() - 1)
         self._keys = np.zeros(slots, dtype=np.uint64)
@@ -221,10 +215,6 @@ class LogitStore:
         self.learned = 0
         if known is not None:
             self.begin_with(known)
-
-    @property
-    def width(self) -> int:
-        return KEPT
 
     @property
     def nbytes(self) -> int:
@@ -270,17 +260,26 @@ class LogitStore:
     def _slots(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
 
-    def after(self, tail: Tail, length: int) -> tuple[Sequence[TargetId], Sequence[int]] | None:
-        """The ids and codes that the target expected after the last `length` ids of a text.
+    def look_up(self, length: int) -> Callable[[Tail], Iterable[tuple[TargetId, float]] | None]:
+        """A function that finds what the target expected after the last `length` ids of a text:
+        ids with log-odds, the most probable first.
 
-        Cost: under 1 µs.
+        Cost: about 1 µs; reading attributes would double it.
         """
-        key = (tail & ((1 << length * ID_BITS) - 1)) << 2 | length
-        slot = (key * _MULTIPLIER & _WORD) >> self._shift
-        if self._key_of[slot] != key:
-            return None
-        begin = slot * KEPT
-        return self._flat_ids[begin : begin + KEPT], self._flat_codes[begin : begin + KEPT]
+        keys, ids, codes, shift = self._key_of, self._flat_ids, self._flat_codes, self._shift
+        mask = (1 << length * ID_BITS) - 1
+
+        def expected(tail: Tail) -> Iterable[tuple[TargetId, float]] | None:
+            key = (tail & mask) << 2 | length
+            slot = (key * _MULTIPLIER & _WORD) >> shift
+            if keys[slot] != key:
+                return None
+            begin = slot * KEPT
+            end = begin + KEPT
+            # Mostly only the first are read.
+            return zip(ids[begin:end], map(_odds_of, codes[begin:end]), strict=False)
+
+        return expected
 
 
 def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -300,18 +299,12 @@ class LogitSource:
     """
 
     def __init__(self, store: LogitStore, length: int) -> None:
-        self._store, self._length = store, length
-        self.name = f"{LOGITS}:{length}"
+        self.name, self.expect = f"{LOGITS}:{length}", store.look_up(length)
 
     def follow(self, ids: Sequence[TargetId]) -> Tail:
         return tail_of(ids[-LONGEST_KEY:])
 
     advance = staticmethod(extended)
-
-    def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
-        found = self._store.after(state, self._length)
-        # Mostly only the first are read.
-        return found and zip(found[0], map(_odds_of, found[1]), strict=False)
 
 
 def logit_sources(store: LogitStore) -> list[LogitSource]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
-from tokalign.runtime.translation.base import Pair, Translated, Translation
+from tokalign.runtime.translation.base import DraftTask, Pair, Translated, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.tables.alignment import Alignment
@@ -182,12 +182,9 @@ class NeuralDrafter(ModelDrafter):
         self._drafts, self._translation = session, translation
 
     def find(self, context: Context, steps: int) -> Translated:
+        learned = self._acceptance.probabilities
         return self._translation.draft(
-            context,
-            self._drafts,
-            steps,
-            alternatives=self.alternatives,
-            learned=self._acceptance.probabilities,
+            DraftTask(context, self._drafts, steps, self.alternatives, learned)
         )
 
 

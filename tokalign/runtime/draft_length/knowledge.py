@@ -58,11 +58,6 @@ class DraftBudget:
         self._rests = False
         self._rested, self._wait = 0, float(_FIRST_REST)
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether drafting has lost so much that it has to rest."""
-        return self._rests
-
     def forbids(self, promised: float) -> bool:
         """Whether drafting has to rest although it promises so many times plain decoding's rate."""
         waits = promised < PROMISE or self._rested * (promised - 1.0) < self._wait

@@ -253,7 +253,6 @@ class LearnedCosts:
         known = rows.is_calibrated
         prior = self._expected_plain() if known else 1.0
         self._plain_times = PassTimes([prior], weight=_PLAIN_WEIGHT if known else 0)
-        self._plain = self._expected_plain()
 
     @property
     def plain(self) -> float:
@@ -262,7 +261,8 @@ class LearnedCosts:
         It takes no longer than a round of one row in which they take turns. Such rounds are timed
         far more often, so where the machine has become faster they tell first.
         """
-        return min(self._plain, self.rows(1))
+        timed = self.plain_is_known
+        return min(self._plain_times(1) if timed else self._expected_plain(), self.rows(1))
 
     @property
     def plain_is_known(self) -> bool:
@@ -294,8 +294,6 @@ class LearnedCosts:
     def observe_round(self, rows: int, seconds: float) -> None:
         """A round that did not run ahead verified `rows` rows in `seconds`, without drafting."""
         self.rows.observe(rows, seconds)
-        if not self._plain_times.is_calibrated:
-            self._plain = self._expected_plain()
 
     def observe_rereading(self, rows: int) -> None:
         """The round after one with a proposal read so many rows again."""
@@ -309,7 +307,6 @@ class LearnedCosts:
         """One token of plain decoding that ran ahead took `seconds`."""
         self.plain_rounds += 1
         self._plain_times.observe(1, seconds)
-        self._plain = self._plain_times(1)
         if not self.rows.is_calibrated:
             self.rows.observe(1, seconds + self._host)
 

@@ -123,7 +123,8 @@ class Planner(Drafter):
                 return Proposal(tree=offer)
         may_draft_next = not rests and self._plain_due <= 1
         self._plain_due = max(0, self._plain_due - 1)
-        if not self._is_timed or (may_draft_next and (pays or trial or self._free_pays)):
+        free_pays = self._free.can_offer and knowledge.offers.pays
+        if not self._is_timed or (may_draft_next and (pays or trial or free_pays)):
             return _NOTHING
         return _PARKED if knowledge.parking.is_parked else _RUN_AHEAD
 
@@ -137,10 +138,6 @@ class Planner(Drafter):
             return Plan(self._steps or 1, 0.0), True
         plan = knowledge.model.best(knowledge.costs, min(limit, MAX_DRAFT), steps=self._steps)
         return plan, self._is_timed and knowledge.trial_is_due(plan)
-
-    @property
-    def _free_pays(self) -> bool:
-        return self._free.can_offer and self._knowledge.offers.pays
 
     def _ask(self, context: Context, limit: int) -> tuple[TokenTree[TargetId], Plan]:
         """The free sources' best tree, and its plan; asked seldom where it cannot be used."""

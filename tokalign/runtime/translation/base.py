@@ -1,8 +1,4 @@
-"""What every translation from draft ids to target ids has in common.
-
-The translations: `by_token.py` (each draft token is one target token, or the draft's text is
-encoded again), `exact.py` (this project's).
-"""
+"""What every translation from draft ids to target ids has in common."""
 
 from __future__ import annotations
 
@@ -33,26 +29,29 @@ class Translated(NamedTuple):
     counts: Mapping[str, int] = MappingProxyType({})
 
 
+class DraftTask(NamedTuple):
+    """What is to be drafted in a round: ids that follow the context, in at most `steps` passes.
+
+    steps: 1 or more; the first pass also brings the draft model's cache up to date.
+    alternatives: how many ids may be proposed besides one for each pass, so that passes extend
+    several branches; 0 for a target that cannot verify a tree.
+    learned: gives the probabilities that the draft model does not state.
+    """
+
+    context: Context
+    session: DraftModelSession
+    steps: int
+    alternatives: int
+    learned: Learned
+
+
 class Translation(Protocol):
     """Drafts what follows a context of target ids, in target ids. One object per request."""
 
-    def draft(
-        self,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Translated:
-        """Draft with at most `steps` (1 or more) passes; every id has a probability.
+    def draft(self, task: DraftTask) -> Translated:
+        """Draft; every id has a probability.
 
-        alternatives: how many ids may be proposed besides one for each pass, so that passes extend
-        several branches; 0 for a target that cannot verify a tree.
-        learned: gives the probabilities that the draft model does not state.
-
-        The first pass also brings the draft model's cache up to date with the context. Nothing is
-        proposed where nothing can be translated: slower, never wrong.
+        Nothing is proposed where nothing can be translated: slower, never wrong.
         """
         ...
 

@@ -6,52 +6,45 @@ ids stand for ids of the target. `context:P` decodes the draft's ids and encodes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.rounds import Context
-from tokalign.runtime.translation.base import (
-    Learned,
-    Pair,
-    Translated,
-    chain_with_leaves,
-)
+from tokalign.runtime.translation.base import DraftTask, Pair, Translated, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
 from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Node, can_grow, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE
-from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId, token_bytes
+from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
 
 if TYPE_CHECKING:
-    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
-
-OtherId = TypeVar("OtherId", bound=int)
 
 _ROOTS = 8
 """How many first ids are listed; some more than are gone on after, as they cost no pass."""
 
 
 class MappedIds:
-    """Each id of the target as the draft's ids for it, which may be none. map_id: gives them.
+    """The ids of the target as the draft's: those that `shared` has, and others as spelled.
 
     ids: the draft's ids of all that was read so far, as of `DraftText`.
     """
 
-    def __init__(self, map_id: Callable[[TargetId], Sequence[DraftId]]) -> None:
-        self._map_id = map_id
+    def __init__(self, shared: Intersection, spelled: Mapping[TargetId, Sequence[DraftId]]) -> None:
+        self._shared, self._spelled = shared, spelled
         self.ids: list[DraftId] = []
         self._seen = 0
 
     def follow(self, ids: Sequence[TargetId]) -> None:
+        shared, size = self._shared, len(self._shared.target_to_draft)
         for token in ids[self._seen :]:
-            self.ids += self._map_id(token)
+            if token in self._spelled:
+                self.ids += self._spelled[token]
+            elif token < size and (own := shared.draft_of(token)) is not None:  # or it is padding
+                self.ids.append(own)
         self._seen = len(ids)
 
 
@@ -67,35 +60,26 @@ class ByToken:
         self, text: DraftText | MappedIds, shared: Intersection, sampler: Sampling | None = None
     ) -> None:
         self._text, self._shared, self._sampler = text, shared, sampler
-        self._target_of = shared.target_of
 
-    def draft(
-        self,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Translated:
-        self._text.follow(context.ids)
+    def draft(self, task: DraftTask) -> Translated:
+        committed, session, steps = task.context.ids, task.session, task.steps
+        self._text.follow(committed)
         ids, shared, sampler = self._text.ids, self._shared, self._sampler
-        if can_grow(session, sampler, alternatives):
-            return self._grow(session, ids, steps, len(context.ids))
+        if can_grow(session, sampler, task.alternatives):
+            return self._grow(task)
         if sampler is not None:
-            drawn = session.draw(ids, steps, sampler=sampler, after=context.ids, shared=shared)
-            return Translated(chain_with_leaves(drawn.read(), learned))
+            drawn = session.draw(ids, steps, sampler=sampler, after=committed, shared=shared)
+            return Translated(chain_with_leaves(drawn.read(), task.learned))
         drafted = session.draft(ids, steps, shared).read()
-        known = takewhile(lambda token: token is not None, map(self._target_of, drafted.ids))
+        known = takewhile(lambda token: token is not None, map(shared.target_of, drafted.ids))
         counts = {"unmapped": drafted.masked_out} if drafted.masked_out else {}
         chain = cast("list[TargetId]", list(known))
-        return Translated(chain_with_leaves(chain, learned), counts)
+        return Translated(chain_with_leaves(chain, task.learned), counts)
 
-    def _grow(
-        self, session: DraftModelSession, ids: Sequence[DraftId], steps: int, start: int
-    ) -> Translated:
+    def _grow(self, task: DraftTask) -> Translated:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
-        sampler, shared = self._sampler, self._shared
+        session, sampler, shared = task.session, self._sampler, self._shared
+        ids, start = self._text.ids, len(task.context.ids)
         [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, shared, sampler, [start]).read()
         listed = zip(found.logprobs, found.ids, strict=True)
         roots = [
@@ -106,7 +90,7 @@ class ByToken:
             session,
             ids,
             roots,
-            steps - 1,
+            task.steps - 1,
             extend=self._extend,
             sampler=sampler,
             start=start,
@@ -116,9 +100,9 @@ class ByToken:
 
     def _extend(self, node: Node, token: DraftId) -> Extension:
         """See `growth.Extend`. The tree ends after an id that stands for none."""
-        target = self._target_of(token)
+        target = self._shared.target_of(token)
         found = None if target is None or node.ids is None else (*node.ids, target)
-        return Extension(b"", found, goes_on=found is not None)
+        return b"", found, found is not None, False
 
 
 def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
@@ -133,21 +117,25 @@ def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
             f"({target.fingerprint[:12]} and {draft.fingerprint[:12]}); "
             "choose --translation intersection"
         )
-    to_draft = map_specials(target, draft)
-    shared = _same_ids(len(draft.vocabulary), len(target.vocabulary))
+    # Equal ids stand for each other; what only the wider vocabulary has stands for nothing.
+    sizes = len(draft.vocabulary), len(target.vocabulary)
+    to_target, to_draft = (np.full(size, NO_TOKEN, dtype=np.int32) for size in sizes)
+    to_target[: min(sizes)] = to_draft[: min(sizes)] = np.arange(min(sizes))
     # Special tokens may stand elsewhere, and the draft's may be unknown to the target. One map
     # is not the inverse of the other: the target's several ends of a turn may be one here.
-    _replace(shared.draft_to_target, draft, map_specials(draft, target))
-    _replace(shared.target_to_draft, target, to_draft)
-    spelled = _spell_unknown(pair, to_draft)
-
-    def map_id(token: TargetId) -> Sequence[DraftId]:
-        if token in spelled or token >= len(shared.target_to_draft):  # some models are padded
-            return spelled.get(token, ())
-        found = shared.draft_of(token)
-        return () if found is None else (found,)
-
-    return ByToken(MappedIds(map_id), shared, sampler)
+    special_targets, special_drafts = map_specials(draft, target), map_specials(target, draft)
+    for own in draft.vocabulary.specials:
+        to_target[own] = special_targets.get(own, NO_TOKEN)
+    for token in target.vocabulary.specials:
+        to_draft[token] = special_drafts.get(token, NO_TOKEN)
+    shared = Intersection(to_target, to_draft)
+    # Those that the draft lacks are read as text.
+    spelled = {
+        TargetId(token): draft.encoder.encode(spelling.encode())
+        for token, spelling in target.vocabulary.specials.items()
+        if token not in special_drafts
+    }
+    return ByToken(MappedIds(shared, spelled), shared, sampler)
 
 
 def token_intersection(
@@ -162,34 +150,6 @@ def token_intersection(
     return ByToken(text, pair.with_roles(table), sampler)
 
 
-def _same_ids(draft_size: int, target_size: int) -> Intersection:
-    """Equal ids stand for each other; what only the wider vocabulary has stands for nothing."""
-    draft_ids = np.arange(draft_size, dtype=np.int32)
-    target_ids = np.arange(target_size, dtype=np.int32)
-    return Intersection(
-        np.where(draft_ids < target_size, draft_ids, NO_TOKEN),
-        np.where(target_ids < draft_size, target_ids, NO_TOKEN),
-    )
-
-
-def _replace(ids: NDArray[np.int32], of: Tokenizer[Id], specials: Mapping[Id, OtherId]) -> None:
-    """Have the special tokens of a tokenizer stand for these ids, and the others for nothing."""
-    for token in of.vocabulary.specials:
-        ids[token] = specials.get(token, NO_TOKEN)
-
-
-def _spell_unknown(
-    pair: Pair, known: Mapping[TargetId, DraftId]
-) -> dict[TargetId, Sequence[DraftId]]:
-    """For special tokens that the draft lacks: their spelling in draft ids, read as text."""
-    specials = pair.target.vocabulary.specials
-    return {
-        TargetId(token): cast("Sequence[DraftId]", pair.draft.encoder.encode(spelling.encode()))
-        for token, spelling in specials.items()
-        if token not in known
-    }
-
-
 class ContextWindow:
     """`context:P`: encode the text of the last P target tokens and of the draft together, and drop
     as many ids as the former has alone.
@@ -202,27 +162,20 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def draft(
-        self,
-        context: Context,
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Translated:
-        self._text.follow(context.ids)
-        drafted = session.draft(self._text.ids, steps)
-        prefix = self._prefix(context)
+    def draft(self, task: DraftTask) -> Translated:
+        committed = task.context.ids
+        self._text.follow(committed)
+        drafted = task.session.draft(self._text.ids, task.steps)
+        prefix = self._prefix(committed)
         chunk, end = self._pair.split_end(drafted.read().ids)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))
         ids = (*whole[len(self._encode(prefix)) :], *end)
-        return Translated(chain_with_leaves(ids, learned))
+        return Translated(chain_with_leaves(ids, task.learned))
 
-    def _prefix(self, context: Context) -> bytes:
+    def _prefix(self, committed: Sequence[TargetId]) -> bytes:
         """The bytes of the window's tokens after the last special one."""
         tokens = self._pair.target.vocabulary.tokens
-        window = reversed(context.ids[-self._window :]) if self._window else iter(())
+        window = reversed(committed[-self._window :])
         spelled = list(takewhile(bool, (token_bytes(tokens, i) for i in window)))
         return b"".join(reversed(spelled))
 

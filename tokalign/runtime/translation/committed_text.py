@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
-from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.growth import Extension, Node
 from tokalign.tables.alignment import MergeSites, match_roles
 from tokalign.tokenizer.bpe.absorption import Absorption, shared_absorption
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding, IncrementalEncoder
@@ -42,6 +40,8 @@ class DraftText:
     segment the target's dummy prefix is dropped and the draft's own is put in.
 
     draft_prompt: the draft's rendering of the prompt; it stands for the target ids `covered`.
+    ids: the draft's ids of the whole committed text. Read only; valid until `follow`.
+    segment: the text after the last special token, its ids, and how many of them are stable.
     """
 
     _growing: ClassVar[type[IncrementalEncoder[DraftId]]] = IncrementalEncoder
@@ -60,22 +60,12 @@ class DraftText:
         length = len(draft_prompt)
         while length and token_bytes(tokens, draft_prompt[length - 1]):
             length -= 1
-        self._ids = list(draft_prompt[:length])
+        self.ids = list(draft_prompt[:length])
         self._has_text = any(token_bytes(tokens, token) for token in draft_prompt)
         self._open_segment()
         self._append(draft.vocabulary.bytes_of(draft_prompt[length:]))
         self._at_start = target.opens_segment(covered)
         self._seen = len(covered)
-
-    @property
-    def segment(self) -> IncrementalEncoder[DraftId]:
-        """The text after the last special token, its ids, and how many of them are stable."""
-        return self._segment
-
-    @property
-    def ids(self) -> list[DraftId]:
-        """The draft's ids of the whole committed text. Read only; valid until `follow`."""
-        return self._ids
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Take in what was added to `ids` (prompt and output, whole) since the last call."""
@@ -83,7 +73,9 @@ class DraftText:
         for token in ids[self._seen :]:
             data = tokens[token] if token < len(tokens) else b""
             if data:
-                pending += self._without_dummy_prefix(data) if self._at_start else data
+                drops = self._at_start and self._target.spec.dummy_prefix
+                pending += data.removeprefix(b" ") if drops else data
+                self._at_start = False
             else:
                 self._push(pending)
                 pending = b""
@@ -91,24 +83,20 @@ class DraftText:
         self._push(pending)
         self._seen = len(ids)
 
-    def _without_dummy_prefix(self, data: bytes) -> bytes:
-        self._at_start = False
-        return data.removeprefix(b" ") if self._target.spec.dummy_prefix else data
-
     def _push_special(self, token: TargetId) -> None:
         self._at_start = self._at_start or not self._target.spec.prefix_once
         own = self._special_of.get(token)
         if own is None:
             self._push(self._target.vocabulary.specials.get(token, "").encode())
         else:
-            self._ids.append(own)
+            self.ids.append(own)
             self._open_segment()
 
     def _push(self, data: bytes) -> None:
         """Append text to the open segment; its first text is put after the draft's dummy prefix."""
         if data:
             spec = self._draft.spec
-            opens = not self._segment.ids and not (spec.prefix_once and self._has_text)
+            opens = not self.segment.ids and not (spec.prefix_once and self._has_text)
             has_space = spec.prefix_unless_space and data.startswith(b" ")
             if spec.dummy_prefix and opens and not has_space:
                 data = b" " + data
@@ -117,21 +105,19 @@ class DraftText:
 
     def _append(self, data: bytes) -> None:
         """Encode more text. Only ids that may change are replaced: copying all of them is slow."""
-        segment = self._segment
-        settled = segment.settled
+        segment, settled = self.segment, self.segment.settled
         segment.push(data)
-        self._ids[self._begin + settled :] = segment.ids[settled:]
+        self.ids[self._begin + settled :] = segment.ids[settled:]
 
     def _open_segment(self) -> None:
-        self._segment = self._growing(self._draft.encoder)
-        self._begin = len(self._ids)  # index of the segment's first id
+        self.segment = self._growing(self._draft.encoder)
+        self._begin = len(self.ids)  # index of the segment's first id
 
 
 class ChunkEncoder(IncrementalEncoder[DraftId]):
     """Encodes every push on its own: the bytes are right, but the ids are not canonical."""
 
     def push(self, data: bytes) -> None:
-        """Append bytes, encoded by themselves."""
         self._text += data
         self._ids += self._encoder.encode(data)
 
@@ -270,43 +256,3 @@ class Boundary:
         if list(whole[:kept]) != self._left_ids:
             return None
         return tuple(whole[kept:])
-
-
-class CoverTranslator:
-    """Translates covers. One object per request; `boundary` follows the committed ids elsewhere.
-
-    pending: the bytes of none, the last one, the last two, ... of the draft's tokens in this round.
-    """
-
-    def __init__(self, pair: Pair, boundary: Boundary) -> None:
-        self._tokens, self._roles = pair.draft.vocabulary.tokens, pair.roles()
-        self._boundary = boundary
-        self.pending: Sequence[bytes] = (b"",)
-
-    def translate(self, back: int, token: DraftId) -> tuple[bytes, tuple[TargetId, ...] | None]:
-        """The bytes that follow the committed text, and their target ids.
-
-        back, token: of the cover. The ids are None if the bytes alone would change committed ids.
-        A special token adds no bytes; its ids are its counterpart's, or none if it has no
-        counterpart.
-        """
-        tokens = self._tokens
-        spelled = tokens[token] if token < len(tokens) else b""
-        data = spelled[len(self.pending[back]) :]
-        if data:
-            return data, self._boundary.encode(data)
-        special = self._roles.get(token)
-        return data, () if special is None else (special,)
-
-    def extend(self, node: Node, token: DraftId) -> Extension:
-        """See `growth.Extend`. A special token ends the text."""
-        tokens = self._tokens
-        spelled = tokens[token] if token < len(tokens) else b""
-        if spelled:
-            data = node.data + spelled
-            ids = self._boundary.encode(data)
-            absorbed = ids is None and self._boundary.absorbs(data)
-            return Extension(data, ids, goes_on=not absorbed, absorbed=absorbed)
-        special = self._roles.get(token)
-        ids = None if special is None or node.ids is None else (*node.ids, special)
-        return Extension(node.data, ids, goes_on=False)

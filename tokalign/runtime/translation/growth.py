@@ -2,11 +2,9 @@
 
 The tree grows by draft tokens. Its rows stay in the draft model's cache after the rows of the
 committed text, each with the mask and the position that its branch gives it. Between two passes the
-host chooses the nodes that the next pass goes on after: the most probable of the newest ones.
-`join` then turns the tree into one of target ids. Read next: `exact.py`.
-
-However improbable, the most probable chain is always gone on with, so that a tree has the draft's
-chain.
+host chooses the nodes that the next pass goes on after: the most probable of the newest ones, and
+always the end of the most probable chain. `join` then turns the tree into one of target ids. Read
+next: `exact.py`.
 """
 
 from __future__ import annotations
@@ -58,18 +56,10 @@ class Node(NamedTuple):
 TEXT = Node(0.0, -1, 0, DraftId(0), b"", ())
 """What comes before the first nodes: the committed text."""
 
-
-class Extension(NamedTuple):
-    """A node's text with one more token; the fields are those of `Node`."""
-
-    data: bytes
-    ids: tuple[TargetId, ...] | None
-    goes_on: bool
-    absorbed: bool = False
-
+Extension: TypeAlias = tuple[bytes, tuple[TargetId, ...] | None, bool, bool]
+"""A node's text with one more token: `data`, `ids`, `goes_on` and `absorbed` of a `Node`."""
 
 Extend: TypeAlias = Callable[[Node, DraftId], Extension]
-"""Translates a node's text with one more token."""
 
 
 def can_grow(session: DraftModelSession, sampler: Sampling | None, alternatives: int) -> bool:
@@ -103,8 +93,7 @@ class Growth:
         width: int = WIDTH,
         children: int = CHILDREN,
     ) -> None:
-        self._session, self._sampler, self._shared = session, sampler, shared
-        self._first = start
+        self._session, self._sampler, self._shared, self._first = session, sampler, shared, start
         self._width, self._children, self._extend = width, children, extend
         self._least, self._steps = log(least), steps
         self.nodes = list(roots)
@@ -149,8 +138,8 @@ class Growth:
         node = self.nodes[index]
         if index in self._untranslated:
             self._untranslated.remove(index)
-            extension = self._extend(self.nodes[node.parent], node.token)
-            node = self.nodes[index] = Node(*node[:4], *extension)
+            text = self._extend(self.nodes[node.parent], node.token)
+            node = self.nodes[index] = Node(*node[:4], *text)
         return node
 
     def _most_probable(self, among: Sequence[int]) -> list[int]:

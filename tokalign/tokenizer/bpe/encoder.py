@@ -2,18 +2,16 @@
 
 `PieceEncoder` is what every encoder has; `BytePairEncoding` knows the merges, too.
 `IncrementalEncoder` encodes a text that grows, and `TokenOrder` finds tokens by their beginnings.
-
-A *piece* is what the pre-tokenizer hands to BPE (`pretokenizer.py`). Bytes that are not valid UTF-8
-are encoded like all others, because a draft may have to go on from half a character. Which tokens
-may stand side by side is asked of `BytePairEncoding.validity` (`validity.py`).
+Bytes that are not valid UTF-8 are encoded like all others, because a draft may have to go on from
+half a character.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, lru_cache
-from types import MappingProxyType
 from typing import Generic, cast
 
 from tokalign.tokenizer.bpe import Id
@@ -35,19 +33,6 @@ class TokenOrder(Generic[Id]):
     def of(cls, tokens: Sequence[bytes], chosen: Iterable[Id]) -> TokenOrder[Id]:
         """Sort the chosen tokens. Cost: 0.1 s for 128,000."""
         return cls(tokens, sorted(chosen, key=lambda i: (tokens[i], i)))
-
-    @cached_property
-    def extended(self) -> frozenset[Id]:
-        """The tokens that a longer token begins with. Cost: 10 ms for 128,000 tokens, once."""
-        found: set[Id] = set()
-        longer = b""  # the next token in order that differs
-        for at in range(len(self.ids) - 1, -1, -1):
-            token = self.spelled[at]
-            if at + 1 < len(self.ids) and self.spelled[at + 1] != token:
-                longer = self.spelled[at + 1]
-            if longer.startswith(token):
-                found.add(self.ids[at])
-        return frozenset(found)
 
     def find(self, token: bytes) -> int | None:
         """The index of the token with these bytes; of several, the one with the lowest id."""
@@ -72,7 +57,7 @@ def _successor(prefix: bytes) -> bytes:
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 
 
-class PieceEncoder(Generic[Id]):
+class PieceEncoder(ABC, Generic[Id]):
     """A canonical encoder over bytes: a pre-tokenizer, and what encodes each of its pieces.
 
     tokens: id -> bytes, `b""` for special tokens.
@@ -81,7 +66,7 @@ class PieceEncoder(Generic[Id]):
     """
 
     encode_piece: Callable[[bytes], tuple[Id, ...]]
-    """The canonical encoding of one piece; results are remembered."""
+    """The canonical encoding of one piece: `_encode_piece`, remembered."""
 
     def __init__(
         self,
@@ -91,11 +76,13 @@ class PieceEncoder(Generic[Id]):
         splitter: Splitter,
         added: Mapping[bytes, Id],
         missing: Set[int],
-        encode_piece: Callable[[bytes], tuple[Id, ...]],
     ) -> None:
         self.tokens, self.fallback, self.splitter = tokens, fallback, splitter
         self.added, self.missing = added, missing
-        self.encode_piece = lru_cache(maxsize=1 << 16)(encode_piece)
+        self.encode_piece = lru_cache(maxsize=1 << 16)(self._encode_piece)
+
+    @abstractmethod
+    def _encode_piece(self, piece: bytes) -> tuple[Id, ...]: ...
 
     @cached_property
     def order(self) -> TokenOrder[Id]:
@@ -143,19 +130,16 @@ class BytePairEncoding(PieceEncoder[Id]):
         splitter: Splitter,
         by_characters: bool,
         whole: Mapping[bytes, Id],
-        added: Mapping[bytes, Id] = MappingProxyType({}),
-        unknown: Id | None = None,
-        fuses_unknown: bool = False,
+        added: Mapping[bytes, Id],
+        unknown: Id | None,
+        fuses_unknown: bool,
     ) -> None:
         super().__init__(
             tokens=tokens,
             fallback=frozenset(byte_ids) - {-1} if by_characters else frozenset(),
             splitter=splitter,
             added=added,
-            missing=frozenset(
-                byte for byte in range(256) if byte_ids[byte] < 0 and not by_characters
-            ),
-            encode_piece=self._encode_piece,
+            missing=frozenset(b for b in range(256) if byte_ids[b] < 0 and not by_characters),
         )
         self.merges, self.symbols = merges, symbols
         self.validity = PairValidity(
@@ -170,9 +154,7 @@ class BytePairEncoding(PieceEncoder[Id]):
 
     def _encode_piece(self, piece: bytes) -> tuple[Id, ...]:
         token = self.whole.get(piece)
-        if token is not None:
-            return (token,)
-        return tuple(self.merge(piece).ids)
+        return (token,) if token is not None else tuple(self.merge(piece).ids)
 
     def merge(self, piece: bytes) -> Merged[Id]:
         """What the merges make of the symbols of `piece`, whether or not it is a whole token."""
@@ -235,7 +217,7 @@ class IncrementalEncoder(Generic[Id]):
         return self._text.endswith(data)
 
     def push(self, data: bytes) -> None:
-        """Append bytes. Cost: splitting and encoding them and the pieces that are not settled."""
+        """Append bytes; the pieces that are not settled are cut and encoded again."""
         self._text += data
         ids, encoder = self._ids, self._encoder
         offset, index = self._open

@@ -8,8 +8,6 @@ or a space. `tokenizer/library.py` has the splitter that asks the `tokenizers` l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import regex
@@ -41,17 +39,14 @@ def incomplete_tail(data: bytes | bytearray) -> int:
 
 
 class Splitter(Protocol):
-    """Cuts text into the pieces that a tokenizer's model works on."""
+    """Cuts text into the pieces that a tokenizer's model works on.
 
-    @property
-    def merges_decide(self) -> bool:
-        """Whether no merge crosses a cut anyway, so that cutting only saves time."""
-        ...
+    merges_decide: whether no merge crosses a cut anyway, so that cutting only saves time.
+    cuts_at_spaces: whether, besides, the cuts are those before each run of spaces.
+    """
 
-    @property
-    def cuts_at_spaces(self) -> bool:
-        """Whether, besides, the cuts are those before each run of spaces."""
-        ...
+    merges_decide: bool
+    cuts_at_spaces: bool
 
     def split(self, text: bytes) -> list[bytes]:
         """Cut `text` into pieces. None is empty, and joined they are the text."""
@@ -109,15 +104,20 @@ class Reach:
             end = found.start() if found is not None else end
         return end
 
-    def ends_piece(self, text: str, start: int, end: int) -> bool:
-        """Whether a step matches exactly `text[start:end]`: then the cut after it is a real one.
+    def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
+        """`Splitter.count_settled` of the pieces that these steps cut.
 
-        Otherwise the text may be what is between matches, and go on.
+        The cut after the last of them is a real one if a step matches exactly that piece. Otherwise
+        the piece may be what is between matches, and go on.
         """
-        return any(
-            found is not None and found.end() == end
-            for found in (step.match(text, start) for step in self._match)
-        )
+        spelled = as_text(text[: len(text) - incomplete_tail(text)])
+        count, at = count_pieces(pieces, len(as_bytes(spelled[: self.end(spelled)])))
+        if not count:
+            return 0
+        start = len(as_text(text[: at - len(pieces[count - 1])]))
+        end = start + len(as_text(pieces[count - 1]))
+        found = (step.match(spelled, start) for step in self._match)
+        return count if any(m is not None and m.end() == end for m in found) else count - 1
 
 
 _OUTSIDE_SETS = regex.compile(
@@ -148,42 +148,20 @@ def count_pieces(pieces: Sequence[bytes], end: int) -> tuple[int, int]:
     return count, at
 
 
-def count_by_reach(reach: Reach, text: bytes, pieces: Sequence[bytes]) -> int:
-    """`Splitter.count_settled` of the pieces that are cut by the steps of `reach`."""
-    spelled = as_text(text[: len(text) - incomplete_tail(text)])
-    end = reach.end(spelled)
-    count, at = count_pieces(pieces, len(as_bytes(spelled[:end])))
-    if count:
-        start = at - len(pieces[count - 1])
-        whole = len(as_text(text[:start]))
-        if not reach.ends_piece(spelled, whole, whole + len(as_text(pieces[count - 1]))):
-            count -= 1
-    return count
-
-
-@dataclass(frozen=True)
 class RegexSplitter:
     """The pre-tokenizer of a byte-level tokenizer whose one expression is among `KNOWN_PATTERNS`.
 
-    Their matches are the pieces; a character that no alternative matches is a piece of its own.
+    Its matches are the pieces; a character that no alternative matches is a piece of its own.
     """
 
-    pattern: str
     merges_decide = False
     cuts_at_spaces = False
 
-    @cached_property
-    def _find(self) -> regex.Pattern[str]:
-        return regex.compile(f"{self.pattern}|(?s:.)")
-
-    @cached_property
-    def _reach(self) -> Reach:
-        return Reach([Reads(f"{self.pattern}|(?s:.)")])
-
-    @cached_property
-    def _takes_words(self) -> bool:
-        """Whether the first alternatives put letters together with the space before them."""
-        return self.pattern.startswith(_WORDS_FIRST)
+    def __init__(self, pattern: str) -> None:
+        self._find = regex.compile(f"{pattern}|(?s:.)")
+        self._reach = Reach([Reads(f"{pattern}|(?s:.)")])
+        # Whether the first alternatives put letters together with the space before them.
+        self._takes_words = pattern.startswith(_WORDS_FIRST)
 
     def split(self, text: bytes) -> list[bytes]:
         spelled = text.decode("utf-8", "surrogateescape")
@@ -210,7 +188,7 @@ class RegexSplitter:
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         """See `Splitter.count_settled`. Cost: 2 µs for a word."""
-        return count_by_reach(self._reach, text, pieces)
+        return self._reach.count_settled(text, pieces)
 
 
 class WordSplitter:
@@ -227,9 +205,7 @@ class WordSplitter:
 
     def __init__(self, spanning: Sequence[bytes] = ()) -> None:
         self.cuts_at_spaces = not spanning
-        either = b"|".join(map(regex.escape, sorted(spanning, key=len, reverse=True)))
-        self._spanning = regex.compile(either) if spanning else None
-        self._begins = regex.compile(b"(?:" + either + b")(?!)") if spanning else None
+        self._spanning = _AnyOf(spanning) if spanning else None
 
     def split(self, text: bytes) -> list[bytes]:
         if text.rfind(b" ") < 1:  # one word: nearly every call when a corpus is encoded
@@ -244,30 +220,43 @@ class WordSplitter:
                 pieces.append(spaces + word)
                 spaces = b""
         pieces = [*pieces, spaces] if spaces else pieces
-        return pieces if self._spanning is None else self._joined(text, pieces)
-
-    def _joined(self, text: bytes, pieces: list[bytes]) -> list[bytes]:
-        """The pieces, those joined that a token may span."""
-        assert self._spanning is not None
-        spans = [m.span() for m in self._spanning.finditer(text, overlapped=True)]
-        if not spans:
+        if self._spanning is None:
             return pieces
-        joined, at = [pieces[0]], len(pieces[0])
-        for piece in pieces[1:]:
-            if any(start < at < end for start, end in spans):
-                joined[-1] += piece
-            else:
-                joined.append(piece)
-            at += len(piece)
-        return joined
+        spans = [m.span() for m in self._spanning.find.finditer(text, overlapped=True)]
+        return _joined(pieces, spans) if spans else pieces
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         """See `Splitter.count_settled`: the last word may grow, and so may a token that spans."""
-        if self._begins is None:
-            return max(len(pieces) - 1, 0)
-        found = self._begins.search(text, partial=True)
-        end = found.start() if found is not None else len(text)
-        return min(count_pieces(pieces, end)[0], max(len(pieces) - 1, 0))
+        before_last = max(len(pieces) - 1, 0)
+        if self._spanning is None:
+            return before_last
+        return min(count_pieces(pieces, self._spanning.end(text))[0], before_last)
+
+
+def _joined(pieces: list[bytes], spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    """The pieces, those joined between which a span of bytes lies across the cut."""
+    joined, at = [pieces[0]], len(pieces[0])
+    for piece in pieces[1:]:
+        if any(start < at < end for start, end in spans):
+            joined[-1] += piece
+        else:
+            joined.append(piece)
+        at += len(piece)
+    return joined
+
+
+class _AnyOf:
+    """Some tokens as an expression: `find` finds them, the longest first."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        either = b"|".join(map(regex.escape, sorted(tokens, key=len, reverse=True)))
+        self.find = regex.compile(either)
+        self._never = regex.compile(b"(?:" + either + b")(?!)")
+
+    def end(self, text: bytes) -> int:
+        """Where the end of `text` begins that may become a token; its length if there is none."""
+        found = self._never.search(text, partial=True)
+        return found.start() if found is not None else len(text)
 
 
 class AddedTokenSplitter:
@@ -283,15 +272,12 @@ class AddedTokenSplitter:
     cuts_at_spaces = False
 
     def __init__(self, added: Sequence[bytes], rest: Splitter) -> None:
-        self._added, self._rest = frozenset(added), rest
-        either = b"|".join(map(regex.escape, sorted(added, key=len, reverse=True)))
-        self._find = regex.compile(either)
-        self._begins = regex.compile(b"(?:" + either + b")(?!)")
+        self._added, self._rest, self._any = frozenset(added), rest, _AnyOf(added)
 
     def split(self, text: bytes) -> list[bytes]:
         pieces: list[bytes] = []
         end = 0
-        for match in self._find.finditer(text):
+        for match in self._any.find.finditer(text):
             if match.start() > end:
                 pieces += self._rest.split(text[end : match.start()])
             pieces.append(match.group())
@@ -304,8 +290,7 @@ class AddedTokenSplitter:
         An added token at the end may be the beginning of a longer one, and any end of the text may
         be the beginning of one. What is between added tokens that are found is settled.
         """
-        found = self._begins.search(text, partial=True)
-        end = found.start() if found is not None else len(text)
+        end = self._any.end(text)
         count, _ = count_pieces(pieces, end)
         settled = max((i for i in range(count) if pieces[i] in self._added), default=-1) + 1
         start = sum(map(len, pieces[:settled]))

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeAlias
@@ -222,8 +222,8 @@ class PairValidity(Generic[Id]):
         self._merge = merge
         self._fallback = fallback
         self.derivation = lru_cache(maxsize=1 << 16)(self._derivation)
-        self.right_spine = lru_cache(maxsize=1 << 16)(self._right_spine)
-        self.left_spine = lru_cache(maxsize=1 << 16)(self._left_spine)
+        self.right_spine = lru_cache(maxsize=1 << 16)(partial(self._spine, 1))
+        self.left_spine = lru_cache(maxsize=1 << 16)(partial(self._spine, 0))
 
     def may_follow(self, left: Id, right: Id) -> bool:
         """Whether `right` may stand after `left` within a piece: no merge crosses between them.
@@ -255,13 +255,7 @@ class PairValidity(Generic[Id]):
         merged = self._merge(self._tokens[token])
         return merged if merged.ids == [token] else Merged([], -1, None, -1)
 
-    def _right_spine(self, token: Id) -> Spine[Id]:
-        return self._spine(token, 1)
-
-    def _left_spine(self, token: Id) -> Spine[Id]:
-        return self._spine(token, 0)
-
-    def _spine(self, token: Id, side: int) -> Spine[Id]:
+    def _spine(self, side: int, token: Id) -> Spine[Id]:
         """Undo the last merge of `token` and go on with its half at this edge (0 left, 1 right)."""
         outer = self.derivation(token)
         spine = [EdgeToken(token, outer.max_rank, NEVER, NEVER)]

@@ -69,10 +69,7 @@ def flag(holder: Any, key: str, *, default: bool) -> bool:
 
 def shortened(value: Any, limit: int = 60) -> str:
     """A value of a file in one short line that is safe to print."""
-    try:
-        spelled = value if isinstance(value, str) and value.isprintable() else ascii(value)
-    except ValueError:  # an integer of more digits than Python writes
-        spelled = f"a huge {type(value).__name__}"
+    spelled = value if isinstance(value, str) and value.isprintable() else ascii(value)
     return spelled if len(spelled) <= limit else spelled[: limit - 1] + "…"
 
 

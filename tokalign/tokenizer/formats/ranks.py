@@ -49,9 +49,8 @@ def read_ranks(data: bytes, supplement: Supplement | None) -> TokenizerSpec:
     return TokenizerSpec(
         tokens=tuple(tokens),
         triples=every_triple(sorted(ranks.values()), tokens, ranks),
-        fallback=frozenset(),
         specials=dict(supplement.specials),
-        roles=find_roles(supplement.specials, eos=supplement.eos),
+        roles=find_roles(supplement.specials, {"eos_token": supplement.eos}),
         by_characters=False,
         normalizer=({"type": "NFC"},) if supplement.nfc else (),
         pre_tokenizer=byte_level(checked_pattern(supplement.pattern)),
@@ -96,15 +95,21 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
     specials = {i: f"<SPECIAL_{i}>" for i in range(special_count)}
     specials |= dict(enumerate(_KNOWN[:special_count]))
     for listed in document.get("special_tokens") or ():
-        specials[_special_rank(listed, special_count)] = str(listed["token_str"])
+        spelling = str(listed["token_str"])
+        rank = checked_id(listed["rank"], f"the special token {shortened(spelling, 30)}")
+        if rank >= special_count:
+            raise VocabularyError(
+                f"has a special token of rank {rank}, where a rank below {special_count} was "
+                "expected; download the file again"
+            )
+        specials[rank] = spelling
     words = _words(document["vocab"])[: last + 1 - special_count]
     tokens = (*(b"" for _ in range(special_count)), *words)
     literal = {token: index for index, token in enumerate(tokens) if token}
-    roles = find_roles(specials)
+    roles = find_roles(specials, {})
     return TokenizerSpec(
         tokens=tokens,
         triples=every_triple(range(special_count, len(tokens)), tokens, literal),
-        fallback=frozenset(),
         specials=specials,
         roles=roles,
         by_characters=False,
@@ -114,25 +119,14 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
     )
 
 
-def _special_rank(listed: Mapping[str, Any], count: int) -> int:
-    rank = checked_id(listed["rank"], f"the special token {shortened(listed['token_str'], 30)}")
-    if rank < count:
-        return rank
-    raise VocabularyError(
-        f"has a special token of rank {rank}, where a rank below {count} was expected; "
-        "download the file again"
-    )
-
-
 def _words(vocab: list[Mapping[str, Any]]) -> list[bytes]:
     """The tokens as bytes. The rank of each must be its place, as Mistral's own reader demands."""
     words = []
     for place, entry in enumerate(vocab):
-        rank = checked_id(entry["rank"], f"entry {place}")
-        if rank != place:
+        if (rank := entry["rank"]) != place:
             raise VocabularyError(
-                f"has rank {rank} in place {place} of its vocabulary, where each rank was expected "
-                "once and in order; download the file again"
+                f"has rank {shortened(rank)} in place {place} of its vocabulary, where each rank "
+                "was expected once and in order; download the file again"
             )
         word = base64.b64decode(entry["token_bytes"], validate=True)
         if not word:

@@ -13,13 +13,7 @@ from typing import Any, NoReturn
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.formats.limits import MAX_IDS, shortened
 from tokalign.tokenizer.formats.tokenizer_json import looks_like_markup, opening_ids
-from tokalign.tokenizer.spec import (
-    Supplement,
-    TokenizerSpec,
-    configured_spelling,
-    every_triple,
-    find_roles,
-)
+from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple, find_roles
 from tokalign.tokenizer.spelling import read_pieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
@@ -63,11 +57,8 @@ def read_sentencepiece(
         order.sort()
     else:
         _check_scores([pieces[i].score for i in order if len(spellings[i]) > 1])
-    roles = find_roles(
-        specials,
-        bos=configured_spelling(config, "bos_token"),
-        eos=supplement.eos or configured_spelling(config, "eos_token"),
-    )
+    eos = supplement.eos or config.get("eos_token")
+    roles = find_roles(specials, {**config, "eos_token": eos})
     return TokenizerSpec(
         tokens=tokens,
         triples=every_triple(order, tokens, literal),

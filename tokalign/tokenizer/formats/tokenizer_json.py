@@ -10,12 +10,11 @@ its ids only (`files.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.formats.limits import checked_id, checked_ids, flag, shortened
-from tokalign.tokenizer.spec import Level, Step, TokenizerSpec, configured_spelling, find_roles
+from tokalign.tokenizer.spec import Level, Step, TokenizerSpec, find_roles
 from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
 
 _AGAIN = "download the file again"
@@ -27,63 +26,51 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any], data: bytes) -
     Raises: VocabularyError for what is not known here; KeyError, TypeError or ValueError for a file
     that is broken.
     """
-    model = read_model(document)
+    model = _read_model(document)
     is_bpe = model.get("type", "BPE") == "BPE"
     vocab = _vocab(model)
-    added = read_added(document, vocab)
+    added = _read_added(document, vocab)
     spellings = [""] * (1 + max(max(vocab.values()), max(added, default=0)))
     for spelling, index in vocab.items():
         spellings[index] = spelling
-    in_text = {i for i, token in added.items() if _is_text(token, i, vocab)}
+    in_text = {i for i, token in added.items() if _is_text(token, vocab)}
     specials = {i: token["content"] for i, token in added.items() if i not in in_text}
     for index in added:
         spellings[index] = ""
     by_characters = "ByteLevel" not in str(document.get("pre_tokenizer"))
-    tokens, fallback = (
-        read_pieces(spellings, fallback=flag(model, "byte_fallback", default=False))
-        if by_characters
-        else (_read_bytes(spellings, specials), frozenset[int]())
-    )
-    pipeline = read_pipeline(document, tokens)
-    if pipeline is None:
-        raise VocabularyError(
-            "spells neither bytes nor the spaces of a text, so that its tokens are not the bytes "
-            f"of a text; {_AGAIN}"
-        )
-    tokens = list(tokens)
-    text_tokens = _write_text_tokens(tokens, {i: added[i] for i in in_text})
-    adds = template_opening(document)
-    roles = find_roles(
-        specials,
-        bos=configured_spelling(config, "bos_token"),
-        eos=configured_spelling(config, "eos_token"),
-    )
+    tokens, fallback = read_byte_level(spellings), frozenset[int]()
+    if by_characters:
+        byte_fallback = flag(model, "byte_fallback", default=False)
+        tokens, fallback = read_pieces(spellings, fallback=byte_fallback)
+    # No text can give what the byte alphabet does not spell.
+    specials |= {i: spellings[i] for i, token in enumerate(tokens) if token is None}
+    spelled = [token or b"" for token in tokens]
+    pipeline = _read_pipeline(document, spelled)
+    text_tokens = _write_text_tokens(spelled, {i: added[i] for i in in_text})
+    roles = find_roles(specials, config)
+    takes = {i: (t.get("lstrip", False), t.get("rstrip", False)) for i, t in added.items()}
     unknown = model.get("unk_token") if is_bpe else None
     return TokenizerSpec(
-        tokens=tuple(tokens),
+        tokens=tuple(spelled),
         triples=_listed_triples(model.get("merges"), vocab) if is_bpe else (),
         fallback=fallback,
         specials=specials,
-        swallowing=_swallowing(added, specials),
+        swallowing={s: takes[i] for i, s in specials.items() if any(takes.get(i, ()))},
         roles=roles,
         by_characters=by_characters,
-        normalizer=pipeline.normalizer,
-        pre_tokenizer=pipeline.pre_tokenizer,
         text_tokens=frozenset(text_tokens),
         unknown=None if unknown is None else vocab.get(unknown),
         fuses_unknown=flag(model, "fuse_unk", default=False),
-        dummy_prefix=pipeline.dummy_prefix,
         ignore_merges=flag(model, "ignore_merges", default=False),
-        opening=opening_ids(adds, config, roles.bos),
-        prefix_once=pipeline.prefix_once,
-        prefix_unless_space=pipeline.prefix_unless_space,
+        opening=opening_ids(template_opening(document), config, roles.bos),
         level=Level.ALIGNED if is_bpe else Level.BY_TEXT,
         why="" if is_bpe else f"the model is {model['type']}, not BPE",
         document=b"" if is_bpe else data,
+        **pipeline,
     )
 
 
-def read_model(document: Any) -> Mapping[str, Any]:
+def _read_model(document: Any) -> Mapping[str, Any]:
     """The model, if there is one that gives each text one encoding."""
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict):
@@ -113,7 +100,7 @@ def _vocab(model: Mapping[str, Any]) -> dict[str, int]:
     return vocab
 
 
-def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[int, dict[str, Any]]:
+def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[int, dict[str, Any]]:
     """The added tokens by id. Raises: VocabularyError where the file contradicts itself."""
     added: dict[int, dict[str, Any]] = {}
     for entry in document.get("added_tokens") or ():
@@ -136,7 +123,7 @@ def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[in
     return added
 
 
-def _is_text(token: Mapping[str, Any], index: int, vocab: Mapping[str, int]) -> bool:
+def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
     """Whether an added token is found in ordinary text.
 
     Markup beyond the model's vocabulary (`<tool_call>`) is taken for a special token, whatever the
@@ -172,27 +159,6 @@ def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any
     return cut_out
 
 
-def _swallowing(
-    added: Mapping[int, Mapping[str, Any]], specials: Mapping[int, str]
-) -> dict[str, tuple[bool, bool]]:
-    """Special tokens that take white space with them: spelling -> (before, after)."""
-    takes = {
-        spelling: (added[i].get("lstrip", False), added[i].get("rstrip", False))
-        for i, spelling in specials.items()
-        if i in added
-    }
-    return {spelling: sides for spelling, sides in takes.items() if any(sides)}
-
-
-def _read_bytes(spellings: Sequence[str], specials: dict[int, str]) -> list[bytes]:
-    """Tokens in the byte alphabet. One outside it, which no text can give, joins the specials."""
-    tokens = list(read_byte_level(spellings))
-    for index, token in enumerate(tokens):
-        if token is None:
-            specials.setdefault(index, spellings[index])
-    return [token or b"" for token in tokens]
-
-
 def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> list[tuple[int, int, int]]:
     if not isinstance(merges, list):
         raise VocabularyError(f"has no list of merges; {_AGAIN}")
@@ -217,45 +183,30 @@ def opening_ids(
     return (adds or (() if bos is None else (bos,))) if wanted else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """What happens to a text before the model; the fields are those of `TokenizerSpec`."""
-
-    normalizer: tuple[Step, ...]
-    pre_tokenizer: tuple[Step, ...]
-    dummy_prefix: bool
-    prefix_once: bool
-    prefix_unless_space: bool
+_PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
+_TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
+"""They mark the beginning of a text and its spaces, which bytes do as spaces."""
 
 
-def read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> Pipeline | None:
-    """The steps before the model, or None if they spell neither bytes nor the spaces of a text.
+def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict[str, Any]:
+    """What happens to a text before the model, as fields of `TokenizerSpec`.
 
     tokens: as bytes; a step that cuts where no token lies across cuts nothing.
-    Raises: VocabularyError for a step with a switch that is none.
+    Raises: VocabularyError for steps that spell neither bytes nor the spaces of a text, and for a
+        step with a switch that is none.
     """
-    normalizer = read_steps(document.get("normalizer"), "normalizers")
-    steps = read_steps(document.get("pre_tokenizer"), "pretokenizers")
+    normalizer = _read_steps(document.get("normalizer"), "normalizers")
+    steps = _read_steps(document.get("pre_tokenizer"), "pretokenizers")
     marks = [step for step in steps if step["type"] == "Metaspace"]
-    levels = [step for step in steps if step["type"] == "ByteLevel"]
-    if not levels and not marks and _TAKES_SPACES not in normalizer:
-        return None
-    scheme = _prefix_scheme(*marks[:1]) if marks else "never"
+    scheme = _prefix_scheme(marks[0]) if marks else "never"
+    spells = any(step["type"] == "ByteLevel" for step in steps) or _TAKES_SPACES in normalizer
+    if not (marks or spells) or [mark["replacement"] for mark in marks] not in ([], [SPACE_MARK]):
+        raise VocabularyError(
+            "spells neither bytes nor the spaces of a text, so that its tokens are not the bytes "
+            f"of a text; {_AGAIN}"
+        )
     first = steps and steps[0]["type"] == "ByteLevel" and steps[0].get("add_prefix_space", True)
-    if len(marks) > 1 or any(mark["replacement"] != SPACE_MARK for mark in marks):
-        return None
-    return Pipeline(
-        normalizer=tuple(step for step in normalizer if not _spells_spaces(step)),
-        pre_tokenizer=tuple(_that_cut(steps, tokens)),
-        dummy_prefix=_PREPENDS in normalizer or scheme != "never" or bool(first),
-        prefix_once=scheme == "first",
-        prefix_unless_space=scheme != "never" or bool(first),
-    )
-
-
-def _that_cut(steps: list[Step], tokens: Sequence[bytes]) -> list[Step]:
-    """The steps without those that cut only where no token lies across."""
-    runs_of_spaces = any(b" " in token[1:] for token in tokens)
+    prefixes, runs_of_spaces = scheme != "never" or bool(first), any(b" " in t[1:] for t in tokens)
 
     def cuts(step: Step) -> bool:
         match step:
@@ -267,16 +218,13 @@ def _that_cut(steps: list[Step], tokens: Sequence[bytes]) -> list[Step]:
                 return runs_of_spaces  # before Metaspace, which spells the space again
         return True
 
-    return [step for step in steps if cuts(step)]
-
-
-_PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
-_TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
-
-
-def _spells_spaces(step: Step) -> bool:
-    """Whether a step only marks spaces, or the beginning of a text, which bytes do as spaces."""
-    return step in (_PREPENDS, _TAKES_SPACES)
+    return {
+        "normalizer": tuple(step for step in normalizer if step not in (_PREPENDS, _TAKES_SPACES)),
+        "pre_tokenizer": tuple(filter(cuts, steps)),
+        "dummy_prefix": _PREPENDS in normalizer or prefixes,
+        "prefix_once": scheme == "first",
+        "prefix_unless_space": prefixes,
+    }
 
 
 def _prefix_scheme(mark: Step) -> str:
@@ -293,7 +241,7 @@ def _prefix_scheme(mark: Step) -> str:
 def template_opening(document: Mapping[str, Any]) -> tuple[int, ...]:
     """The ids that the post-processor puts before a text; those after it end no prompt."""
     opening: list[int] = []
-    for step in read_steps(document.get("post_processor"), "processors"):
+    for step in _read_steps(document.get("post_processor"), "processors"):
         match step:
             case {"type": "TemplateProcessing", "single": list(items), "special_tokens": listed}:
                 for item in items:
@@ -305,10 +253,10 @@ def template_opening(document: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(opening)
 
 
-def read_steps(node: Mapping[str, Any] | None, key: str) -> list[Step]:
+def _read_steps(node: Mapping[str, Any] | None, key: str) -> list[Step]:
     """The steps of a normalizer, pre-tokenizer or post-processor, nested sequences flattened."""
     if node is None:
         return []
     if node["type"] == "Sequence":
-        return [step for child in node[key] for step in read_steps(child, key)]
+        return [step for child in node[key] for step in _read_steps(child, key)]
     return [node]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.mlx.draft_session import Shortlist
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.committed_text import Boundary, CoverTranslator
-from tokalign.runtime.translation.exact import CandidateCovers
-from tokalign.runtime.translation.exact_chain import best_with
+from tokalign.runtime.translation.committed_text import Boundary
+from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
+from tokalign.runtime.translation.growth import Node
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -41,14 +41,16 @@ def shortlists(draw: st.DrawFn) -> list[Shortlist]:
 class Translator:
     """Several draft tokens give one target token; some are doubtful, absorbed, or give none."""
 
-    def translate(self, back: int, token: int) -> tuple[bytes, tuple[TargetId, ...] | None]:
+    absorbs = staticmethod(b"absorbed".__eq__)
+
+    def translate(self, taken_back: int, token: int) -> tuple[bytes, tuple[TargetId, ...] | None]:
         kind = token % 7
         data = b"absorbed" if kind == 5 and token % 2 else b"x"
         return data, None if kind == 5 else () if kind == 6 else (TargetId(kind),)
 
 
 def covers_of(lists: list[Shortlist]) -> CandidateCovers:
-    return CandidateCovers(lists, LEAST, Translator(), b"absorbed".__eq__)  # type: ignore[arg-type]
+    return CandidateCovers(lists, [b""] * len(lists), LEAST, Translator())  # type: ignore[arg-type]
 
 
 @given(shortlists())
@@ -97,8 +99,8 @@ def test_the_most_probable_cover_of_a_token_is_the_one_taken(lists: list[Shortli
     found = covers_of(lists)
     found.look()
     for token in found.mass:
-        logprobs = [cover[0] for cover, _, ids in found.translated if ids[0] == token]
-        assert best_with(found, token)[0][0] == max(logprobs)
+        logprobs = [node.logprob for node in found.translated if node.ids and node.ids[0] == token]
+        assert found.best_with(token).logprob == max(logprobs)
 
 
 def test_nothing_is_expected_where_the_context_is_full() -> None:
@@ -117,7 +119,6 @@ def test_the_worked_example(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> No
     assert bielik.vocabulary.tokens[committed[-1]] == b" b"
     assert llama.vocabulary.tokens[llama.encode("Dziękuję b")[-1]] == b" b"
     translator = CoverTranslator(Pair(bielik, llama), boundary)
-    translator.pending = [b"", b" b"]
     own, ours = llama.vocabulary.id_of, bielik.vocabulary.id_of
     kept = log(0.5)  # the probability of ` b` after the text before it
     with_b = [own[b" bardzo"], own[b" bar"], own[b" by"]]
@@ -125,12 +126,13 @@ def test_the_worked_example(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> No
         Shortlist([own[b"ard"]], [log(0.6)], 0.0),
         Shortlist(with_b, [log(0.2), log(0.1), log(0.05)], kept),
     ]
-    covers = CandidateCovers(lists, LEAST, translator, boundary.absorbs)
+    covers = CandidateCovers(lists, [b"", b" b"], LEAST, translator)
     covers.look()
     ard, zo = ours[b"ard"], ours[b"zo"]
-    assert [ids for _, _, ids in covers.translated] == [(ard,), (ard, zo)]
+    assert [node.ids for node in covers.translated] == [(ard,), (ard, zo)]
     assert covers.mass == pytest.approx({ard: 0.5 * 0.6 + 0.2})
     assert covers.possible == pytest.approx(0.5 + 0.2 + 0.1)
     assert covers.masked == 1
-    assert best_with(covers, ard) == ((log(0.5) + log(0.6), 0, own[b"ard"]), b"ard", (ard,))
+    best = Node(log(0.5) + log(0.6), -1, 0, own[b"ard"], b"ard", (ard,))
+    assert covers.best_with(ard) == best
     assert [cover.data for cover in covers.doubtful] == [b"ar"]

@@ -1,7 +1,8 @@
-"""What the target says follows a position is what it would say by itself, token by token."""
+"""Windows of a corpus, and what a target says of them: what it would say by itself, id by id."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
@@ -9,12 +10,56 @@ import numpy as np
 import pytest
 from labelled import random_labels
 from random_models import random_model
+from small_tokenizers import write_tokenizer
 from zoo import zoo_model
 
-from tokalign.errors import IncompatibleError, UsageError
+from tokalign.build.corpus import Corpus
+from tokalign.errors import CorpusError, IncompatibleError, UsageError
+from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labellers import FutureIds
+from tokalign.train.labelled_corpus import FutureIds, draw_windows
 from tokalign.train.options import Labelling
+
+WORDS = ["rzeka", "most", "droga", "las", "dom", "pies", "kot", "chleb"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer[Any]:
+    return read_tokenizer(write_tokenizer(tmp_path_factory.mktemp("t"), vocabulary_size=340))
+
+
+def corpus(folder: Path, lines: int = 400) -> Corpus:
+    for name in ("a.txt", "b.txt"):
+        text = [f"{name[0]} {WORDS[n % 8]} {WORDS[n % 7]} {n}" for n in range(lines)]
+        (folder / name).write_text("\n".join(text) + "\n", "utf-8")
+    return Corpus([folder / "a.txt", folder / "b.txt"])
+
+
+def test_windows_have_one_length_and_whole_paragraphs_from_all_files(
+    tokenizer: Tokenizer[Any], tmp_path: Path
+) -> None:
+    def draw(seed: int) -> list[list[Any]]:
+        return draw_windows(corpus(tmp_path), tokenizer, length=32, positions=1000, seed=seed)
+
+    windows = draw(1)
+    assert draw(1) == windows != draw(2)
+    assert len(windows) == 32
+    assert {len(window) for window in windows} == {32}
+    text = b"".join(tokenizer.vocabulary.tokens[i] or b"" for w in windows for i in w).decode()
+    lines = [line.strip() for line in text.splitlines()[1:-1]]
+    known = {line for path in tmp_path.iterdir() for line in path.read_text("utf-8").splitlines()}
+    assert {line[0] for line in lines} == {"a", "b"}
+    assert len(lines) > 50
+    assert set(lines) <= known
+
+
+def test_a_short_corpus_gives_what_it_has(tokenizer: Tokenizer[Any], tmp_path: Path) -> None:
+    windows = draw_windows(corpus(tmp_path, 10), tokenizer, length=16, positions=10**6, seed=1)
+    assert 0 < len(windows) < 40
+    with pytest.raises(CorpusError):
+        draw_windows(corpus(tmp_path, 0), tokenizer, length=16, positions=10, seed=1)
+
 
 WINDOW = cast("list[TargetId]", [5, 90, 17, 17, 3, 44, 61, 8, 2, 33, 71, 12])
 
@@ -70,9 +115,3 @@ def test_a_window_that_a_layer_would_forget_is_refused() -> None:
     labeller = FutureIds(random_model(sliding_window=40), Labelling(future=4))
     with pytest.raises(UsageError, match="--window 10"):
         labeller.label(WINDOW)
-
-
-@pytest.mark.parametrize("wrong", [{"future": 1}, {"temperature": 0.0}, {"seed": 1 << 32}])
-def test_a_labelling_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        Labelling(**wrong)
