@@ -63,7 +63,7 @@ def test_rows_are_the_mean_of_what_the_target_expects(
         for row in likely[np.array(window) == token]:
             best = np.argsort(-row)[:KEPT]
             sums[best] += row[best]
-    found = store.after(tail_of([token]), 1)
+    found = store.look_up(1)(tail_of([token]))
     assert count > 1
     assert found is not None
     assert set(found[0][:KEPT]) == set(np.argsort(-sums, kind="stable")[:KEPT].tolist())
@@ -80,7 +80,7 @@ def test_the_keys_that_came_most_often_are_kept() -> None:
     store = LogitStore(gathered.most_frequent(4, vocabulary_size=105))
     kept = [key for key in ((5,), (6,), (7,), (5, 6), (6, 5), (5, 7)) if _has(store, *key)]
     assert kept == [(5,), (6,), (5, 6), (6, 5)]
-    found = store.after(tail_of([TargetId(5)]), 1)
+    found = store.look_up(1)(tail_of([TargetId(5)]))
     assert found is not None
     assert list(found[0][:6]) == [100, 101, 102, 103, 104, 0]  # ids beyond the vocabulary are out
     expected = [0.1] * 5 + [0] * (len(found[1]) - 5)
@@ -88,7 +88,7 @@ def test_the_keys_that_came_most_often_are_kept() -> None:
 
 
 def _has(store: LogitStore, *key: int) -> bool:
-    return store.after(tail_of([TargetId(i) for i in key]), len(key)) is not None
+    return store.look_up(len(key))(tail_of([TargetId(i) for i in key])) is not None
 
 
 def test_a_decoder_begins_with_the_rows_of_its_language(
