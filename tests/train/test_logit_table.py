@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore, tail_of
 from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.logit_rows import KEPT, LOG_ODDS, LogitRows
+from tokalign.tables.logit_rows import KEPT, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train import logit_table
@@ -43,10 +44,6 @@ def build(target: LanguageModel[TargetId], text: Path) -> Bundle:
     return build_logit_table(target, Corpus([text]), language="pl", positions=2 * WINDOW)
 
 
-def probability(code: int) -> float:
-    return float(1 / (1 + np.exp(-LOG_ODDS[code])))
-
-
 def test_rows_are_the_mean_of_what_the_target_expects(
     target: LanguageModel[TargetId], text: Path
 ) -> None:
@@ -63,12 +60,10 @@ def test_rows_are_the_mean_of_what_the_target_expects(
         for row in likely[np.array(window) == token]:
             best = np.argsort(-row)[:KEPT]
             sums[best] += row[best]
-    found = store.look_up(1)(tail_of([token]))
+    found, expected = _expected(store, token)
     assert count > 1
-    assert found is not None
-    assert set(found[0][:KEPT]) == set(np.argsort(-sums, kind="stable")[:KEPT].tolist())
-    means = sums[list(found[0])] / count
-    assert [probability(code) for code in found[1]] == pytest.approx(means, rel=0.07, abs=1e-3)
+    assert set(found[:KEPT]) == set(np.argsort(-sums, kind="stable")[:KEPT].tolist())
+    assert expected == pytest.approx(sums[found] / count, rel=0.07, abs=1e-3)
 
 
 def test_the_keys_that_came_most_often_are_kept() -> None:
@@ -80,11 +75,18 @@ def test_the_keys_that_came_most_often_are_kept() -> None:
     store = LogitStore(gathered.most_frequent(4, vocabulary_size=105))
     kept = [key for key in ((5,), (6,), (7,), (5, 6), (6, 5), (5, 7)) if _has(store, *key)]
     assert kept == [(5,), (6,), (5, 6), (6, 5)]
-    found = store.look_up(1)(tail_of([TargetId(5)]))
+    found, probabilities = _expected(store, TargetId(5))
+    assert found[:6] == [100, 101, 102, 103, 104, 0]  # ids beyond the vocabulary are out
+    expected = [0.1] * 5 + [0] * (len(found) - 5)
+    assert probabilities == pytest.approx(expected, abs=4e-3)
+
+
+def _expected(store: LogitStore, token: TargetId) -> tuple[list[TargetId], list[float]]:
+    """What a store expects after an id, and how probably."""
+    found = store.look_up(1)(tail_of([token]))
     assert found is not None
-    assert list(found[0][:6]) == [100, 101, 102, 103, 104, 0]  # ids beyond the vocabulary are out
-    expected = [0.1] * 5 + [0] * (len(found[1]) - 5)
-    assert [probability(code) for code in found[1]] == pytest.approx(expected, abs=4e-3)
+    ids, odds = zip(*found, strict=True)
+    return list(ids), [1 / (1 + exp(-x)) for x in odds]
 
 
 def _has(store: LogitStore, *key: int) -> bool:
