@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 from lab.baselines import PUBLISHED_METHODS, baseline, store_of
 from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
@@ -13,43 +14,59 @@ from tokalign.runtime.draft_length.knowledge import MAX_IDS
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 from tokalign.runtime.rounds import Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 
 
-class BaselineDecoder(Decoder):
+class BaselineOptions(DraftingOptions):
     """The name of a published method may stand in the place of a translation."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Nothing is checked: other names are right here."""
+
+
+class BaselineDecoder(Decoder):
+    """Drafts by `BaselineOptions`, too."""
 
     __slots__ = ()
 
     @classmethod
     def like(cls, decoder: Decoder) -> BaselineDecoder:
         """The same models, tables and options."""
-        return cls(**{one.name: getattr(decoder, one.name) for one in fields(Decoder)})
+        options = BaselineOptions(**_fields(decoder.drafting.options))
+        drafting = replace(decoder.drafting, options=options)
+        return cls(**_fields(decoder) | {"drafting": drafting})
 
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        drafting = self.drafting
-        name, knowledge = drafting.translation, drafting.knowledge
-        if drafting.method != "draft" or name not in PUBLISHED_METHODS:
+        options, knowledge = self.drafting.options, self.drafting.knowledge
+        name = options.translation
+        if options.method != "draft" or name not in PUBLISHED_METHODS:
             return super()._collaborators(target, prompt, draft)
         store = store_of(name)
         verifier = TargetVerifier(target, self.sampler, store)
-        costs = drafting.costs if knowledge is None else knowledge.costs.verification(MAX_IDS)
-        most, branches = drafting.num_draft_tokens, target.can_branch
+        costs = self.drafting.costs if knowledge is None else knowledge.costs.verification(MAX_IDS)
+        most, branches = options.num_draft_tokens, target.can_branch
         return baseline(name, store, most=most, costs=costs, branches=branches), verifier
 
     def translated(
         self, prompt: Prompt, session: DraftModelSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
-        drafting, draft = self.drafting, self.draft
-        if session is None or draft is None or drafting.translation not in PUBLISHED_TRANSLATIONS:
+        options, draft = self.drafting.options, self.draft
+        name = options.translation
+        if session is None or draft is None or name not in PUBLISHED_TRANSLATIONS:
             return super().translated(prompt, session, trees=trees)
         pair = Pair(self.target.tokenizer, draft.tokenizer)
         return NeuralDrafter(
             session,
-            make_translation(drafting.translation, pair, prompt, drafting.alignment),
-            num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
+            make_translation(name, pair, prompt, self.drafting.alignment),
+            num_draft_tokens=options.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
         )
+
+
+def _fields(of: Any) -> dict[str, Any]:
+    return {one.name: getattr(of, one.name) for one in fields(of)}

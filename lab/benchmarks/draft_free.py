@@ -55,6 +55,7 @@ from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Finished, RowStore, Started, Verifier
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import open_dictionary, open_logit_rows
@@ -161,10 +162,10 @@ def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
     """By name: the condition for a number of drafted ids."""
 
     def of(method: str) -> Callable[[int], Condition]:
-        return lambda most: drafting_as(replace(base, method=method, num_draft_tokens=most))
+        return lambda most: drafting_as(base.with_options(method=method, num_draft_tokens=most))
 
     def hybrid(most: int) -> Drafting:
-        return replace(base, method="hybrid", draft_rows=most)
+        return base.with_options(method="hybrid", draft_rows=most)
 
     def storeless(most: int) -> Condition:
         how = hybrid(most)
@@ -284,12 +285,12 @@ def machines_command(
 ) -> None:
     """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the planner's choice."""
     base = Drafting(
-        method="hybrid",
+        options=DraftingOptions(method="hybrid"),
         dictionary=open_dictionary(outputs.model.tokenizer, files=[]),
         costs=FREE_ROWS,
     )
     fixed = {
-        count: measured(outputs, drafting_as(replace(base, draft_rows=count)))
+        count: measured(outputs, drafting_as(base.with_options(draft_rows=count)))
         for count in map(int, rows.split(","))
     }
     click.echo(f"| | {' | '.join(map(str, fixed))} | auto | drafted | / best fixed |")

@@ -46,7 +46,7 @@ from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
-from tokalign.runtime.options import DEFAULT_ALTERNATIVES
+from tokalign.runtime.options import DEFAULT_ALTERNATIVES, DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
 from tokalign.runtime.translation.base import Pair, Translated
 from tokalign.tables.opening import open_dictionary
@@ -77,11 +77,14 @@ class DraftModels:
         model: Any
         [model] = load_models([name], dtype="float32")
         pair = Pair(target.tokenizer, model.tokenizer)
-        drafting = Drafting(
+        options = DraftingOptions(
             method="draft",
             translation="exact",
             num_draft_tokens=num_draft_tokens,
             alternatives=alternatives,
+        )
+        drafting = Drafting(
+            options=options,
             alignment=pair_tables(pair.target, pair.draft),
         )
         return cls(target, model, pair, drafting)
@@ -291,7 +294,7 @@ def benchmark(
         if kept is not None:
             kept.write_bytes(pickle.dumps(answers))
     table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
-    base = Drafting(method="hybrid", dictionary=table)
+    base = Drafting(options=DraftingOptions(method="hybrid"), dictionary=table)
     world = World(
         TargetModelSession(model.model),
         vocabulary_size(model.model),

@@ -29,6 +29,7 @@ from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.lookup import PROMPT_END, DictionaryFit
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
@@ -117,7 +118,7 @@ def print_table(sets: dict[str, Texts], tables: dict[str, Dictionary | None]) ->
                 continue
             cells, host = [], []
             for texts in sets.values():
-                drafting = Drafting(method=method, dictionary=table)
+                drafting = Drafting(options=DraftingOptions(method=method), dictionary=table)
                 free, _ = measure(texts, drafting, FREE_ROWS)
                 _, priced = measure(texts, drafting, ASSUMED_COSTS)
                 cells.append(f" {free.tokens_per_round:.3f}, {priced:.3f} |")

@@ -32,6 +32,7 @@ from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.opening import open_alignment, open_dictionary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -78,15 +79,18 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
     plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
     yield "plain", plain
     dictionary = open_dictionary(ours.tokenizer, model_folder=target)
-    free = Drafting(method="hybrid", dictionary=dictionary, knowledge=opening_knowledge(ours.model))
+    free = Drafting(
+        options=DraftingOptions(method="hybrid"),
+        dictionary=dictionary,
+        knowledge=opening_knowledge(ours.model),
+    )
     yield "auto, free sources", replace(plain, drafting=free)
     if draft is not None:
         theirs: LanguageModel[DraftId] = LanguageModel.from_folder(draft)
         tables = cache(lambda: open_alignment(ours.tokenizer, theirs.tokenizer, otherwise=align))
         for method in ("draft", "hybrid"):
             drafting = Drafting(
-                method=method,
-                translation="exact",
+                options=DraftingOptions(method=method, translation="exact"),
                 dictionary=dictionary,
                 alignment=tables,
                 knowledge=opening_knowledge(ours.model, theirs.model),

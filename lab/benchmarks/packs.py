@@ -35,6 +35,7 @@ from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import emulate, replay_texts
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import encode_bundle, read_bundle, write_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionaries, Dictionary
@@ -186,7 +187,7 @@ def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
             bundle = compile_pack(target, bundle)
         tables[f"dictionary:{bundle.language}"] = BackoffTable.from_bundle(bundle)
     for name, table in {**tables, "all": Dictionaries(tables)}.items():
-        drafting = Drafting(method="dictionary", dictionary=table)
+        drafting = Drafting(options=DraftingOptions(method="dictionary"), dictionary=table)
         found = {kind: emulate(drafting, some) for kind, some in texts.items()}
         print_json(
             {

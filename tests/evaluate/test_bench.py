@@ -16,13 +16,14 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import DraftingOptions
 
 
 @pytest.fixture(scope="module")
 def bench(demo_pair: tuple[LanguageModel[Any], LanguageModel[Any]]) -> Bench:
     target, draft = demo_pair
     drafting = Drafting(
-        translation="exact",
+        options=DraftingOptions(method="plain", translation="exact"),
         alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
     )
     decoder = Decoder(

@@ -69,7 +69,8 @@ def some_decoder(models: Models, draw: Random) -> Decoder:
     cache = CacheOptions(prefill_step_size=draw.choice([7, 2048]))
     decoder = assemble(models.target, draft, options, sampler=sampler, cache=cache)
     if method == "drafter":
-        drafting = replace(decoder.drafting, method=method, draft_rows=draw.choice([None, 5]))
+        rows = draw.choice([None, 5])
+        drafting = decoder.drafting.with_options(method=method, draft_rows=rows)
         drafter = random_drafter(models.target.model)
         return replace(decoder, drafter=drafter, drafting=drafting)
     return decoder

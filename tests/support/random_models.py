@@ -22,6 +22,7 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -135,10 +136,12 @@ def rounds_of(
 
 
 def decoder_of(pair: Any, sampler: Any, grammar: Grammar | None = None, **how: Any) -> Decoder:
-    """A decoder of a target and a draft model. how: fields of `Drafting`."""
+    """A decoder of a target and a draft model. how: options, or fields of `Drafting`."""
     target, draft = pair
     tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
-    drafting = Drafting(alignment=tables, **how)
+    opened = {name: how.pop(name) for name in ("dictionary", "outputs") if name in how}
+    options = DraftingOptions(**{"method": "plain", "translation": "none"} | how)
+    drafting = Drafting(options=options, alignment=tables, **opened)
     return Decoder(target=target, draft=draft, drafting=drafting, sampler=sampler, grammar=grammar)
 
 

@@ -199,7 +199,7 @@ def plain_ids(
     sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
 ) -> list[int]:
     """What plain decoding gives, for servers to be compared with."""
-    decoder = Decoder(target=target, drafting=Drafting(method="plain"), sampler=sampling)
+    decoder = Decoder(target=target, drafting=Drafting(), sampler=sampling)
     generation = Generation(decoder, Prompt(target=prompt), max_tokens=tokens)
     for _ in generation:
         pass

@@ -23,6 +23,7 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -445,8 +446,7 @@ def with_lookups(
     The dictionary and an earlier output to copy from hold some of the right ids, and wrong ones.
     """
     drafting = Drafting(
-        method=method,
-        draft_rows=6 if method == "hybrid" else None,
+        options=DraftingOptions(method=method, draft_rows=6 if method == "hybrid" else None),
         **half_right(right, len(tokenizer.vocabulary)),
     )
     target = LanguageModel(model=model, tokenizer=tokenizer)

@@ -159,7 +159,7 @@ class Call:
         rest = prompt_cache[len(self._target.layers) :]
         draft = self._decoder.draft
         if self._draft is not None and draft is not None:
-            known, translation = self._draft.held, self._decoder.drafting.translation
+            known, translation = self._draft.held, self._decoder.drafting.options.translation
             if translation == "none" and not draft.tokenizer.spec.specials:
                 # Ids are shared, and mlx-lm trims both caches alike.
                 known = [DraftId(i) for i in ids if i < vocabulary_size(draft.model)]

@@ -85,21 +85,19 @@ def choose_drafting(
         dictionary=dictionary is not None or grows,
         drafter=with_drafter,
     )
-    drafting = Drafting.of(
-        options,
-        method=method,
-        translation="none",
+    translation = "none"
+    if draft is not None:
+        translation = choose_translation(options.translation, target, draft)
+    drafting = Drafting(
+        options=replace(options, method=method, translation=translation),
         dictionary=dictionary,
         packs=packs if grows else None,
     )
     if draft is not None:
-        drafting = replace(
-            drafting,
-            translation=choose_translation(options.translation, target, draft),
-            alignment=pair_tables(
-                target, draft, file=options.alignment, model_folder=model_folder, note=note
-            ),
+        tables = pair_tables(
+            target, draft, file=options.alignment, model_folder=model_folder, note=note
         )
+        drafting = replace(drafting, alignment=tables)
     if drafting.uses_logits:
         rows = open_logit_rows(
             target, languages=options.languages, model_folder=model_folder, note=note
@@ -159,7 +157,7 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
             "some)"
         )
     if with_model:
-        sources.append(f"draft model, translation {drafting.translation}")
+        sources.append(f"draft model, translation {drafting.options.translation}")
     elif with_drafter:
         sources.append("recurrent drafter")
     else:

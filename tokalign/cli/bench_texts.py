@@ -146,7 +146,7 @@ def _maker(
     given: int,
 ) -> MakeDrafter:
     """Makes the drafter of each text, whose first `given` ids are its prompt."""
-    if model is None or not drafting.uses_model:
+    if model is None or not drafting.options.uses_model:
         return lambda _: make_drafter(drafting, None)
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.mlx.draft_session import DraftModelSession

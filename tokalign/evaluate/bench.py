@@ -36,7 +36,7 @@ class Sessions(NamedTuple):
     @classmethod
     def of(cls, decoder: Decoder) -> Sessions:
         """Sessions for every method of a decoder."""
-        whole = replace(decoder, drafting=replace(decoder.drafting, method="hybrid"))
+        whole = replace(decoder, drafting=decoder.drafting.with_options(method="hybrid"))
         return cls(whole.open_target(), whole.open_draft())
 
 

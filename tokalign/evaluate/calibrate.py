@@ -267,7 +267,8 @@ def self_draft_rounds(
     takes as long as those before it.
     """
     began, found = perf_counter(), list[Round]()
-    decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
+    drafting = decoder.drafting.with_options(num_draft_tokens=limit)
+    decoder = replace(decoder, drafting=drafting)
     session, limits = decoder.open_draft(), Limits(max_tokens=tokens)
     for number, given in enumerate(prompts):
         if number and (perf_counter() - began) * (1 + 1 / number) > seconds:

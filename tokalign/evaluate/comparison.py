@@ -29,17 +29,14 @@ def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
     Its name is a method, else a translation of the draft model.
     """
     name = condition.name if condition.drafts else PLAIN
-    drafting = replace(
-        drafting,
-        num_draft_tokens=condition.k if isinstance(condition.k, int) else None,
-        mixing=Mixing(),
-        model_worth=ModelWorth(),
-    )
+    asked: dict[str, Any] = {"method": name}
+    if name not in METHODS:
+        asked = {"method": "draft", "translation": name}
     if condition.chain:
-        drafting = replace(drafting, alternatives=0)
-    if name in METHODS:
-        return replace(drafting, method=name)
-    return replace(drafting, method="draft", translation=condition.name)
+        asked["alternatives"] = 0
+    count = condition.k if isinstance(condition.k, int) else None
+    drafting = drafting.with_options(**asked, num_draft_tokens=count)
+    return replace(drafting, mixing=Mixing(), model_worth=ModelWorth())
 
 
 def conditions_of(

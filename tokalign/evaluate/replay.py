@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Verdict
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.dictionary import Dictionary
@@ -130,4 +131,5 @@ def _saving(target: Tokenizer[TargetId], lines: Sequence[str], table: Dictionary
         left -= len(texts[-1])
         if left <= 0:
             break
-    return emulate(Drafting(method="dictionary", dictionary=table), texts).tokens_per_round
+    drafting = Drafting(options=DraftingOptions(method="dictionary"), dictionary=table)
+    return emulate(drafting, texts).tokens_per_round

@@ -158,13 +158,13 @@ class Decoder:
             self.target.model,
             self.cache,
             cache=layers,
-            rewinds=rewinds or self.drafting.method != "plain",
-            keeps_states=self.drafter is not None and self.drafting.uses_drafter,
+            rewinds=rewinds or self.drafting.options.method != "plain",
+            keeps_states=self.drafter is not None and self.drafting.options.uses_drafter,
         )
 
     def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
         """A session of the draft model; None if none is used. Arguments, errors: `open_target`."""
-        if self.draft is None or not self.drafting.uses_model:
+        if self.draft is None or not self.drafting.options.uses_model:
             return None
         # Drafting ends when the target's cache is full, so the draft's need not rotate.
         options = replace(self.cache, max_kv_size=None)
@@ -202,7 +202,7 @@ class Decoder:
             context_length=target.context_length if ends_with_context else UNBOUNDED,
             target=target,
             most_rows=self.drafting.exact_rows or UNBOUNDED,
-            drafts_last_id=draft is not None and self.drafting.num_draft_tokens is not None,
+            drafts_last_id=draft is not None and self.drafting.options.num_draft_tokens is not None,
         )
         return context, decode(context, drafter, verifier, limits=limits)
 
@@ -228,14 +228,14 @@ class Decoder:
 
     def _recurrent(self, target: TargetModelSession, *, branches: bool) -> BeamDrafter | None:
         """The recurrent drafter as a drafter for one request; None if it is not used."""
-        drafting = self.drafting
-        if self.drafter is None or not drafting.uses_drafter:
+        options = self.drafting.options
+        if self.drafter is None or not options.uses_drafter:
             return None
         return BeamDrafter(
             DrafterSession(self.drafter, target),
             sampler=self._draft_sampler,
-            shape=BeamShape(DEFAULT_SHAPE.width, drafting.num_draft_tokens or DEFAULT_SHAPE.length),
-            rows=drafting.draft_rows,
+            shape=BeamShape(DEFAULT_SHAPE.width, options.num_draft_tokens or DEFAULT_SHAPE.length),
+            rows=options.draft_rows,
             branches=branches,
         )
 
@@ -246,7 +246,7 @@ class Decoder:
 
         trees: as in `make_model_drafter`.
         """
-        if session is None or self.draft is None or not self.drafting.uses_model:
+        if session is None or self.draft is None or not self.drafting.options.uses_model:
             return None
         pair = Pair(self.target.tokenizer, self.draft.tokenizer)
         sampler = self._draft_sampler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWor
 from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, HowToDraft
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
@@ -40,6 +40,9 @@ ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
 """Assumed until costs are measured: 5 % of a pass for each further row, 10 % for a draft pass."""
 
 
+PLAINLY = DraftingOptions(method="plain", translation="none")
+
+
 def no_alignment() -> Alignment:
     """The default of `Drafting.alignment`. Raises: UsageError."""
     raise UsageError("this translation needs the alignment of a pair; pass `alignment`")
@@ -54,9 +57,10 @@ class Packs(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting(HowToDraft):
-    """How to draft: what was asked for, with all that was left open chosen, and what was opened.
+class Drafting:
+    """How to draft: the options, and what was opened for them.
 
+    options: with nothing left open but the length of drafts. None of its files is looked at again.
     packs: give a dictionary for the language of a prompt besides; None if `dictionary` is for all.
     alignment: gives the pair's tables, if a translation needs them.
     costs: by which a hybrid decides where there is no knowledge.
@@ -72,8 +76,7 @@ class Drafting(HowToDraft):
     constraint: the grammar that the output of one request follows, if it follows one.
     """
 
-    method: str = "plain"
-    translation: str = "none"
+    options: DraftingOptions = PLAINLY
     dictionary: Dictionary | None = None
     packs: Packs | None = None
     alignment: Callable[[], Alignment] = no_alignment
@@ -88,16 +91,14 @@ class Drafting(HowToDraft):
     model_worth: ModelWorth = field(default_factory=ModelWorth)
     mixing: Mixing = field(default_factory=Mixing)
 
-    @classmethod
-    def of(cls, options: HowToDraft, **chosen: Any) -> Drafting:
-        """What was asked for, except for what was chosen or opened."""
-        asked = {one.name: getattr(options, one.name) for one in fields(HowToDraft)}
-        return cls(**asked | chosen)
+    def with_options(self, **changed: Any) -> Drafting:
+        """The same with other options; what was opened stays."""
+        return replace(self, options=replace(self.options, **changed))
 
     @property
     def uses_logits(self) -> bool:
         """Whether the method drafts with what the target found likely."""
-        return self.method == "hybrid"
+        return self.options.method == "hybrid"
 
     @property
     def row_store(self) -> RowStore | None:
@@ -134,7 +135,8 @@ def make_drafter(
 
     branches: whether the target can verify a tree. clock: seconds, from any start.
     """
-    method, knowledge, most = drafting.method, drafting.knowledge, drafting.num_draft_tokens
+    options, knowledge = drafting.options, drafting.knowledge
+    method, most = options.method, options.num_draft_tokens
     directly = knowledge is None and drafting.constraint is None
     if method == "plain":
         return NoDrafter()
@@ -153,7 +155,7 @@ def make_drafter(
         costs=drafting.costs,
         # With a model, the number of draft tokens is that of the model alone.
         max_tokens=MAX_IDS if most is None or model is not None else most,
-        rows=drafting.draft_rows,
+        rows=options.draft_rows,
         branches=branches and method not in ("copy", "dictionary"),
         mixing=drafting.mixing,
         noise=drafting.noise,
@@ -181,21 +183,23 @@ def make_model_drafter(
     session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
     alternatives beside its chain. Raises: as `make_translation`.
     """
+    options = drafting.options
     return NeuralDrafter(
         session,
-        make_translation(drafting.translation, pair, prompt, drafting.alignment, sampler),
-        num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
-        alternatives=drafting.alternatives if trees else 0,
+        make_translation(options.translation or "none", pair, prompt, drafting.alignment, sampler),
+        num_draft_tokens=options.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
+        alternatives=options.alternatives if trees else 0,
     )
 
 
 def _sources(drafting: Drafting) -> list[Source]:
     sources: list[Source] = []
-    if drafting.method in ("copy", "hybrid"):
+    method = drafting.options.method
+    if method in ("copy", "hybrid"):
         sources += [ContextCopy(), *map(ContextCopy, drafting.outputs)]
-    if drafting.method in ("dictionary", "hybrid") and drafting.dictionary is not None:
+    if method in ("dictionary", "hybrid") and drafting.dictionary is not None:
         sources += dictionary_sources(drafting.dictionary)
-    if drafting.method == "hybrid" and drafting.logits is not None:
+    if drafting.uses_logits and drafting.logits is not None:
         sources += logit_sources(drafting.logits)
     return sources
 

@@ -128,12 +128,12 @@ class Generation:
 
     def summary(self) -> dict[str, Any]:
         """Text, ids and all statistics so far, under the names of `docs/metrics.md`."""
-        drafting = self._decoder.drafting
+        options = self._decoder.drafting.options
         return {
             "text": "".join(self._shown),
             "token_ids": list(self.context.emitted),
-            "method": drafting.method,
-            "translation": drafting.translation if self._decoder.draft is not None else None,
+            "method": options.method,
+            "translation": options.translation if self._decoder.draft is not None else None,
             **self.statistics.summary(),
             "peak_memory_gb": peak_memory(),
             "seed": self._decoder.seed,

@@ -1,9 +1,9 @@
 """How to draft and to cache, as a caller asks for it: methods, translations and all options.
 
-Every option is declared once, as a field of `HowToDraft`, `DraftingOptions` or `CacheOptions`. The
-command line makes an option of a field, the Python API a keyword, and the class a check; the server
-takes the whole value. `api/assemble.py` makes a decoder of it, whose `Drafting` has the fields of
-`HowToDraft` again. It imports neither models nor mlx, so the command line can do without them.
+Every option is declared once, as a field of `DraftingOptions` or `CacheOptions`. The command line
+makes an option of a field, the Python API a keyword, and the class a check; the server takes the
+whole value, and a decoder keeps it. This imports neither models nor mlx, so the command line can do
+without them.
 """
 
 from __future__ import annotations
@@ -136,13 +136,20 @@ def take(kind: type[T], given: dict[str, Any]) -> T:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HowToDraft:
-    """The options that drafters read; the help of each field says what it is.
+class DraftingOptions:
+    """How to draft, as asked for, from the command line to the decoder.
+
+    What is left open is chosen when a decoder is assembled. The help of each field says what it is.
 
     num_draft_tokens: None to have every round choose by expected gain.
     alternatives: ids that a draft model proposes in a tree besides one for each of its passes; 0
         for chains. A draft that has to stay a chain has them in the place of its first id.
     draft_rows: how many ids the hybrid proposes in every round; None to have costs decide.
+    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
+        dictionaries of these languages are looked for besides. With neither, one of every language,
+        and of that of each prompt if there is a pack of it.
+    alignment: None to look for one, and to compute one that is not found.
+    Raises: UsageError for a name or number that cannot be honoured.
     """
 
     method: str = declared(
@@ -171,39 +178,6 @@ class HowToDraft:
     )
     alternatives: int = declared(DEFAULT_ALTERNATIVES, least=0, most=1024)
     draft_rows: int | None = declared(None, least=1, most=256)
-
-    @property
-    def uses_model(self) -> bool:
-        """Whether a draft model is used if there is one."""
-        return self.method in (AUTO, *MODEL_METHODS)
-
-    @property
-    def uses_drafter(self) -> bool:
-        """Whether a recurrent drafter is used if there is one."""
-        return self.method in (AUTO, *DRAFTER_METHODS)
-
-    @property
-    def uses_dictionary(self) -> bool:
-        """Whether a dictionary is used if there is one."""
-        return self.method in (AUTO, *TABLE_METHODS)
-
-    @property
-    def chooses_lengths(self) -> bool:
-        """Whether what a round drafts is chosen by gain, as nothing gives it."""
-        given = self.num_draft_tokens is not None or self.draft_rows is not None
-        return self.method != "plain" and not given
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftingOptions(HowToDraft):
-    """How to draft, as asked for; what is left open is chosen when a decoder is assembled.
-
-    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
-        dictionaries of these languages are looked for besides. With neither, one of every language,
-        and of that of each prompt if there is a pack of it.
-    alignment: None to look for one, and to compute one that is not found.
-    Raises: UsageError for a name or number that cannot be honoured.
-    """
 
     drafter: FilePath | None = declared(
         None,
@@ -270,6 +244,27 @@ class DraftingOptions(HowToDraft):
         """The languages that are named."""
         given = several(self.language)
         return tuple(name.strip() for names in given for name in names.split(","))
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether a draft model is used if there is one."""
+        return self.method in (AUTO, *MODEL_METHODS)
+
+    @property
+    def uses_drafter(self) -> bool:
+        """Whether a recurrent drafter is used if there is one."""
+        return self.method in (AUTO, *DRAFTER_METHODS)
+
+    @property
+    def uses_dictionary(self) -> bool:
+        """Whether a dictionary is used if there is one."""
+        return self.method in (AUTO, *TABLE_METHODS)
+
+    @property
+    def chooses_lengths(self) -> bool:
+        """Whether what a round drafts is chosen by gain, as nothing gives it."""
+        given = self.num_draft_tokens is not None or self.draft_rows is not None
+        return self.method != "plain" and not given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,9 +55,10 @@ def decoder_of(
         if drafting.logits is None:  # else they are remembered, and serve every API key
             drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
-        drafting = replace(drafting, method="plain", knowledge=None)
+        drafting = replace(drafting.with_options(method="plain"), knowledge=None)
     elif asked.num_draft_tokens != settings.num_draft_tokens:
-        drafting = replace(drafting, num_draft_tokens=asked.num_draft_tokens, knowledge=None)
+        drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
+        drafting = replace(drafting, knowledge=None)
     if asked.prediction:
         tokenizer, prompt = decoder.target.tokenizer, job.answer.prompt
         if tokenizer.opens_segment(prompt):

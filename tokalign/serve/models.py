@@ -109,7 +109,7 @@ class Models:
             session = decoder.open_target()
         except CacheError as error:
             self._note(f"decoding plainly: {error}")
-            drafting = replace(decoder.drafting, method="plain", knowledge=None)
+            drafting = replace(decoder.drafting.with_options(method="plain"), knowledge=None)
             decoder = replace(decoder, drafting=drafting)
             session = decoder.open_target()
         self.decoder, self.context_length = decoder, session.context_length

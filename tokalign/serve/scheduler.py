@@ -209,7 +209,7 @@ class Scheduler(Beginnings):
         return bool(others) or not self._can_speculate(first)
 
     def _can_speculate(self, job: Job) -> bool:
-        plain = self.model_provider.decoder.drafting.method == "plain"
+        plain = self.model_provider.decoder.drafting.options.method == "plain"
         return not (plain or job.asked.num_draft_tokens == 0)
 
     def _advance_together(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from places import DEMO
 from studied import CONTROL, PLAIN, a_block, measured
 
-from lab.baselines.decoder import BaselineDecoder
+from lab.baselines.decoder import BaselineDecoder, BaselineOptions
 from lab.study.attribution import Explainer, _Judge
 from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, shares_of
@@ -35,7 +35,7 @@ def study() -> Study:
     target = LanguageModel.from_folder(DEMO / "target", dtype="float32")
     draft = LanguageModel.from_folder(DEMO / "draft", dtype="float32")
     drafting = Drafting(
-        translation="exact",
+        options=BaselineOptions(method="plain", translation="exact"),
         alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
     )
     alone = BaselineDecoder(target=target, drafting=Drafting(), sampler=Sampling())

@@ -20,6 +20,7 @@ from tokalign.runtime.draft.lookup import (
     dictionary_sources,
 )
 from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
@@ -160,9 +161,13 @@ def test_only_the_sources_of_those_that_fit_are_asked() -> None:
     assert [source.name for source in dictionary_sources(learned("left"))] == ["dictionary"]
 
 
+def drafting(method: str, table: Any) -> Drafting:
+    return Drafting(options=DraftingOptions(method=method), dictionary=table)
+
+
 @pytest.mark.parametrize("method", ["dictionary", "hybrid"])
 def test_a_proposal_names_the_dictionary_that_answered(method: str) -> None:
-    drafter = make_drafter(Drafting(method=method, dictionary=both()), None)
+    drafter = make_drafter(drafting(method, both()), None)
     tree = drafter.propose(Context(LEFT[:60]), 4).tree  # type: ignore[arg-type]
     assert tree.ids[0] == follower("left", LEFT[59])
     assert "dictionary:left" in tree.sources
@@ -173,7 +178,7 @@ def test_a_proposal_names_the_dictionary_that_answered(method: str) -> None:
 def test_the_wrong_language_costs_next_to_nothing(method: str) -> None:
     def rounds(table: Any) -> int:
         statistics = Statistics()
-        drafter = make_drafter(Drafting(method=method, dictionary=table), None)
+        drafter = make_drafter(drafting(method, table), None)
         for event in replay(LEFT, drafter, prompt_tokens=60):  # type: ignore[arg-type]
             statistics.observe(event)
         return statistics.rounds

@@ -21,6 +21,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Array, Round
 from tokalign.runtime.translation.committed_text import map_specials
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -116,10 +117,9 @@ def play(
         ),
         draft=LanguageModel(model=own_model, tokenizer=own),
         drafting=Drafting(
-            method="draft",
-            translation=translation,
-            num_draft_tokens=3,
-            alternatives=0,
+            options=DraftingOptions(
+                method="draft", translation=translation, num_draft_tokens=3, alternatives=0
+            ),
             alignment=lambda: table,
         ),
         sampler=sampling,
