@@ -34,11 +34,12 @@ UNISPEC = Condition("unispec", 20)
 def study() -> Study:
     target = LanguageModel.from_folder(DEMO / "target", dtype="float32")
     draft = LanguageModel.from_folder(DEMO / "draft", dtype="float32")
+    options = BaselineOptions(method="plain", translation="exact")
     drafting = Drafting(
-        options=BaselineOptions(method="plain", translation="exact"),
+        options=options,
         alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
     )
-    alone = BaselineDecoder(target=target, drafting=Drafting(), sampler=Sampling())
+    alone = BaselineDecoder(target=target, drafting=Drafting(options=options), sampler=Sampling())
     pair = replace(alone, draft=draft, drafting=drafting)
     arms = [
         Arm(PLAIN, sampled=True),
