@@ -181,7 +181,7 @@ class CostCurve:
             tokens = "one token" if drafted == 1 else f"{drafted} tokens"
             return f"{known}: drafting {tokens} pays if more than {pays:.0%} are accepted"
         if not length:
-            return f"{known}: drafting is not expected to pay, and decode leaves it out"
+            return f"{known}: passes of the draft are not expected to pay; decode drafts without"
         speedup = self.notes["speedup"]
         return f"{known}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 
