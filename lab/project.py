@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve
+from tokalign.runtime.cost import ASSUMED_DRAFT, CostCurve
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter

@@ -12,7 +12,7 @@ from tokalign.cli import group
 from tokalign.cli.dialogue import Dialogue
 from tokalign.errors import BundleError, CorpusError, TokalignError, UsageError
 from tokalign.names.registry import resolve_model, resolve_tokenizer
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import as_path, parse_json
 from tokalign.tables.drafter_files import read_drafter_config

@@ -26,7 +26,7 @@ from lab.project import costs_under, project
 from lab.recorded_proposals import ProposalTrace, TracedText
 from lab.traces import read_trace
 from tokalign.errors import UsageError
-from tokalign.runtime.cost.curve import read_curve, shipped_names
+from tokalign.runtime.cost import read_curve, shipped_names
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
 from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 

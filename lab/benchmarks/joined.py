@@ -33,7 +33,7 @@ from lab.project import SimulatedClock, TimedVerifier
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.api.choosing import pair_tables
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.lookup import LogitStore

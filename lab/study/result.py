@@ -24,7 +24,7 @@ from lab.study.waterfall import Waterfall, waterfalls
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.runtime.cost.curve import CostCurve
+from tokalign.runtime.cost import CostCurve
 from tokalign.storage import POLISH, parse_json
 
 FORMAT, VERSION = "tokalign-study", 1

@@ -17,7 +17,7 @@ from tokalign.storage import as_path
 if TYPE_CHECKING:
     from lab.study.result import Setting
     from lab.study.run import Study
-    from tokalign.runtime.cost.curve import CostCurve
+    from tokalign.runtime.cost import CostCurve
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.options import DraftingOptions
     from tokalign.tokenizer.tokenizer import Tokenizer
@@ -154,7 +154,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     The empty name is for the target alone.
     """
     from tokalign.evaluate.calibrate import measure_curve
-    from tokalign.runtime.cost.curve import read_curve, store_curve
+    from tokalign.runtime.cost import read_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     curves: dict[str, CostCurve] = {}

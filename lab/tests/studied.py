@@ -13,7 +13,7 @@ from lab.study.protocol import PRESETS, SETS
 from lab.study.result import Model, Result, Setting
 from lab.study.samples import Sample
 from tokalign.evaluate.measurements import BASELINES, Block, Condition
-from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Machine, Timing
+from tokalign.runtime.cost import ContextCosts, CostCurve, Machine, Timing
 
 PLAIN, CONTROL = BASELINES
 CONTEXT = {k: Condition("context:5", k, "draft") for k in (2, 4)}

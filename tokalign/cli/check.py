@@ -55,7 +55,7 @@ def command(
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.runtime.cost.curve import (
+    from tokalign.runtime.cost import (
         ASSUMED_DRAFT,
         PUBLISHED,
         find_curve_of_tokenizers,

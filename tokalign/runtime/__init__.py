@@ -10,7 +10,7 @@ What drafts:
     draft/                  drafters: from models, tables and contexts, and the hybrid of them all
     translation/            a draft model's ids -> the target's
     draft_length/           how many tokens to draft in a round
-    cost/                   what a pass costs on a machine: measured curves
+    cost.py                 what a pass costs on a machine: measured curves, some in curves/
     mlx/                    models: sessions, caches, trees, sampling; all that imports mlx
 
 Around the loop:

@@ -10,7 +10,7 @@ import pytest
 from random_drafters import random_drafter
 from random_models import random_model
 
-from tokalign.runtime.cost.curve import (
+from tokalign.runtime.cost import (
     PUBLISHED,
     ContextCosts,
     CostCurve,

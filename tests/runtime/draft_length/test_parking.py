@@ -17,7 +17,7 @@ from lab.project import (
 )
 from lab.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft_length.knowledge import MAX_IDS, Parking
 from tokalign.runtime.draft_length.learned_costs import Costs

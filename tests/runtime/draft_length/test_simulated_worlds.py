@@ -11,7 +11,7 @@ from recorded_worlds import a_world, costs_of
 
 from lab.project import knowledge_of, project
 from lab.recorded_proposals import ProposalTrace, TracedText
-from tokalign.runtime.cost.curve import read_curve, shipped_names
+from tokalign.runtime.cost import read_curve, shipped_names
 from tokalign.runtime.draft_length.knowledge import SHARE, SLACK, Knowledge
 from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.runtime.cost.curve import CostCurve
+from tokalign.runtime.cost import CostCurve
 from tokalign.tables.token_tree import TokenTree
 
 

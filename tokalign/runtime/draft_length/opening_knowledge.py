@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 from weakref import ref
 
-from tokalign.runtime.cost.curve import CostCurve, find_curve, published_curve, read_curve
+from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes

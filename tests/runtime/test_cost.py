@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.errors import UsageError
-from tokalign.runtime.cost.curve import (
+from tokalign.runtime.cost import (
     ASSUMED_DRAFT,
     PUBLISHED,
     ContextCosts,

@@ -3,7 +3,7 @@
 A curve says how long a pass of the target over m rows takes, m = 1, 2, ..., after contexts of a few
 lengths, and how long a pass of the draft model or a beam search of the recurrent drafter takes. It
 is measured by `evaluate/calibrate.py` and kept in the user's cache folder, shipped in
-`cost/curves/`, or written by hand. The decode loop and `tokalign bench --text` only read it.
+`runtime/curves/`, or written by hand. The decode loop and `tokalign bench --text` only read it.
 """
 
 from __future__ import annotations
