@@ -32,7 +32,7 @@ from places import documented_attacks
 from processes import nobody
 from small_tokenizers import of_merges
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.cli.tables import show_table, verify
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, read_header

@@ -123,7 +123,7 @@ def pair_tables(
     """
 
     def computed(*vocabularies: Any) -> Alignment:
-        from tokalign.build.alignment.alignment_bundle import align
+        from tokalign.build.alignment import align
 
         pair = draft.fingerprint, target.fingerprint
         with _computing:

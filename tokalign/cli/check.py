@@ -17,7 +17,7 @@ from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
-    from tokalign.build.alignment.alignment_bundle import BoundaryRates, Coverage
+    from tokalign.build.alignment import BoundaryRates, Coverage
     from tokalign.evaluate.replay import DictionarySaving
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -113,7 +113,7 @@ def _fit(
     draft: Tokenizer[DraftId] | None, target: Tokenizer[TargetId], lines: Sequence[str]
 ) -> tuple[str, dict[str, object]]:
     """A verdict, and the figures that it rests on."""
-    from tokalign.build.alignment.alignment_bundle import (
+    from tokalign.build.alignment import (
         align,
         measure_boundaries,
         measure_coverage,

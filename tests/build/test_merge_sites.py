@@ -11,7 +11,7 @@ from polish import SENTENCES
 from small_tables import bundle_of
 from small_tokenizers import random_merges
 
-from tokalign.build.alignment.merge_sites import Followers, find_merge_sites
+from tokalign.build.merge_sites import Followers, find_merge_sites
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.bpe.absorption import MIN_FANOUT, Absorption
 from tokalign.tokenizer.bpe.validity import EdgeToken

@@ -10,7 +10,7 @@ from counted import small_tokenizer
 from polish import SENTENCES
 from small_tables import bundle_of
 
-from tokalign.build.alignment.alignment_bundle import intersect, measure_boundaries
+from tokalign.build.alignment import intersect, measure_boundaries
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
 from tokalign.tokenizer.bpe.absorption import Absorption
 from tokalign.tokenizer.spelling import byte_alphabet

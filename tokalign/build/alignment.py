@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.alignment.merge_sites import find_merge_sites
 from tokalign.build.corpus import batches
+from tokalign.build.merge_sites import find_merge_sites
 from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection, MergeSites
 from tokalign.tables.bundle import Bundle
 from tokalign.tokenizer.bpe.absorption import Absorption
