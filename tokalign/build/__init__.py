@@ -8,9 +8,9 @@ from here: `build/` and `runtime/` do not import each other.
                                 text_files.py with formats.py takes the texts out
     counting/                   corpus -> n-gram counts
     dictionary/                 n-gram counts -> the dictionary of a target and a language
-    alignment.py                two tokenizers -> the alignment of a pair; merge_sites.py finds where
-                                the target merges across a boundary
-    documents/                  a user's own documents -> a private dictionary
+    alignment.py                two tokenizers -> the alignment of a pair; merge_sites.py finds the
+                                bytes that the target would merge into a token
+    learning.py                 a user's own documents, read by documents.py -> a private dictionary
 
 Read `pipeline.py` next, for the order of the steps; `cluster.py` has a dictionary counted by
 datatrove on many machines.

@@ -117,7 +117,7 @@ def forget(*, names: tuple[str, ...], remembered: bool) -> None:
 
     The documents themselves are not touched.
     """
-    from tokalign.build.documents.learning import Collection, check_name
+    from tokalign.build.learning import Collection, check_name
     from tokalign.runtime.remembered import forget_remembered
 
     if not names and not remembered:

@@ -6,15 +6,16 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import LETTER, MEETING, write_pdf
 from processes import small_disk
 from small_tokenizers import write_tokenizer
 
-from tokalign.build.documents import learning as kept
-from tokalign.build.documents.learning import Collection, Learned, collections, learn
-from tokalign.build.documents.reading import UnopenedError
+from tokalign.build import learning as kept
+from tokalign.build.documents import UnopenedError
+from tokalign.build.learning import Collection, Learned, collections
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.dictionary import Dictionaries
@@ -22,6 +23,11 @@ from tokalign.tables.finding import find_tables
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.travelling import push_tables
 from tokalign.tokenizer.self_check import read_tokenizer
+
+
+def learn(name: str, **given: Any) -> Learned:
+    """The targets are folders with tokenizers."""
+    return kept.learn(name, lambda target: (Path(target).name, read_tokenizer(target)), **given)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ A collection is a folder of its own, which only its owner can enter:
 No text is kept. Where a file is new, changed or gone, all documents are read again and every
 dictionary is built anew, so a collection that was updated many times equals a new one. A stale
 dictionary is overwritten and no copy of it is kept, because it may know documents that are gone.
+Nothing here opens a connection: the caller finds the tokenizers.
 """
 
 from __future__ import annotations
@@ -30,11 +31,16 @@ from tokalign.build.dictionary.dictionary_bundle import (
     BackoffOptions,
     build_dictionary,
 )
-from tokalign.build.documents.finding import FoundFile, Rules, Skipped, find_documents
-from tokalign.build.documents.reading import UnopenedError, read_document
+from tokalign.build.documents import (
+    FoundFile,
+    Rules,
+    Skipped,
+    UnopenedError,
+    find_documents,
+    read_document,
+)
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
-from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import (
     TEMPORARY_SUFFIX,
     appearing,
@@ -47,10 +53,14 @@ from tokalign.storage import (
 from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import learned_folder
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _SETTINGS, _LOCK = "settings.json", "learn.lock"
 _FORMAT = 2
+Resolve = Callable[[str], tuple[str, Tokenizer[TargetId]]]
+"""Finds the tokenizer that a name stands for, and a short name for its files."""
+
 _BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
 
 
@@ -189,6 +199,7 @@ class PrivateCorpus(Corpus):
 
 def learn(
     name: str,
+    resolve: Resolve,
     *,
     folders: Sequence[Path] = (),
     targets: Sequence[str] = (),
@@ -199,6 +210,7 @@ def learn(
 ) -> Learned:
     """Bring the dictionaries of a collection up to date with its folders.
 
+    resolve: is asked for the tokenizer of every target.
     folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
     `Rules`; max_bytes: of each dictionary's file. What is not given stays as it was.
     Raises: UsageError for a name that no folder can have, where a folder or a target has to be
@@ -224,11 +236,11 @@ def learn(
                 f"nothing was learned under the name {name} yet; give a {kind}, as in: "
                 f"tokalign learn FOLDER --name {name} --target NAME"
             )
-    models = _resolve(settings.targets)
+    models = _resolve(settings.targets, resolve)
     found, skipped = find_documents([Path(folder) for folder in settings.folders], rules)
     seen = digest(
         [[os.fsencode(file.path), file.bytes, file.modified] for file in found],
-        [[slug, model.tokenizer.fingerprint] for slug, model in models.items()],
+        [[slug, tokenizer.fingerprint] for slug, tokenizer in models.items()],
         settings.max_bytes,
     )
     tables = [collection.folder / f"{slug}.dictionary.tok" for slug in models]
@@ -249,7 +261,7 @@ def learn(
 def _build(
     collection: Collection,
     settings: Settings,
-    models: Mapping[str, Resolved[TargetId]],
+    models: Mapping[str, Tokenizer[TargetId]],
     found: Sequence[FoundFile],
     learned: Learned,
     stage: Stage,
@@ -271,9 +283,9 @@ def _build(
                 "dictionary; give a folder with text, Markdown, HTML or PDF files"
             )
         corpus = PrivateCorpus([texts])
-        for path, model in zip(learned.tables, models.values(), strict=True):
+        for path, tokenizer in zip(learned.tables, models.values(), strict=True):
             bundle = build_dictionary(
-                model.tokenizer, corpus, options, language=collection.name, stage=stage
+                tokenizer, corpus, options, language=collection.name, stage=stage
             )
             write_bundle(path, bundle)
     finally:
@@ -328,14 +340,15 @@ def _lasting(target: str) -> str:
     return str(path.absolute()) if path.exists() else target
 
 
-def _resolve(targets: Sequence[str]) -> dict[str, Resolved[TargetId]]:
-    models: dict[str, Resolved[TargetId]] = {}
+def _resolve(targets: Sequence[str], resolve: Resolve) -> dict[str, Tokenizer[TargetId]]:
+    """The tokenizers of these names, by their short names."""
+    models: dict[str, Tokenizer[TargetId]] = {}
     for target in targets:
-        model: Resolved[TargetId] = resolve_tokenizer(target)
-        if model.slug in models:
+        slug, tokenizer = resolve(target)
+        if slug in models:
             raise UsageError(
-                f"two models are called {model.slug}; rename the folder {target}, or forget the "
+                f"two models are called {slug}; rename the folder {target}, or forget the "
                 "collection and learn it for one of them"
             )
-        models[model.slug] = model
+        models[slug] = tokenizer
     return models
