@@ -18,6 +18,7 @@ from small_tables import write_alignment, write_dictionary
 import tokalign
 from tokalign.api.assemble import assemble, choose_dtype, load_decoder, load_models
 from tokalign.cli.decode import command
+from tokalign.cli.travelling import pull_tables, push_tables
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft_length import opening_knowledge
@@ -26,7 +27,6 @@ from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.dictionary import Dictionaries
-from tokalign.tables.travelling import pull_tables, push_tables
 
 PROMPT = "Zażółć gęślą"
 

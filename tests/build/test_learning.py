@@ -16,12 +16,12 @@ from small_tokenizers import write_tokenizer
 from tokalign.build import learning as kept
 from tokalign.build.documents import UnopenedError
 from tokalign.build.learning import Collection, Learned, collections
+from tokalign.cli.travelling import push_tables
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import find_tables
 from tokalign.tables.opening import open_dictionary
-from tokalign.tables.travelling import push_tables
 from tokalign.tokenizer.self_check import read_tokenizer
 
 

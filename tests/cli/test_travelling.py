@@ -10,9 +10,9 @@ import pytest
 from small_tables import write_dictionary
 from small_tokenizers import of_merges
 
+from tokalign.cli.travelling import model_card, push_tables
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import decode_bundle, write_bundle
-from tokalign.tables.travelling import model_card, push_tables
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])
