@@ -15,7 +15,7 @@ from tokalign.names.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import as_path, parse_json
-from tokalign.tables.drafter_files import read_drafter_config
+from tokalign.tables.finding import read_drafter_config
 
 NOBODY = "~no-such-user/x"
 

@@ -20,7 +20,7 @@ from small_tokenizers import of_merges
 
 from tokalign.errors import BundleError
 from tokalign.names.registry import find_alias
-from tokalign.tables.drafter_files import FORMAT, VERSION, WEIGHTS
+from tokalign.tables.finding import DRAFTER_FORMAT, DRAFTER_VERSION, DRAFTER_WEIGHTS
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -279,11 +279,11 @@ def drafter(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     digest = sha256(weights).hexdigest()
     config = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": DRAFTER_FORMAT,
+        "version": DRAFTER_VERSION,
         "drafter": {},
         "target": {"tokenizer": TARGET.fingerprint, "weights": "0"},
-        "weights": WEIGHTS.format(digest=digest[:12]),
+        "weights": DRAFTER_WEIGHTS.format(digest=digest[:12]),
         "sha256": digest,
         "training": {},
     }

@@ -22,12 +22,14 @@ from tokalign.names import hub
 from tokalign.names.registry import find_alias
 from tokalign.storage import as_path, write_file
 from tokalign.tables.bundle import decode_bundle, read_table_file
-from tokalign.tables.drafter_files import CONFIG, find_weights, read_drafter_config
 from tokalign.tables.finding import (
+    DRAFTER_CONFIG,
     DRAFTER_PATTERNS,
     KINDS,
     drafters_in,
+    find_drafter_weights,
     pulled_folder,
+    read_drafter_config,
     table_files,
 )
 from tokalign.tables.opening import verify_bundle
@@ -188,10 +190,11 @@ def _verify_table(file: Path, path: str, name: str) -> Verified:
 def _verify_drafter(folder: Path, path: str) -> Verified:
     """Read a drafter's folder. path: what it is called in its repository.
 
-    Raises: as `read_drafter_config` and `find_weights`.
+    Raises: as `read_drafter_config` and `find_drafter_weights`.
     """
     config = read_drafter_config(folder)
-    files = (find_weights(folder, config), folder / CONFIG)  # it names the weights: written last
+    # The configuration names the weights, so it is written last.
+    files = find_drafter_weights(folder, config), folder / DRAFTER_CONFIG
     return Verified(
         path=path,
         kind="drafter",
