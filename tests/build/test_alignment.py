@@ -13,8 +13,8 @@ from small_tables import bundle_of
 from tokalign.build.alignment import intersect, measure_boundaries
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
 from tokalign.tokenizer.bpe.absorption import Absorption
-from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import byte_alphabet
 
 
 def check_pairs(draft: Tokenizer[Any], target: Tokenizer[Any]) -> Intersection:

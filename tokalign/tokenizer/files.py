@@ -22,7 +22,6 @@ from typing import Any
 
 from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
 from tokalign.storage import parse_json
-from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, checked_id, shortened
 from tokalign.tokenizer.formats.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.formats.sentencepiece import read_sentencepiece
 from tokalign.tokenizer.formats.tokenizer_json import (
@@ -30,7 +29,15 @@ from tokalign.tokenizer.formats.tokenizer_json import (
     read_tokenizer_json,
     template_opening,
 )
-from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec, find_roles
+from tokalign.tokenizer.spec import (
+    MAX_FILE_BYTES,
+    Level,
+    Supplement,
+    TokenizerSpec,
+    checked_id,
+    find_roles,
+    shortened,
+)
 
 _CONFIG = "tokenizer_config.json"
 

@@ -17,8 +17,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.limits import checked_id, checked_ids, checked_pattern, shortened
-from tokalign.tokenizer.spec import Supplement, TokenizerSpec, byte_level, every_triple, find_roles
+from tokalign.tokenizer.spec import (
+    Supplement,
+    TokenizerSpec,
+    byte_level,
+    checked_id,
+    checked_ids,
+    checked_pattern,
+    every_triple,
+    find_roles,
+    shortened,
+)
 
 
 def holds_ranks(data: bytes) -> bool:

@@ -11,10 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.limits import MAX_IDS, shortened
 from tokalign.tokenizer.formats.tokenizer_json import looks_like_markup, opening_ids
-from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple, find_roles
-from tokalign.tokenizer.spelling import read_pieces
+from tokalign.tokenizer.spec import (
+    MAX_IDS,
+    Supplement,
+    TokenizerSpec,
+    every_triple,
+    find_roles,
+    shortened,
+)
+from tokalign.tokenizer.vocabulary import read_pieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _BPE = 2

@@ -13,9 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.limits import checked_id, checked_ids, flag, shortened
-from tokalign.tokenizer.spec import Level, Step, TokenizerSpec, find_roles
-from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
+from tokalign.tokenizer.spec import (
+    Level,
+    Step,
+    TokenizerSpec,
+    checked_id,
+    checked_ids,
+    find_roles,
+    flag,
+    shortened,
+)
+from tokalign.tokenizer.vocabulary import SPACE_MARK, read_byte_level, read_pieces
 
 _AGAIN = "download the file again"
 
