@@ -19,8 +19,7 @@ from tokalign.cli.output import markdown_table
 from tokalign.cli.texts import read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.comparison import Comparison, compare
-from tokalign.evaluate.measurements import BASELINES, Condition, Measurement
+from tokalign.evaluate.comparison import BASELINES, Comparison, Condition, Measurement, compare
 from tokalign.storage import LANGUAGES
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]

@@ -18,7 +18,7 @@ from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import PRESETS, Arm
 from lab.study.run import Study, expected_seconds
 from tokalign.build.alignment import align
-from tokalign.evaluate.measurements import Block, Condition
+from tokalign.evaluate.comparison import Block, Condition
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
