@@ -2,11 +2,10 @@
 
 Training, a target and a corpus in, a folder out. Both kinds of drafter share labels, steps, runs:
 
-options.py                     what a caller chooses
+options.py                     what a caller chooses, and what that will take
 labelled_corpus.py             target and corpus -> windows of ids -> what follows each
     labels.py                      labels on disk, and batches of them
 run.py                         a run that can be killed: steps of AdamW, evaluations, the best kept
-estimate.py                    what all this will take, before it starts
 
 training.py                    a recurrent drafter
 teaching.py                    a draft model with any tokenizer
