@@ -119,7 +119,7 @@ RUNS_MODELS = {
         "runtime/draft_length": "opening_knowledge",
         "serve": "answer beginnings body completions contexts decoding handler job messages models "
         "responses scheduler server",
-        "train": "labelled_corpus logit_table own_texts run teaching training",
+        "train": "from_model labelled_corpus run teaching training",
     }.items()
     for name in names.split()
 }

@@ -12,6 +12,6 @@ teaching.py                    a draft model with any tokenizer
     lessons.py                     texts and labels -> what a batch adds up
         covers.py                      which draft tokens begin with a target token
 
-`tokalign build --from-model` has two modules: `own_texts.py` has the target write a corpus, and
-`logit_table.py` makes the table that a logit store begins with.
+`from_model.py` is for `tokalign build --from-model`: the target writes a corpus, and what it finds
+likely becomes the table that a logit store begins with.
 """
