@@ -117,7 +117,7 @@ RUNS_MODELS = {
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
         "runtime/draft_length": "opening_knowledge",
-        "serve": "answer beginnings body completions contexts decoding handler job messages models "
+        "serve": "answer beginnings body completions decoding handler job messages models "
         "responses scheduler server",
         "train": "from_model labelled_corpus run teaching training",
     }.items()
