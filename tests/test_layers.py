@@ -93,7 +93,7 @@ def test_mlx_is_known_in_one_place() -> None:
 
 def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
     check = "tokenizer/self_check.py"
-    assert importers("sentencepiece") == {"tokenizer/formats/sentencepiece.py", check}
+    assert importers("sentencepiece") == {"tokenizer/sentencepiece.py", check}
     readers = {f"tokenizer/{name}.py" for name in ("files", "library", "tokenizer")}
     assert importers("tokenizers") == {*readers, check}
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.tokenizer_json import looks_like_markup, opening_ids
 from tokalign.tokenizer.spec import (
     MAX_IDS,
     Supplement,
@@ -20,6 +19,7 @@ from tokalign.tokenizer.spec import (
     find_roles,
     shortened,
 )
+from tokalign.tokenizer.tokenizer_json import looks_like_markup, opening_ids
 from tokalign.tokenizer.vocabulary import read_pieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
