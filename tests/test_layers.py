@@ -116,7 +116,7 @@ RUNS_MODELS = {
         "api": "text objects patch call",
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
-        "runtime/draft_length": "opening_knowledge",
+        "runtime/draft": "opening_knowledge",
         "serve": "answer beginnings body completions decoding handler job messages models "
         "responses scheduler server",
         "train": "from_model labelled_corpus run teaching training",

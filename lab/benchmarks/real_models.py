@@ -41,7 +41,7 @@ from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost import find_curve, store_curve
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
+from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import machine_of

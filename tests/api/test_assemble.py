@@ -21,7 +21,7 @@ from tokalign.cli.decode import command
 from tokalign.cli.travelling import pull_tables, push_tables
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft_length import opening_knowledge
+from tokalign.runtime.draft import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling

@@ -25,7 +25,7 @@ from tokalign.runtime.cost import (
     shipped_names,
     store_curve,
 )
-from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
+from tokalign.runtime.draft.learned_costs import Costs, costs_at
 from tokalign.storage import cache_folder
 
 MACHINE = Machine(device="Apple M9", mlx="0.32.4", target="aa", draft="bb")

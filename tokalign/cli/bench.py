@@ -113,7 +113,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
 def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> Bench:
     from tokalign.evaluate.bench import Bench
     from tokalign.evaluate.comparison import PLAIN, conditions_of
-    from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
+    from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 
     draft, dictionary = decoder.draft, decoder.drafting.dictionary
     names = [name for name in options.methods if name != PLAIN]

@@ -143,7 +143,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
         speedup_at,
     )
     from tokalign.runtime.cost import ASSUMED_DRAFT
-    from tokalign.runtime.draft_length.learned_costs import costs_at
+    from tokalign.runtime.draft.learned_costs import costs_at
     from tokalign.runtime.mlx.exact_rows import exact_rows
     from tokalign.runtime.mlx.weights import slow_blas
 
@@ -185,7 +185,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
 
 def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
     """How many prompts, and tokens after each, can be decoded in so many seconds."""
-    from tokalign.runtime.draft_length.learned_costs import costs_at
+    from tokalign.runtime.draft.learned_costs import costs_at
 
     rows = curve.rows_at(0)
     reading = _PROMPT_TOKENS * rows[-1] / len(rows)

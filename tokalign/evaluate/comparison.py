@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tokalign.runtime.draft.knowledge import ModelWorth
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft_length.knowledge import ModelWorth
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.options import METHODS
 from tokalign.runtime.statistics import ratio

@@ -1,5 +1,5 @@
-"""A tokenizer without the spelling of any file: what the reader of each kind returns, and the limits
-that it has to keep to, whichever file it came from.
+"""A tokenizer without the spelling of any file: what every reader returns, and the limits that it
+has to keep to, whichever file it came from.
 
 The limits are several times what the largest published vocabularies need (262,144 ids, tokens of
 128 bytes). They are there so that a file cannot make a reader run out of memory or time.

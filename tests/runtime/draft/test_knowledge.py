@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokalign.runtime.draft.knowledge import DraftBudget, Knowledge, ModelWorth, OfferWorth
+from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes, Plan
 from tokalign.runtime.draft.neural import Acceptance
-from tokalign.runtime.draft_length.knowledge import DraftBudget, Knowledge, ModelWorth, OfferWorth
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes, Plan
 
 
 def costs_of(*rows: float, host: float = 0.0, draft_pass: float | None = None) -> LearnedCosts:

@@ -9,9 +9,9 @@ from typing import Any
 from weakref import ref
 
 from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
+from tokalign.runtime.draft.knowledge import MAX_DRAFT, Knowledge, ModelWorth
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import Acceptance
-from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge, ModelWorth
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes
 
 
 def test_times_of_counts_never_seen_follow_their_neighbours() -> None:

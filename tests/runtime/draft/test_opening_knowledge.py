@@ -19,7 +19,7 @@ from tokalign.runtime.cost import (
     read_curve,
     store_curve,
 )
-from tokalign.runtime.draft_length.opening_knowledge import (
+from tokalign.runtime.draft.opening_knowledge import (
     knowledge_from,
     opening_knowledge,
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes, Plan
 from tokalign.runtime.draft.neural import Acceptance
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes, Plan
 
 SLACK, SLACK_SHARE = 8.0, 0.03
 """The most that drafting may lose: passes, or a share of the tokens if that is less."""

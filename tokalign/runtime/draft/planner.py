@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
+from tokalign.runtime.draft.learned_costs import Plan
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
-from tokalign.runtime.draft_length.learned_costs import Plan
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

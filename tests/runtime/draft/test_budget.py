@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft_length.knowledge import (
+from tokalign.runtime.draft.knowledge import (
     CREDIT,
     REST,
     SHARE,
@@ -16,7 +16,7 @@ from tokalign.runtime.draft_length.knowledge import (
     Knowledge,
     Trials,
 )
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes, Plan
+from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes, Plan
 
 
 def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:

@@ -12,8 +12,8 @@ from recorded_worlds import a_world, costs_of
 from lab.project import knowledge_of, project
 from lab.recorded_proposals import ProposalTrace, TracedText
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft_length.knowledge import SHARE, SLACK, Knowledge
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import SHARE, SLACK, Knowledge
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""

@@ -19,10 +19,10 @@ from lab.project import (
 from lab.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.knowledge import DraftBudget, Knowledge, ModelWorth
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import Acceptance
-from tokalign.runtime.draft_length.knowledge import DraftBudget, Knowledge, ModelWorth
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
-from tokalign.runtime.draft_length.planner import Planner
+from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
 from tokalign.tables.token_tree import TokenTree

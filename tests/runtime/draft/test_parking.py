@@ -19,9 +19,9 @@ from lab.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
-from tokalign.runtime.draft_length.knowledge import MAX_IDS, Parking
-from tokalign.runtime.draft_length.learned_costs import Costs
-from tokalign.runtime.draft_length.planner import Planner
+from tokalign.runtime.draft.knowledge import MAX_IDS, Parking
+from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Proposal, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
