@@ -9,8 +9,7 @@ run.py                         a run that can be killed: steps of AdamW, evaluat
 
 training.py                    a recurrent drafter
 teaching.py                    a draft model with any tokenizer
-    lessons.py                     texts and labels -> what a batch adds up
-        covers.py                      which draft tokens begin with a target token
+    lessons.py                     texts and labels -> what a batch adds up: covers of target tokens
 
 `from_model.py` is for `tokalign build --from-model`: the target writes a corpus, and what it finds
 likely becomes the table that a logit store begins with.
