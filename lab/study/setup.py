@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from lab.study.prompts import PromptFiles, StudyPrompts
 from lab.study.protocol import Arm, Drafts, Protocol
-from tokalign import __version__
 from tokalign.errors import UsageError
 from tokalign.storage import as_path
 
@@ -259,7 +258,7 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
         python=platform.python_version(),
         mlx=mlx_version(),
         mlx_lm=version("mlx-lm"),
-        tokalign=__version__,
+        tokalign=version("tokalign"),
         power=power_source(),
         energy=MachineWatch().measures_energy,
         target=loaded_as(options.target, target),
