@@ -19,10 +19,7 @@ from tokalign.runtime.cost import (
     read_curve,
     store_curve,
 )
-from tokalign.runtime.draft.opening_knowledge import (
-    knowledge_from,
-    opening_knowledge,
-)
+from tokalign.runtime.draft.opening_knowledge import knowledge_from, opening_knowledge
 from tokalign.runtime.mlx.weights import machine_of, weight_bytes
 
 
@@ -35,23 +32,25 @@ def timing(seconds: float) -> Timing:
     return Timing(seconds, seconds, seconds)
 
 
+def pair() -> tuple[Any, Any]:
+    return random_model(0), random_model(1, heads=2)
+
+
 def measured_curve() -> CostCurve:
     """Of the two random models, in seconds."""
-    target, draft = random_model(0), random_model(1, heads=2)
     rows = {1: timing(0.020), 2: timing(0.024), 3: timing(0.030)}
     return CostCurve(
         name="here",
         source="a test",
         contexts=(ContextCosts(tokens=128, rows=rows, draft_pass=timing(0.003)),),
         host=0.002,
-        machine=machine_of(target, draft),
+        machine=machine_of(*pair()),
         notes={"acceptance": [0.75, 0.5]},
     )
 
 
 def test_a_measured_curve_is_believed_to_the_second() -> None:
-    target, draft = random_model(0), random_model(1, heads=2)
-    known = knowledge_from(measured_curve(), target, draft)
+    known = knowledge_from(measured_curve(), *pair())
     assert known.costs.rows.is_calibrated
     assert known.costs.rows.table(3) == (0.020, 0.024, 0.030)
     assert known.costs.plain == pytest.approx(0.018)
@@ -60,11 +59,10 @@ def test_a_measured_curve_is_believed_to_the_second() -> None:
 
 
 def test_the_first_pass_of_a_draft_reads_the_text_and_the_others_grow_a_tree() -> None:
-    target, draft = random_model(0), random_model(1, heads=2)
     curve = measured_curve()
     [costs] = curve.contexts
     grown = replace(curve, contexts=(replace(costs, tree_pass=timing(0.005)),))
-    known = knowledge_from(grown, target, draft)
+    known = knowledge_from(grown, *pair())
     assert known.costs.draft_times(3) == pytest.approx([0.003, 0.008, 0.013])
 
 
@@ -81,23 +79,19 @@ def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
     assert known.costs.plain == pytest.approx(1.0)
 
 
-def curve_of_a_drafter(target: Any, drafter: Any) -> CostCurve:
-    """Of a target and its recurrent drafter, whose searches of one to four steps were timed."""
+def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> None:
+    """Searches of one to four steps were timed; the planner uses those of width four."""
+    target = random_model(0)
+    drafter = random_drafter(target)
     searches = {
         1: {1: timing(0.001), 4: timing(0.0025)},
         4: {1: timing(0.002), 4: timing(0.005)},
     }
-    return replace(measured_curve(), machine=machine_of(target, drafter), searches=searches)
-
-
-def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> None:
-    target = random_model(0)
-    drafter = random_drafter(target)
-    known = knowledge_from(curve_of_a_drafter(target, drafter), target, drafter)
-    times = known.costs.draft_times(6)
-    assert times == pytest.approx([0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
-    assert known.costs.drafts is not None
-    assert known.costs.drafts.is_calibrated
+    curve = replace(measured_curve(), machine=machine_of(target, drafter), searches=searches)
+    drafts = knowledge_from(curve, target, drafter).costs.drafts
+    assert drafts is not None
+    assert drafts.is_calibrated
+    assert drafts.table(6) == pytest.approx((0.002, 0.003, 0.004, 0.005, 0.006, 0.007))
 
 
 def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() -> None:

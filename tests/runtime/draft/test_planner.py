@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from random import Random
+from collections.abc import Sequence
+from itertools import count, pairwise
 
 import pytest
 from recorded_worlds import a_world, costs_of
 from scripted_models import ScriptedModel, ScriptedSource
 
-from lab.project import (
-    RecordedDrafter,
-    SimulatedClock,
-    TimedVerifier,
-    ids_of,
-    knowledge_of,
-)
-from lab.recorded_proposals import TracedText
+from lab.project import RecordedDrafter, SimulatedClock, TimedVerifier, ids_of, knowledge_of
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.knowledge import DraftBudget, Knowledge, ModelWorth
@@ -32,9 +25,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 class Device:
     """Computes passes one after another while the host goes on; plays target and clock at once."""
 
-    def __init__(self, rows: list[float], host: float, uneven: Random | None = None) -> None:
+    def __init__(self, rows: list[float], host: float) -> None:
         self.now = self.free_at = 0.0
-        self._rows, self._host, self._uneven = rows, host, uneven
+        self._rows, self._host = rows, host
         self._under_way: float | None = None
 
     def __call__(self) -> float:
@@ -50,8 +43,7 @@ class Device:
         return Verdict(ids=(TargetId(0),), path=(), rows=rows)
 
     def _start(self, rows: int) -> float:
-        takes = self._rows[rows - 1] * (1.0 + (self._uneven.random() if self._uneven else 0.0))
-        self.free_at = max(self.free_at, self.now) + takes
+        self.free_at = max(self.free_at, self.now) + self._rows[rows - 1]
         return self.free_at
 
 
@@ -91,6 +83,36 @@ def test_plain_rounds_run_ahead_and_are_timed_from_round_to_round() -> None:
     assert knowledge.costs.plain == pytest.approx(0.010, rel=0.02)
     assert device.now < 600 * 0.010 * 1.05
     assert source.asked < 500
+
+
+class CountedNoise:
+    """Noise of no position that is known, and how often it was asked for."""
+
+    asked = 0
+
+    def rows(self, position: int) -> Sequence[Sequence[float]]:
+        self.asked += 1
+        return ()
+
+
+def test_what_is_wrong_for_long_costs_a_small_model_next_to_nothing() -> None:
+    """Nothing is kept for drafts, and sources and noise, which take time, are asked for rarely."""
+    device, noise = Device([0.002, 0.0022], host=0.0), CountedNoise()
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.002, 0.0022], weight=4)))
+
+    def takes_time() -> None:
+        device.now += 0.0003
+
+    source = ScriptedSource(8, 0.3, on_asked=takes_time)
+    watched = Watched(Planner(knowledge, Hybrid([source], noise=noise), clock=device))
+    run(watched, 1000, device)
+    parked = [proposal.parked for proposal in watched.proposals]
+    assert not any(parked[:64])
+    assert sum(parked[64:]) > 0.9 * len(parked[64:])
+    waits = [not proposal.run_ahead for proposal in watched.proposals[:-1]]
+    assert noise.asked <= 1 + sum(waits), "it is not made beside a pass that has begun"
+    assert source.asked < 120
+    assert device.now < 1000 * 0.002 * 1.02
 
 
 def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> None:
@@ -165,7 +187,7 @@ def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(steps: 
     costs = Costs(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
     knowledge = Knowledge.given(costs, ModelWorth(Acceptance(start=0.9)))
     model = ScriptedModel(
-        lambda _, count: TokenTree.chain([TargetId(7)] * count, "draft", [0.9] * count)
+        lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft", [0.9] * steps)
     )
     planner = Planner(knowledge, Hybrid([]), model, steps=steps, clock=None)
     passes = [planner.propose(Context([TargetId(1)]), 16).draft_passes for _ in range(40)]
@@ -191,23 +213,18 @@ def test_a_pass_under_way_is_never_thrown_away() -> None:
     trace, truth = a_world(9, 0.45, model=True, offered=0.5), costs_of("m2-ultra", host=0.05)
     ran_ahead = 0
     for text in trace.texts[:2]:
-        for before, after in pairwise(proposals_in(text, truth, knowledge_of(truth, trace))):
+        clock = SimulatedClock()
+        model = RecordedDrafter("it", text, truth, clock)
+        knowledge = knowledge_of(truth, trace)
+        watched = Watched(Planner(knowledge, Hybrid([]), model, clock=clock))
+        target = TimedVerifier(ReplayVerifier(ids_of(text.length)), truth, clock)
+        limits = Limits(max_tokens=300)
+        for _ in decode(Context(ids_of(text.given)), watched, target, limits=limits):
+            pass
+        for before, after in pairwise(watched.proposals):
             assert not (before.run_ahead and after.tree)
             ran_ahead += before.run_ahead
     assert ran_ahead
-
-
-def proposals_in(text: TracedText, truth: Costs, knowledge: Knowledge) -> list[Proposal]:
-    clock = SimulatedClock()
-    model = RecordedDrafter("it", text, truth, clock)
-    watched = Watched(Planner(knowledge, Hybrid([]), model, clock=clock))
-    verifier, context = (
-        TimedVerifier(ReplayVerifier(ids_of(text.length)), truth, clock),
-        Context(ids_of(text.given)),
-    )
-    for _ in decode(context, watched, verifier, limits=Limits(max_tokens=300)):
-        pass
-    return watched.proposals
 
 
 class SpiedTimes(PassTimes):
@@ -221,59 +238,29 @@ class SpiedTimes(PassTimes):
         self.observed.append((count, seconds))
 
 
-class SpiedModel(ModelWorth):
-    """Keeps how many rows each draft cost."""
+def test_rows_are_learned_as_the_target_computed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of two are wrong, and every other time an id beside them is right."""
+    clock, number, of_drafts, rows = SimulatedClock(), count(1), list[int](), list[int]()
 
-    def __init__(self) -> None:
-        super().__init__(Acceptance(start=0.9))
-        self.rows: list[int] = []
-
-    def learn(self, passes: int, right: int, *, known: int, rows: int, added: int = 0) -> None:
-        self.rows.append(rows)
-
-
-class Alternating(ScriptedModel):
-    """A draft model whose chain of two is wrong; every other time an id beside it is right."""
-
-    def __init__(self, clock: SimulatedClock) -> None:
-        super().__init__(self._guess)
-        self._clock, self.drafts = clock, 0
-
-    def _guess(self, context: Context, steps: int) -> TokenTree[TargetId]:
-        self.drafts += 1
-        self._clock.now += 0.25 if self.drafts > 1 else 9.0  # the first one reads the prompt
-        ids = TargetId(8), TargetId(9), TargetId(self.drafts % 2)
+    def guess(*_: object) -> TokenTree[TargetId]:
+        drafts = next(number)
+        clock.now += 0.25 if drafts > 1 else 9.0  # the first one reads the prompt
+        ids = TargetId(8), TargetId(9), TargetId(drafts % 2)
         return TokenTree(ids, (-1, 0, -1), ("draft",) * 3, (0.9, 0.9, 0.4))
 
-
-class RowsTakeTime:
-    """Goes on with 1, and takes one second per row."""
-
-    def __init__(self, clock: SimulatedClock, length: int) -> None:
-        self._replay, self._clock = ReplayVerifier([TargetId(1)] * length), clock
-        self.drafted: list[Verdict] = []
-
-    def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        verdict = self._replay.verify(context, proposal)
-        self._clock.now += verdict.rows
-        if proposal.tree:
-            self.drafted.append(verdict)
-        return verdict
-
-
-def test_rows_are_learned_as_the_target_computed_them() -> None:
-    clock = SimulatedClock()
-    target, drafts = RowsTakeTime(clock, 60), SpiedTimes([0.01] * 16)
-    times, model = SpiedTimes([1.0] * 9), SpiedModel()
+    monkeypatch.setattr(ModelWorth, "learn", lambda *_, rows, **__: of_drafts.append(rows))
+    times, drafts = SpiedTimes([1.0] * 9), SpiedTimes([0.01] * 16)
+    model = ModelWorth(Acceptance(start=0.9))
     knowledge = Knowledge(costs=LearnedCosts(times, drafts), model=model)
-    planner = Planner(knowledge, Hybrid([]), Alternating(clock), clock=clock)
-    limits = Limits(max_tokens=40)
-    for _ in decode(Context([TargetId(1)]), planner, target, limits=limits):
+    planner = Planner(knowledge, Hybrid([]), ScriptedModel(guess), clock=clock)
+    second_per_row = Costs(rows=tuple(map(float, range(1, 10))))
+    target = TimedVerifier(ReplayVerifier([TargetId(1)] * 60), second_per_row, clock)
+    for event in decode(Context([TargetId(1)]), planner, target, limits=Limits(max_tokens=40)):
+        rows += [event.rows] if isinstance(event, Round) and event.tree else []
         if knowledge.budget.forbids(1.0):
             break
-    rows = [verdict.rows for verdict in target.drafted]
     # A round takes what its rows took; the first draft, which reads the prompt, is not timed.
-    assert times.observed[-len(rows) + 1 :] == [(count, float(count)) for count in rows[1:]]
+    assert times.observed[-len(rows) + 1 :] == [(one, float(one)) for one in rows[1:]]
     assert drafts.observed
     assert {seconds for _, seconds in drafts.observed} == {0.25}
-    assert model.rows == [count - 1 for count in rows]
+    assert of_drafts == [one - 1 for one in rows]
