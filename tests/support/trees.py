@@ -1,4 +1,4 @@
-"""Ids and trees of ids, written short."""
+"""Ids and trees of ids, written short, and what occurred before by search."""
 
 from __future__ import annotations
 
@@ -30,3 +30,17 @@ def reached(tree: TokenTree[Any]) -> dict[tuple[int, ...], float]:
     """For each path from a root the product of its probabilities."""
     of = paths(tree)
     return {path: prod(of[path[:end]] for end in range(1, len(path) + 1)) for path in of}
+
+
+def ends_of(part: Sequence[int], text: Sequence[int], last: int) -> list[int]:
+    """After how many ids of `text` each occurrence of `part` ends, up to `last` of them."""
+    size = len(part)
+    return [end for end in range(size, last + 1) if text[end - size : end] == part]
+
+
+def longest_match(whole: Sequence[int], text: Sequence[int], last: int) -> tuple[int, list[int]]:
+    """Length of the longest end of `whole` that occurs in the text, and where it ends there."""
+    for size in range(len(whole), 0, -1):
+        if ends := ends_of(whole[-size:], text, last):
+            return size, ends
+    return 0, []

@@ -10,9 +10,10 @@ import pytest
 from batches import Batch, corpus_lines, make_batch, two_tables
 from numpy.typing import NDArray
 from small_tables import counted
+from trees import longest_match
 
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS, SuffixAutomaton
+from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
 from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionaryFit
 from tokalign.runtime.rounds import Context
 from tokalign.storage import TABLES, shipped
@@ -38,17 +39,8 @@ class Copies:
     """Context copy by brute force, with its priors as they are: the law in a few lines."""
 
     def __init__(self, text: Sequence[int]) -> None:
-        self._text = list(text)
-        self.ends, self.length = self._longest()
-
-    def _longest(self) -> tuple[list[int], int]:
-        """After how many ids the longest repeated suffix ended before, and how long it is."""
-        text = self._text
-        for length in range(min(LONGEST_MATCH, len(text)), 0, -1):
-            ends = [e for e in range(length, len(text)) if text[e - length : e] == text[-length:]]
-            if ends:
-                return ends, length
-        return [], 0
+        self._text = text
+        self.length, self.ends = longest_match(text[-LONGEST_MATCH:], text, len(text) - 1)
 
     def _following(self, end: int) -> int | None:
         return self._text[end] if end < len(self._text) else None
@@ -103,21 +95,6 @@ def test_copies_alone_propose_what_occurred_before() -> None:
     assert max(map(len, found)) == 8
 
 
-def test_matches_are_those_of_the_suffix_automaton() -> None:
-    compared = 0
-    prefixes = [text[:end] for text in BATCH.texts for end in range(20, len(text), 37)]
-    for text in prefixes:
-        automaton = SuffixAutomaton(text)  # type: ignore[arg-type]
-        occurrence = automaton.occurrence(automaton.longest_repeat())
-        matches = Copies(text)
-        if occurrence is None:
-            assert matches.ends == []
-        elif occurrence.length <= LONGEST_MATCH:
-            assert (matches.length, matches.ends[0], matches.ends[-1]) == occurrence
-            compared += 1
-    assert compared > 50
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_surest_source_is_followed(seed: int) -> None:
     batch, tables = make_batch(60, seed), two_tables()
@@ -150,14 +127,6 @@ def test_the_same_dictionaries_fit_while_texts_grow_and_change_rows() -> None:
             fits = [DictionaryFit(tables) if i in moved else fit for i, fit in enumerate(fits)]
         places = kept
     assert outcomes == {("dictionary:a",), ("dictionary:b",), ("dictionary:a", "dictionary:b")}
-
-
-def test_requests_do_not_see_each_other() -> None:
-    drafter = BatchDrafter(two_tables(), max_tokens=8)
-    together = propose(drafter, BATCH)
-    alone = [propose(drafter, Batch([text]))[0] for text in BATCH.texts]
-    assert together == alone
-    assert propose(drafter, Batch(BATCH.texts[::-1])) == together[::-1]
 
 
 def test_limits_are_kept_request_by_request() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trees import longest_match
 
 from tokalign.runtime.draft.context_copy import (
     AGREED,
@@ -26,20 +25,6 @@ few_ids = st.one_of(
     st.lists(st.integers(0, 4).map(TargetId), max_size=60),
     st.lists(st.sampled_from([0, 7, 31_999, 128_255]).map(TargetId), max_size=60),
 )
-
-
-def ends_of(part: Sequence[int], text: Sequence[int], last: int) -> list[int]:
-    """After how many ids of `text` each occurrence of `part` ends, up to `last` of them."""
-    size = len(part)
-    return [end for end in range(size, last + 1) if text[end - size : end] == part]
-
-
-def longest_match(whole: list[TargetId], text: list[TargetId], last: int) -> tuple[int, list[int]]:
-    """Length of the longest end of `whole` that occurs in the text, and where it ends there."""
-    for size in range(len(whole), 0, -1):
-        if ends := ends_of(whole[-size:], text, last):
-            return size, ends
-    return 0, []
 
 
 @settings(deadline=None)

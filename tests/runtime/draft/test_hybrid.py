@@ -15,7 +15,7 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.learned_costs import Costs
 from tokalign.runtime.draft.mixing import Mixer, Mixing
-from tokalign.runtime.rounds import Context, Proposal
+from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -64,10 +64,6 @@ def expected_of(*sources: Fixed) -> dict[TargetId, float]:
         [s.follow(ids(7)) for s in sources], 1e-3, 1e-3
     )
     return {token: chance for (token, *_), chance in zip(found, chances, strict=True)}
-
-
-def test_one_source_alone_is_believed() -> None:
-    assert expected_of(Fixed("a", {7: [1]}, 0.4)) == {1: pytest.approx(0.4)}
 
 
 def test_agreement_is_worth_more_and_contradiction_less() -> None:
@@ -145,14 +141,6 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
     hybrid = Hybrid([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
     tree, _ = hybrid.offer(ids(7), 16, FREE_ROWS, answer=answer, spent=0.1)
     assert {(9, 4, 3), (1, 6, 8)} <= reached(tree).keys()
-
-
-def test_nothing_is_proposed_where_a_row_costs_more_than_it_brings() -> None:
-    source = Fixed("a", {7: [1, 2]}, 0.5)
-    dear = Hybrid([source], costs=Costs(rows=(1.0, 1.6)))
-    assert dear.propose(Context(ids(7)), 9) == Proposal()
-    cheap = Hybrid([source], costs=Costs(rows=(1.0, 1.4)))
-    assert cheap.propose(Context(ids(7)), 9).tree.ids == (1,)
 
 
 def test_a_staircase_has_more_than_one_summit() -> None:

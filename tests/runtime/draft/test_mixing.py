@@ -170,14 +170,6 @@ def test_a_step_is_that_of_a_bayesian_estimate_and_never_smaller_than_the_rate()
         assert trust.calibrated(0.5, "a") == pytest.approx(factor / (1 + factor))
 
 
-def test_a_shift_carries_over_to_other_probabilities() -> None:
-    trust = Trust(rate=0.1)
-    for _ in range(20):
-        trust.learn(trust.calibrated(0.5, "a"), "a", right=True)
-    assert trust.calibrated(0.3, "a") > 0.45
-    assert trust.calibrated(0.8, "a") > 0.87
-
-
 @given(st.floats(0.05, 0.95))
 def test_acceptance_is_learned_by_position(right: float) -> None:
     chance, acceptance = Random(3), Acceptance()

@@ -1,30 +1,37 @@
-"""A dictionary as a drafter and as a source."""
+"""What is looked up: a dictionary as a drafter and as a source, and rows of the logit store."""
 
 from __future__ import annotations
 
 from functools import cache
-from math import exp
+from math import exp, log
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tables import counted, table_of
+from trees import ids
 
-from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.lookup import (
+    KEPT,
     PROMPT_END,
+    SLOTS,
     DictionaryDrafter,
     DictionaryFit,
+    LogitStore,
     dictionary_sources,
+    logit_sources,
+    tail_of,
 )
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import SOURCE, Dictionaries
+from tokalign.tables.logit_rows import LOG_ODDS
+from tokalign.tables.token_tree import TokenTree
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] * 30
 
@@ -37,23 +44,23 @@ def table() -> BackoffTable:
 contexts = st.lists(st.integers(0, 9), max_size=12)
 
 
-@given(ids=contexts, limit=st.integers(0, 8), p_min=st.sampled_from([None, 0.05, 0.4, 0.9]))
+@given(text=contexts, limit=st.integers(0, 8), p_min=st.sampled_from([None, 0.05, 0.4, 0.9]))
 def test_a_proposal_is_the_tables_chain_with_its_probabilities(
-    ids: Any, limit: int, p_min: float | None
+    text: Any, limit: int, p_min: float | None
 ) -> None:
     drafter = DictionaryDrafter(table(), max_tokens=5, p_min=p_min)
-    chain = table().follow(ids, min(limit, 5), p_min=p_min)
-    assert drafter.propose(Context(ids), limit).tree == chain
+    chain = table().follow(text, min(limit, 5), p_min=p_min)
+    assert drafter.propose(Context(text), limit).tree == chain
     assert len(chain.probabilities) == len(chain) <= min(limit, 5)
     assert all(0 < probability <= 1 for probability in chain.probabilities)
     assert set(chain.sources) <= {SOURCE}
 
 
-@given(ids=contexts)
-def test_a_source_expects_the_tables_chain_id_by_id(ids: Any) -> None:
+@given(text=contexts)
+def test_a_source_expects_the_tables_chain_id_by_id(text: Any) -> None:
     [source] = dictionary_sources(table())
-    state: Any = source.follow(ids)
-    chain = table().follow(ids, 1, p_min=0.0)
+    state: Any = source.follow(text)
+    chain = table().follow(text, 1, p_min=0.0)
     for token, probability in zip(chain.ids, chain.probabilities, strict=True):
         [(expected, odds), *_] = source.expect(state)
         assert token == expected
@@ -63,23 +70,14 @@ def test_a_source_expects_the_tables_chain_id_by_id(ids: Any) -> None:
 def test_alternatives_are_offered_after_the_best_id_and_less_surely_than_the_table_says() -> None:
     alternatives = counted([1, 2, 1, 2, 1, 3, 1, 2, 1, 4, 1, 3] * 20)
     [source] = dictionary_sources(alternatives)
-    ids: Any = [1]
-    state: Any = source.follow(ids)
+    state: Any = source.follow(ids(1))
     (best, surest), *others = source.expect(state)
     assert ((best, surest), [token for token, _ in others]) == (
-        alternatives.expected(ids)[0],
+        alternatives.expected(ids(1))[0],
         [3, 4],
     )
-    for (_, offered), (_, said) in zip(others, alternatives.expected(ids)[1:], strict=True):
+    for (_, offered), (_, said) in zip(others, alternatives.expected(ids(1))[1:], strict=True):
         assert offered < said < surest
-
-
-def test_the_text_that_was_counted_is_decoded_in_few_steps() -> None:
-    statistics = Statistics()
-    for event in replay(TEXT, DictionaryDrafter(table())):  # type: ignore[arg-type]
-        statistics.observe(event)
-    assert statistics.tokens_per_round > 4
-    assert statistics.generation_tokens == len(TEXT)
 
 
 SIZE = 97
@@ -150,17 +148,6 @@ def test_a_text_is_read_alike_in_one_piece_and_in_several() -> None:
     assert list(found) == list(whole.follow(text))
 
 
-def test_only_the_sources_of_those_that_fit_are_asked() -> None:
-    text: Any = LEFT[:60]
-    states = {source.name: source.follow(text) for source in dictionary_sources(both())}
-    assert states["dictionary:right"] is None
-    [left] = [one for one in dictionary_sources(both()) if one.name == "dictionary:left"]
-    state = states["dictionary:left"]
-    assert state is not None
-    assert [token for token, _ in left.expect(state)] == [follower("left", text[-1])]
-    assert [source.name for source in dictionary_sources(learned("left"))] == ["dictionary"]
-
-
 def drafting(method: str, table: Any) -> Drafting:
     return Drafting(options=DraftingOptions(method=method), dictionary=table)
 
@@ -174,15 +161,68 @@ def test_a_proposal_names_the_dictionary_that_answered(method: str) -> None:
     assert "dictionary:right" not in tree.sources
 
 
-@pytest.mark.parametrize("method", ["dictionary", "hybrid"])
-def test_the_wrong_language_costs_next_to_nothing(method: str) -> None:
-    def rounds(table: Any) -> int:
-        statistics = Statistics()
-        drafter = make_drafter(drafting(method, table), None)
-        for event in replay(LEFT, drafter, prompt_tokens=60):  # type: ignore[arg-type]
-            statistics.observe(event)
-        return statistics.rounds
+# -- the logit store -------------------------------------------------------------------------------
 
-    right_one = both().by_source["dictionary:left"]
-    assert rounds(both()) <= rounds(right_one) * 1.02
-    assert rounds(right_one) < rounds(both().by_source["dictionary:right"])
+
+def after(store: LogitStore, *key: int) -> list[tuple[int, float]] | None:
+    """What the store has after exactly these ids."""
+    found = store.look_up(len(key))(tail_of(ids(*key)))
+    return None if found is None else list(found)
+
+
+def rows(*firsts: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row the ids from `first` on, shuffled; each half as likely as the one before."""
+    order = np.random.default_rng(0).permutation(KEPT)
+    likely = np.array([[first + place for place in order] for first in firsts])
+    logprobs = np.array([[log(0.5) * (1 + place) for place in order] for _ in firsts])
+    return likely, logprobs
+
+
+def test_every_row_of_a_tree_is_found_under_the_ids_before_it() -> None:
+    """After 5 6 7 comes the tree 1-2, 3; the row after 2 is that of 7 1 2, and not of 3 or 1 3."""
+    store, tree = LogitStore(), TokenTree(ids(1, 2, 3), (-1, 0, -1), ("a",) * 3)
+    store.learn(ids(5, 6, 7), tree, *rows(100, 200, 300, 400))
+    expected = {(5, 6, 7): 100, (6, 7): 100, (7,): 100, (6, 7, 1): 200, (1,): 200}
+    expected |= {(7, 1, 2): 300, (2,): 300, (6, 7, 3): 400, (7, 3): 400, (3,): 400}
+    for key, first in expected.items():
+        found = after(store, *key)
+        assert found is not None
+        assert [token for token, _ in found] == list(range(first, first + KEPT))
+        probabilities = [1 / (1 + exp(-odds)) for _, odds in found]
+        least = 1 / (1 + exp(-LOG_ODDS[0]))
+        expected_row = [max(least, 0.5**n) for n in range(1, KEPT + 1)]
+        assert probabilities == pytest.approx(expected_row, rel=0.04)
+    for key in ((6,), (1, 3), (5, 6), (7, 2), (5, 7, 1)):
+        assert after(store, *key) is None
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60))
+def test_a_small_store_forgets_and_never_confuses(pairs: list[tuple[int, int]]) -> None:
+    """Whatever falls out of sixteen slots: what is found is the last row of exactly these ids."""
+    store, latest = LogitStore(slots=16), {}
+    for first, (one, two) in enumerate(pairs):
+        store.learn(ids(one, two), TokenTree(), *rows(1000 + first))
+        latest[(one, two)] = latest[(two,)] = 1000 + first
+    for key, first in latest.items():
+        found = after(store, *key)
+        assert found is None or found[0][0] == first
+    assert len(store) <= 16
+
+
+def test_memory_is_bounded_whatever_the_vocabulary() -> None:
+    assert LogitStore().nbytes == SLOTS * (8 + 4 * KEPT + KEPT) == 22_020_096
+
+
+def test_sources_ask_for_the_ends_of_the_text_and_the_path() -> None:
+    store = LogitStore()
+    store.learn(ids(1, 2, 3), TokenTree(), *rows(50))
+    for source in logit_sources(store):
+        state = source.follow(ids(9, 1))
+        for token in ids(2, 3):
+            state = source.advance(state, token)
+        assert state == tail_of(ids(1, 2, 3))
+        found = source.expect(state)
+        assert found is not None
+        assert [token for token, _ in found] == list(range(50, 50 + KEPT))
+        assert source.expect(source.follow(ids(8, 8, 8))) is None
