@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fixtures import (  # noqa: F401
     bielik,
+    demo_pair,
     llama,
     no_cache_of_the_user,
     no_tables_of_the_user,
