@@ -33,14 +33,6 @@ def rest_of(tokenizer: Tokenizer[Any], committed: list[Any], text: bytes) -> tup
     return tuple(whole[len(committed) :]) if kept else None
 
 
-def test_the_rest_of_a_text_is_encoded_as_in_the_whole(tokenizer: Tokenizer[Any]) -> None:
-    for sentence in SENTENCES:
-        ids = tokenizer.encode(sentence)
-        for cut in range(1, len(ids)):
-            rest = tokenizer.vocabulary.bytes_of(ids[cut:])
-            assert boundary_after(tokenizer, ids[:cut]).encode(rest) == tuple(ids[cut:])
-
-
 @given(data=byte_strings, cut=st.integers(1, 30))
 @settings(max_examples=300, deadline=None)
 def test_what_follows_is_what_encoding_the_whole_gives_or_is_absorbed(
@@ -144,22 +136,3 @@ def test_the_documented_merge_site(bielik: Tokenizer[Any], bielik_sites: MergeSi
     assert bielik_sites.absorbs(nie, b"dziela")
     niedziela = [tokens[i] for i in bielik.encode("niedziela")]
     assert niedziela == [b" n", b"ied", b"z", b"iel", b"a"]
-
-
-def test_what_is_absorbed_is_never_encoded(
-    bielik: Tokenizer[Any], bielik_sites: MergeSites
-) -> None:
-    """`absorbs` is the stronger statement: it says that `encode` gives None, and more."""
-    absorbed = kept = 0
-    for sentence in SENTENCES:
-        ids = bielik.encode(sentence)
-        for cut in range(1, len(ids)):
-            boundary = Boundary(bielik, bielik_sites)
-            boundary.follow(ids[:cut])
-            for data in (b"a", b"om", b"nie", b"die", b" nie", "ść".encode(), b"."):
-                if boundary.absorbs(data):
-                    absorbed += 1
-                    assert boundary.encode(data) is None
-                else:
-                    kept += 1
-    assert min(absorbed, kept) > 50

@@ -90,15 +90,6 @@ def test_special_tokens_are_translated_by_role_then_spelling_then_as_text(
     assert view.ids == [*llama.encode("Liczę.<think>dwa"), turn_end]
 
 
-def test_a_draft_with_a_dummy_prefix_gets_its_own_in_every_segment(
-    bielik: Tokenizer[Any], qwen: Tokenizer[Any]
-) -> None:
-    end = qwen.vocabulary.special_ids["<|im_end|>"]
-    view = DraftText(qwen, bielik)
-    view.follow([*qwen.encode("Tak"), end, *qwen.encode("Nie")])
-    assert view.ids == bielik.encode("Tak<|im_end|>Nie", specials=True)
-
-
 def test_an_output_that_is_not_canonical_keeps_its_bytes(
     bielik: Tokenizer[Any], llama: Tokenizer[Any]
 ) -> None:

@@ -25,10 +25,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPT = [TargetId(i) for i in (5, 17, 3)]
-SAMPLINGS = {
-    "greedy": Sampling(),
-    "sampled": Sampling(temperature=0.7, top_p=0.95, seed=4),
-}
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.7, top_p=0.95, seed=4)}
 
 
 def similar_model(noise: float) -> Any:

@@ -192,6 +192,7 @@ def test_the_draft_reads_the_committed_bytes_at_every_round(
     """The oracle asserts it. Of the published ones, intersection reads a canonical text as well."""
     accepted, rounds, _ = play(name, onto_bielik, text, trees=trees)
     assert accepted + rounds == len(onto_bielik.target.encode(text)) - 2
+    assert accepted > 0
 
 
 def test_what_the_target_lacks_is_counted_as_unmapped(onto_bielik: Pair) -> None:
@@ -203,20 +204,6 @@ def test_what_the_target_lacks_is_counted_as_unmapped(onto_bielik: Pair) -> None
     table = tables_of(onto_bielik).intersection
     assert any(table.target_of(i) is None for i in pieces)
     assert statistics.counts["unmapped"] > 0
-
-
-def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> None:
-    session = Oracle(onto_bielik.draft, SENTENCES[1])
-    table = tables_of(onto_bielik)
-    ids = onto_bielik.target.encode(SENTENCES[1])
-    found = drafted(translation_of("intersection", onto_bielik, ids[:3]), ids[:3], session, 4)
-    given, _ = session.draft(
-        onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])), 4, table.intersection
-    ).read()
-    ordinary = [i for i in given if onto_bielik.draft.vocabulary.tokens[i]]
-    assert onto_bielik.target.vocabulary.bytes_of(found) == onto_bielik.draft.vocabulary.bytes_of(
-        ordinary
-    )
 
 
 @pytest.mark.parametrize("name", ["context:5", "intersection", "exact"])
