@@ -16,7 +16,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from random_drafters import taught_drafter
-from random_models import VOCABULARY, RandomDrafter, generate, random_model, rounds_of
+from random_models import VOCABULARY, WildDrafter, generate, random_model, rounds_of
 from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
@@ -70,11 +70,8 @@ def opened(model: Any = None, **options: Any) -> TargetModelSession:
 
 
 def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) -> BeamDrafter:
-    return BeamDrafter(
-        DrafterSession(drafter(), session),
-        sampler=sampling.draft_sampler(VOCABULARY),
-        **how,
-    )
+    sampler = sampling.draft_sampler(VOCABULARY)
+    return BeamDrafter(DrafterSession(drafter(), session), sampler=sampler, **how)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -169,16 +166,15 @@ def test_the_state_of_another_text_of_equal_length_is_not_given(pass_of: str, ed
 # -- the planner -------------------------------------------------------------------
 
 
-def cheap_drafts() -> Knowledge:
-    """What is known where further rows and steps cost next to nothing, so that drafting pays."""
+def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
+    """Of each request: there, a drafter has no hidden state yet and is not to blame.
+
+    Further rows and steps cost next to nothing, so that drafting pays.
+    """
     rows = PassTimes([1.0 + 0.001 * row for row in range(40)], weight=4)
     steps = PassTimes([0.001 * step for step in range(1, 17)], weight=4)
-    return Knowledge(costs=LearnedCosts(rows, steps))
-
-
-def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
-    """Of each request: there, a drafter has no hidden state yet and is not to blame."""
-    knowledge, clock = cheap_drafts(), count(step=0.001).__next__  # everything takes as long
+    knowledge = Knowledge(costs=LearnedCosts(rows, steps))
+    clock = count(step=0.001).__next__  # everything takes as long
     plain = generate(NoDrafter(), Sampling())
     for tokens in (1, 40) * 3:
         session, known = opened(), knowledge.model.acceptance.probabilities(4)
@@ -216,7 +212,7 @@ def test_no_decision_changes_the_output(
     knowledge = Knowledge(costs=LearnedCosts(rows, drafts))
     drafted = 0
     for request in range(2):  # the second goes on with what the first has learned
-        adversary = RandomDrafter(seed + 9, plain)
+        adversary = WildDrafter(plain, seed=seed + 9)
         model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
         source = ScriptedSource(plain[-1], 0.9)
         planner = Planner(

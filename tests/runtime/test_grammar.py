@@ -176,9 +176,7 @@ def test_a_cut_output_says_so_and_is_a_prefix(emit: Emit) -> None:
     assert (ids, ends) == (whole[:5], "length")
 
 
-def test_rows_of_a_tree_are_those_of_their_paths(
-    demo_pair: Pair,
-) -> None:
+def test_rows_of_a_tree_are_those_of_their_paths(demo_pair: Pair) -> None:
     target, _ = demo_pair
     tokenizer, prompt = target.tokenizer, [5, 6]
     grammar = Grammar.json_schema(SCHEMA)
@@ -216,9 +214,7 @@ def test_a_thought_comes_before_the_grammar(
     assert closed.rows([begin, 9, end], TokenTree(), 4000) is not None
 
 
-def test_what_cannot_be_followed_is_refused(
-    demo_pair: Pair,
-) -> None:
+def test_what_cannot_be_followed_is_refused(demo_pair: Pair) -> None:
     for make in (
         lambda: Grammar.json_schema({"type": "strng"}),
         lambda: Grammar.json_schema("[1]"),

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.generate import generate_step
-from random_models import RandomDrafter, generate, random_model
+from random_models import WildDrafter, generate, plainly, random_model
 from trees import ids
 
 from tokalign.evaluate.replay import replay
@@ -48,15 +46,14 @@ class Fixed(Drafter):
 
 
 def test_plain_decoding_is_mlx_lms() -> None:
-    steps = generate_step(mx.array([5, 17, 3]), random_model(), max_tokens=40)
-    assert generate(NoDrafter(), GREEDY) == [token for token, _ in steps]
+    assert generate(NoDrafter(), GREEDY) == plainly(random_model(), [5, 17, 3], 40)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("seed", range(12))
 def test_no_drafter_changes_the_output(sampling: Sampling, seed: int) -> None:
     plain = generate(NoDrafter(), sampling)
-    assert generate(RandomDrafter(seed, plain), sampling) == plain
+    assert generate(WildDrafter(plain, seed=seed), sampling) == plain
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,7 +66,7 @@ def test_a_replay_emits_its_reference_exactly(
     reference: tuple[TargetId, ...], seed: int, given: int
 ) -> None:
     statistics, emitted = Statistics(), []
-    drafter = RandomDrafter(seed, reference[given:])
+    drafter = WildDrafter(reference[given:], seed=seed)
     for event in replay(reference, drafter, prompt_tokens=given):
         statistics.observe(event)
         if isinstance(event, Round):

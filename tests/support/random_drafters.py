@@ -15,7 +15,7 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 
 
 def random_drafter(model: Any, seed: int = 1, **shape: Any) -> RecurrentDrafter:
-    """A float32 drafter of two residual blocks whose most probable next id depends on what it read.
+    """A drafter of two residual blocks whose most probable next id depends on what it read.
 
     shape: fields of `DrafterConfig` that are to be others.
     """
@@ -58,4 +58,5 @@ def taught_drafter(
 
 
 def _random(weight: mx.array) -> mx.array:
-    return mx.random.normal(weight.shape) * 1.5 / weight.shape[-1] ** 0.5
+    drawn = mx.random.normal(weight.shape) * 1.5 / weight.shape[-1] ** 0.5
+    return drawn.astype(weight.dtype)

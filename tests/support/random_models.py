@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
+from mlx_lm.generate import generate_step
 from mlx_lm.models.llama import Model, ModelArgs
 from small_tokenizers import write_tokenizer
 
@@ -86,22 +87,46 @@ def write_model(
     return folder
 
 
-class RandomDrafter(Drafter):
-    """An adversary: proposals are right or wrong, long or empty, as the seed decides."""
+class WildDrafter(Drafter):
+    """An adversary: chains, and trees if it may, of ids that are right more often than not.
 
-    def __init__(self, seed: int, reference: Sequence[int] = ()) -> None:
+    right: the ids that will be emitted, as far as they are known. ids: wrong ones are below it.
+    """
+
+    def __init__(
+        self, right: Sequence[int] = (), *, trees: bool = False, ids: int = 64, seed: int = 1
+    ) -> None:
+        self._right, self._trees, self._ids = right, trees, ids
         self._random = Random(seed)
-        self._reference = reference
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        length = min(limit, self._random.choice((0, 1, 2, 3, 7)))
-        right = self._reference[context.emitted_count :][:length]
-        ids = tuple(
-            TargetId(i if self._random.random() < 0.7 else self._random.randrange(VOCABULARY))
-            for i in right
-        )
-        ahead = self._random.random() < 0.3
-        return Proposal(tree=TokenTree.chain(ids, "adversary"), run_ahead=ahead)
+        random = self._random
+        if random.random() < 0.15:
+            return Proposal(run_ahead=random.random() < 0.5)
+        branches = self._trees and random.random() < 0.5
+        ids: list[TargetId] = []
+        parents: list[int] = []
+        depths = [0]  # of the root, then of each id
+        for index in range(random.randint(1, 6)):
+            parent = random.randint(-1, index - 1) if branches else index - 1
+            depth = depths[parent + 1]
+            if depth >= limit:
+                break
+            ids.append(self._guess(context.emitted_count + depth))
+            parents.append(parent)
+            depths.append(depth + 1)
+        return Proposal(tree=TokenTree(tuple(ids), tuple(parents), ("wild",) * len(ids)))
+
+    def _guess(self, place: int) -> TargetId:
+        if place < len(self._right) and self._random.random() < 0.7:
+            return TargetId(self._right[place])
+        return TargetId(self._random.randrange(self._ids))
+
+
+def plainly(model: Any, ids: Sequence[int], tokens: int, **options: Any) -> list[int]:
+    """What mlx-lm itself emits."""
+    steps = generate_step(mx.array(list(ids)), model, max_tokens=tokens, **options)
+    return [token for token, _ in steps]
 
 
 def generate(

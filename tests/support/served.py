@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import mlx.core as mx
 from places import DEMO
 from processes import wait_for
+from random_models import decoder_of, emitted
 
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
@@ -199,11 +199,8 @@ def plain_ids(
     sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
 ) -> list[int]:
     """What plain decoding gives, for servers to be compared with."""
-    decoder = Decoder(target=target, drafting=Drafting(), sampler=sampling)
-    generation = Generation(decoder, Prompt(target=prompt), max_tokens=tokens)
-    for _ in generation:
-        pass
-    return list(generation.context.emitted)
+    decoder = decoder_of((target, None), sampling)
+    return emitted(Generation(decoder, Prompt(target=prompt), max_tokens=tokens))
 
 
 def assert_both_ways(server: Server) -> None:

@@ -10,22 +10,20 @@ import pkgutil
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from random import Random
 from typing import Any
 
 import mlx.core as mx
 import mlx_lm.models
 from mlx.utils import tree_map_with_path
+from random_models import WildDrafter as WildDrafter
+from random_models import decoder_of
 from small_tables import half_right
 
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.options import DraftingOptions
-from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
-from tokalign.tables.token_tree import TokenTree
+from tokalign.runtime.rounds import Round
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -112,6 +110,8 @@ _YARN = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+_DYNAMIC = {"type": "dynamic", "factor": 1.0, "alpha": 100.0}
+_LONGROPE = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [1.0] * 16}
 _ROPE_BY_LAYER = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     "full_attention": {"rope_type": "default", "rope_theta": 100000.0},
@@ -209,9 +209,9 @@ OWN: dict[str, dict[str, Any]] = {
         "use_mixed_mlp_moe": True,
         "use_cla": True,
         "cla_share_factor": 2,
-        "rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 100.0},
+        "rope_scaling": _DYNAMIC,
     },
-    "hunyuan_v1_dense": {"rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 100.0}},
+    "hunyuan_v1_dense": {"rope_scaling": _DYNAMIC},
     "jamba": {
         "attn_layer_offset": 1,
         "attn_layer_period": 2,
@@ -260,12 +260,7 @@ OWN: dict[str, dict[str, Any]] = {
         "dim_model_base": _HIDDEN,
         "scale_depth": 1.4,
         "scale_emb": 1.0,
-        "rope_scaling": {
-            "type": "longrope",
-            "short_factor": [1.0] * 16,
-            "long_factor": [1.0] * 16,
-            "original_max_position_embeddings": 4096,
-        },
+        "rope_scaling": {**_LONGROPE, "original_max_position_embeddings": 4096},
     },
     "minimax_m3_vl": _nested(
         dense_intermediate_size=96,
@@ -304,15 +299,7 @@ OWN: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "blocksparse_block_size": 64,
     },
-    "phimoe": {
-        "rope_scaling": {
-            "type": "longrope",
-            "short_factor": [1.0] * 16,
-            "long_factor": [1.0] * 16,
-            "short_mscale": 1.0,
-            "long_mscale": 1.0,
-        },
-    },
+    "phimoe": {"rope_scaling": {**_LONGROPE, "short_mscale": 1.0, "long_mscale": 1.0}},
     "phixtral": {"num_vocab": VOCABULARY},
     "pixtral": _nested("llama"),
     "plamo": {"n_shared_head": 2},
@@ -401,43 +388,6 @@ def random_weight(name: str, weight: mx.array) -> mx.array:
     return mx.random.normal(weight.shape) * size / weight.shape[-1] ** 0.5
 
 
-class WildDrafter(Drafter):
-    """Proposes chains, and trees if it may, of ids that are right more often than not.
-
-    Wrong ids are below `ids`.
-    """
-
-    def __init__(
-        self, right: Sequence[int], *, trees: bool, ids: int = VOCABULARY, seed: int = 1
-    ) -> None:
-        self._right, self._trees, self._ids = right, trees, ids
-        self._random = Random(seed)
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        """See `rounds.Drafter`."""
-        random = self._random
-        if random.random() < 0.15:
-            return Proposal(run_ahead=random.random() < 0.5)
-        branches = self._trees and random.random() < 0.5
-        ids: list[TargetId] = []
-        parents: list[int] = []
-        depths = [0]  # of the root, then of each id
-        for index in range(random.randint(1, 6)):
-            parent = random.randint(-1, index - 1) if branches else index - 1
-            depth = depths[parent + 1]
-            if depth >= limit:
-                break
-            ids.append(self._guess(context.emitted_count + depth))
-            parents.append(parent)
-            depths.append(depth + 1)
-        return Proposal(tree=TokenTree(tuple(ids), tuple(parents), ("wild",) * len(ids)))
-
-    def _guess(self, place: int) -> TargetId:
-        if place < len(self._right) and self._random.random() < 0.7:
-            return TargetId(self._right[place])
-        return TargetId(self._random.randrange(self._ids))
-
-
 def with_lookups(
     model: Any, tokenizer: Tokenizer[Any], prompt: Sequence[int], right: Sequence[int], method: str
 ) -> tuple[list[int], int]:
@@ -445,14 +395,10 @@ def with_lookups(
 
     The dictionary and an earlier output to copy from hold some of the right ids, and wrong ones.
     """
-    drafting = Drafting(
-        options=DraftingOptions(method=method, draft_rows=6 if method == "hybrid" else None),
-        **half_right(right, len(tokenizer.vocabulary)),
-    )
-    target = LanguageModel(model=model, tokenizer=tokenizer)
-    decoder = Decoder(target=target, draft=None, drafting=drafting, sampler=Sampling())
-    context, events = decoder.run(
-        Prompt(target=[TargetId(token) for token in prompt]), Limits(max_tokens=len(right))
-    )
+    how = half_right(right, len(tokenizer.vocabulary))
+    how |= {"method": method, "draft_rows": 6 if method == "hybrid" else None}
+    decoder = decoder_of((LanguageModel(model=model, tokenizer=tokenizer), None), Sampling(), **how)
+    given = Prompt(target=[TargetId(token) for token in prompt])
+    context, events = decoder.run(given, Limits(max_tokens=len(right)))
     proposed = sum(len(event.tree) for event in events if isinstance(event, Round))
     return list(context.emitted), proposed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import exp
 from typing import Any
 
 import mlx.core as mx
@@ -91,24 +90,6 @@ def test_every_listed_id_has_its_conditional_probability() -> None:
     for ids, probability in paths(tree).items():
         after = logprobs_after(drafter, [LAST, *ids[:-1]])
         assert probability == pytest.approx(np.exp(after[ids[-1]]), rel=1e-4)
-
-
-def test_the_example_of_the_docstring() -> None:
-    """The beams 7 8 9, 7 8 4 and 7 2 3."""
-    no = [float("-inf")] * 3
-    found = Beams(
-        ids=[[[7, 1, 5]] * 3, [[8, 2, 6]] * 3, [[9, 4, 0], [3, 1, 0], [0, 1, 2]]],  # type: ignore[arg-type]
-        logprobs=[
-            [[-0.1, -5.0, -9.0], no, no],
-            [[-0.2, -0.9, -9.0], [-9.0] * 3, [-9.0] * 3],
-            [[-0.3, -0.4, -9.0], [-0.1, -9.0, -9.0], [-9.0] * 3],
-        ],
-        chosen=[[0, 1, 2], [0, 1, 2], [0, 1, 3]],
-    )
-    tree = found.beam_tree("drafter")
-    assert [*paths(tree)] == [(7,), (7, 8), (7, 8, 9), (7, 2), (7, 8, 4), (7, 2, 3)]
-    assert tree.probabilities[0] == exp(-0.1)
-    assert set(tree.sources) == {"drafter"}
 
 
 def test_what_is_impossible_is_left_out() -> None:

@@ -13,7 +13,8 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 from places import DEMO
-from random_models import random_model, write_model
+from random_drafters import random_drafter
+from random_models import random_model
 
 from tokalign.errors import (
     BundleError,
@@ -25,22 +26,16 @@ from tokalign.errors import (
 )
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel[Any]:
-    folder = write_model(tmp_path_factory.mktemp("m") / "model", vocabulary_size=340)
-    return LanguageModel.from_folder(folder)
+def target(models: dict[str, str]) -> LanguageModel[Any]:
+    return LanguageModel.from_folder(Path(models["target"]))
 
 
 def made(target: LanguageModel[Any], seed: int = 1) -> RecurrentDrafter:
-    ends = TargetEnds.of(target.model)
-    mx.random.seed(seed)
-    config = DrafterConfig(
-        hidden_size=ends.hidden_size, vocabulary_size=ends.vocabulary_size, width=24, exit_width=16
-    )
-    return RecurrentDrafter(config, ends)
+    return random_drafter(target.model, seed)
 
 
 def saved(folder: Path, target: LanguageModel[Any], seed: int = 1) -> Path:
@@ -52,24 +47,18 @@ def weights_of(drafter: RecurrentDrafter) -> list[tuple[str, Any]]:
     return [(name, value.tolist()) for name, value in tree_flatten(drafter.parameters())]
 
 
-def test_what_was_written_is_read(target: LanguageModel[Any], tmp_path: Path) -> None:
-    found = load_drafter(saved(tmp_path / "a" / "drafter", target), target)
-    assert found.config == made(target).config
-    assert weights_of(found) == weights_of(made(target))
-
-
-def test_equal_drafters_are_equal_files(target: LanguageModel[Any], tmp_path: Path) -> None:
-    one, two = (saved(tmp_path / name, target) for name in "ab")
-    files = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (one, two)]
-    assert files[0] == files[1]
-
-
-def test_a_folder_is_written_again_and_keeps_one_drafter(
+def test_what_was_written_is_read_and_equal_drafters_are_equal_files(
     target: LanguageModel[Any], tmp_path: Path
 ) -> None:
-    folder = saved(saved(tmp_path, target, seed=1), target, seed=2)
-    assert weights_of(load_drafter(folder, target)) == weights_of(made(target, 2))
-    assert len(list(folder.iterdir())) == 2
+    one, two = (saved(tmp_path / name / "drafter", target) for name in "ab")
+    found = load_drafter(one, target)
+    assert found.config == made(target).config
+    assert weights_of(found) == weights_of(made(target))
+    files = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (one, two)]
+    assert files[0] == files[1]
+    saved(one, target, seed=2)
+    assert weights_of(load_drafter(one, target)) == weights_of(made(target, 2))
+    assert len(list(one.iterdir())) == 2, "a folder that is written again keeps one drafter"
 
 
 def test_an_interrupted_writing_leaves_the_old_drafter(
@@ -115,12 +104,11 @@ def _can_be_quantized(_: str, layer: Any) -> bool:
 
 
 def test_a_drafter_of_another_tokenizer_is_refused(
-    target: LanguageModel[Any], tmp_path: Path
+    target: LanguageModel[Any], models: dict[str, str], tmp_path: Path
 ) -> None:
-    other = write_model(tmp_path / "other", vocabulary_size=350)
-    folder = saved(tmp_path / "drafter", target)
+    folder = saved(tmp_path, target)
     with pytest.raises(FingerprintError, match="tokalign train"):
-        load_drafter(folder, LanguageModel.from_folder(other))
+        load_drafter(folder, LanguageModel.from_folder(Path(models["draft"])))
 
 
 def weights_path(folder: Path) -> Path:

@@ -8,11 +8,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
-from random_models import random_model, rounds_of
+from random_models import WildDrafter, random_model, rounds_of
 from trees import tree_of
-from zoo import WildDrafter, make_model
+from zoo import make_model
 
-from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -84,14 +83,6 @@ def test_no_accepted_id_is_computed_twice(seed: int) -> None:
     assert any(one.path and one.path[-1] >= one.tree.chain_length for one in rounds)
     assert [one.rows for one in rounds[1:]] == [1 + len(one.tree) for one in rounds[1:]]
     assert session.rows == sum(1 + len(one.tree) for one in rounds) + len(prompt) - 1
-
-
-def test_a_replay_accepts_a_branch() -> None:
-    text = [TargetId(i) for i in (1, 2, 3, 4)]
-    proposal = Proposal(tree=tree_of([7, 8, 2, 3], [-1, 0, -1, 2]))
-    verdict = ReplayVerifier(text).verify(Context(text[:1]), proposal)
-    assert verdict.ids == (2, 3, 4)
-    assert len(verdict.path) == 2
 
 
 def test_a_cache_that_keeps_its_first_positions_cannot_branch_and_a_window_can() -> None:

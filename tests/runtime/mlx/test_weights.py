@@ -1,21 +1,37 @@
-"""Number formats, wired memory, and the reference BLAS, told by the files that are loaded."""
+"""Weights: number formats, adapters, models with own code, wired memory, and the reference BLAS."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
+from mlx_lm import fuse
+from mlx_lm.convert import convert
+from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
+from mlx_lm.utils import load_model
 from random_models import random_model
 
+from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx import weights
-from tokalign.runtime.mlx.weights import Wiring, default_dtype, remedy
+from tokalign.runtime.mlx.weights import (
+    Wiring,
+    content_fingerprint,
+    default_dtype,
+    load_weights,
+    remedy,
+)
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 @pytest.mark.parametrize(("device", "expected"), [(mx.cpu, "float32"), (mx.gpu, None)])
@@ -94,3 +110,96 @@ def test_a_curve_is_stale_once_another_blas_computes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(weights, "slow_blas", lambda: "preload another one")
     assert weights.machine_of(model) != fast
     assert fast.mlx in weights.machine_of(model).mlx
+
+
+# -- what mlx-lm's own tools wrote, adapters, and models with own code ----------------------------
+
+LORA = {"rank": 4, "scale": 10.0, "dropout": 0.0, "keys": ["self_attn.q_proj", "mlp.up_proj"]}
+IDS = mx.array([[5, 17, 3, 40]])
+
+
+@pytest.fixture(scope="module")
+def model(models: dict[str, str]) -> Path:
+    return Path(models["target"])
+
+
+@pytest.fixture(scope="module")
+def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `mlx_lm.lora` writes, with random weights in place of trained ones."""
+    folder = tmp_path_factory.mktemp("adapter")
+    trained, _ = load_model(model)
+    trained.freeze()
+    linear_to_lora_layers(trained, 2, LORA)
+    mx.random.seed(1)
+    adapters = {
+        name: mx.random.normal(weight.shape) * 0.1
+        for name, weight in tree_flatten(trained.trainable_parameters())
+    }
+    mx.save_safetensors(str(folder / "adapters.safetensors"), adapters)
+    config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": LORA}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_an_adapter_changes_the_model_as_in_mlx_lm(model: Path, adapter: Path) -> None:
+    ours, _ = load_weights(model, adapter=adapter)
+    theirs = load_adapters(load_model(model)[0], str(adapter))
+    theirs.eval()
+    plain, _ = load_weights(model)
+    assert mx.array_equal(ours(IDS), theirs(IDS))
+    assert not mx.allclose(ours(IDS), plain(IDS), atol=1e-2)
+
+
+def test_what_fuse_and_convert_write_loads(
+    model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fused, converted = tmp_path / "fused", tmp_path / "converted"
+    arguments = ["--model", model, "--adapter-path", adapter, "--save-path", fused]
+    monkeypatch.setattr(sys, "argv", ["mlx_lm.fuse", *map(str, arguments)])
+    fuse.main()
+    one, other = load_weights(fused)[0], load_weights(model, adapter=adapter)[0]
+    assert mx.allclose(one(IDS), other(IDS), atol=1e-3)
+    convert(str(model), str(converted), quantize=True, q_group_size=32, q_bits=8)
+    quantized: LanguageModel[TargetId] = LanguageModel.from_folder(converted)
+    assert any(name.endswith("scales") for name, _ in tree_flatten(quantized.model.parameters()))
+    original: LanguageModel[TargetId] = LanguageModel.from_folder(model)
+    assert quantized.tokenizer.fingerprint == original.tokenizer.fingerprint
+    assert mx.abs(quantized.model(IDS) - original.model(IDS)).max() < 0.5
+
+
+def test_what_is_no_model_or_adapter_is_refused(model: Path, adapter: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(MissingAssetError, match=r"mlx_lm\.convert"):
+        load_weights(tmp_path)
+    with pytest.raises(MissingAssetError, match=r"lacks adapter_config\.json, adapters\.safe"):
+        load_weights(model, adapter=tmp_path)
+    other = copytree(adapter, tmp_path / "other")
+    mx.save_safetensors(str(other / "adapters.safetensors"), {"model.x.lora_a": mx.zeros((2, 2))})
+    with pytest.raises(IncompatibleError, match="does not fit this model"):
+        load_weights(model, adapter=other)
+
+
+def test_code_of_a_model_runs_only_if_it_is_trusted(model: Path, tmp_path: Path) -> None:
+    folder = copytree(model, tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_file": "own.py"}))
+    (folder / "own.py").write_text(
+        "from pathlib import Path\n"
+        "from mlx_lm.models.llama import Model, ModelArgs\n"
+        "Path(__file__).with_suffix('.ran').touch()\n"
+    )
+    with pytest.raises(UsageError, match=r"own\.py.*--trust-remote-code"):
+        load_weights(folder)
+    assert not (folder / "own.ran").exists()
+    trusted, _ = load_weights(folder, trust_remote_code=True)
+    assert (folder / "own.ran").exists()
+    assert mx.array_equal(trusted(IDS), load_weights(model)[0](IDS))
+
+
+def test_the_content_of_weights_has_a_fingerprint(model: Path, adapter: Path) -> None:
+    first, second = load_weights(model)[0], load_weights(model)[0]
+    assert content_fingerprint(first) == content_fingerprint(second)
+    second.model.layers[0].mlp.up_proj.weight *= 1.5
+    others = [second, load_weights(model, adapter=adapter)[0]]
+    others.append(load_weights(model, dtype="float16")[0])
+    assert len({content_fingerprint(one) for one in [first, *others]}) == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 import zoo
 from mlx.utils import tree_map_with_path
-from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.tuner.utils import linear_to_lora_layers
-from random_models import rounds_of
-from scripted_models import ScriptedModel
+from random_models import plainly, rounds_of
 from small_tokenizers import of_merges
 
 from tokalign.api.assemble import assemble
@@ -26,10 +24,6 @@ from tokalign.api.text import stream_generate
 from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.knowledge import Knowledge
-from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.loop import MOST_READ_AGAIN, Limits
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -75,15 +69,9 @@ TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
 PROMPT = tuple((i * 7 + 3) % zoo.VOCABULARY for i in range(200))
 
 
-def plainly(model: Any, ids: Sequence[int], tokens: int, **options: Any) -> list[int]:
-    """What mlx-lm itself emits."""
-    steps = generate_step(mx.array(list(ids)), model, max_tokens=tokens, **options)
-    return [token for token, _ in steps]
-
-
 @cache
 def mlx_lm_emits(name: str, prompt: int, tokens: int, **options: Any) -> list[int]:
-    """The same after the first `prompt` ids of PROMPT."""
+    """What mlx-lm itself emits after the first `prompt` ids of PROMPT."""
     return plainly(zoo.zoo_model(name), PROMPT[:prompt], tokens, **options)
 
 
@@ -334,7 +322,7 @@ def test_attention_that_does_not_read_quantized_keys_is_one_clear_error(name: st
 def decode_wildly(name: str, **options: Any) -> None:
     """Rounds with random proposals, for models with which nothing is known to be right."""
     session = TargetModelSession(zoo.zoo_model(name), CacheOptions(**options))
-    drafter = zoo.WildDrafter([], trees=False)
+    drafter = zoo.WildDrafter()
     rounds_of(drafter, session, prompt=PROMPT[:12], limits=Limits(max_tokens=50))
 
 
@@ -375,7 +363,7 @@ def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) ->
     passes_without_rows: list[int] = []
     session.watch_prefill(passes_without_rows.append)
     limits = Limits(max_tokens=60, target=session)
-    drafter = zoo.WildDrafter([], trees=False)
+    drafter = zoo.WildDrafter()
     _, rounds = rounds_of(drafter, session, prompt=PROMPT[:12], limits=limits)
     assert not passes_without_rows
     assert any(one.rows > 1 + len(one.tree) for one in rounds[1:])
@@ -404,24 +392,3 @@ def test_a_model_that_reads_ids_alone_takes_no_embeddings() -> None:
     model, embeddings = zoo.zoo_model("mamba2"), mx.zeros((5, 128))
     with pytest.raises(UsageError, match="input_embeddings: this model reads ids alone"):
         stream_generate(model, TOKENIZER, [], input_embeddings=embeddings)
-
-
-@pytest.mark.parametrize(("name", "reads_again"), [("llama", False), ("lfm2", True)])
-def test_the_planner_knows_what_is_read_again(name: str, reads_again: bool) -> None:
-    """Accepted ids are read again where a rejection takes the whole state back."""
-    costs = LearnedCosts(PassTimes([1.0, 1.01, 1.02], weight=4), PassTimes([0.01], weight=4))
-    session = TargetModelSession(zoo.zoo_model(name))
-    right = mlx_lm_emits(name, 12, 60)
-    wild = zoo.WildDrafter(right, trees=False)
-    planner = Planner(
-        Knowledge(costs=costs),
-        Hybrid([]),
-        ScriptedModel(lambda now, steps: wild.propose(now, steps).tree),
-        clock=count(step=0.001).__next__,
-    )
-    limits = Limits(max_tokens=60)
-    emitted, rounds = rounds_of(planner, session, prompt=PROMPT[:12], limits=limits)
-    assert emitted == right
-    assert any(len(one.tree) > len(one.path) for one in rounds), "nothing was rejected"
-    assert (costs.rereading > 0) == reads_again
-    assert (sum(one.rows - 1 - len(one.tree) for one in rounds[1:]) > 0) == reads_again
