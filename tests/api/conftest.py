@@ -6,22 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_models import write_model
 
 from tokalign.runtime.decoder import LanguageModel
 
 
 @pytest.fixture(scope="package")
-def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "target", vocabulary_size=420)
-
-
-@pytest.fixture(scope="package")
-def pair(target_folder: Path) -> dict[str, Any]:
-    target: LanguageModel[Any] = LanguageModel.from_folder(target_folder)
-    draft: LanguageModel[Any] = LanguageModel.from_folder(
-        write_model(target_folder.parent / "draft", vocabulary_size=340, seed=1)
-    )
+def pair(models: dict[str, str]) -> dict[str, Any]:
+    target: LanguageModel[Any] = LanguageModel.from_folder(Path(models["target"]))
+    draft: LanguageModel[Any] = LanguageModel.from_folder(Path(models["draft"]))
     return {
         "model": target.model,
         "tokenizer": target.tokenizer,

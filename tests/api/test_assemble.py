@@ -6,7 +6,6 @@ import re
 from ast import literal_eval
 from dataclasses import dataclass, fields
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import mlx_lm
@@ -18,7 +17,6 @@ from small_tables import write_alignment, write_dictionary
 import tokalign
 from tokalign.api.assemble import assemble, choose_dtype, load_decoder, load_models
 from tokalign.cli.decode import command
-from tokalign.cli.travelling import pull_tables, push_tables
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft import opening_knowledge
@@ -35,12 +33,11 @@ PROMPT = "Zażółć gęślą"
 class Files:
     """Models and tables; `bare` is the target again, without tables in its folder."""
 
-    own: Path
-
     target: Path
     bare: Path
     draft: Path
     dictionary: Path
+    own: Path
     alignment: Path
 
 
@@ -120,40 +117,27 @@ def as_texts(options: DraftingOptions) -> dict[str, list[str]]:
     return {f.name: [*map(str, several(getattr(options, f.name)))] for f in fields(options)}
 
 
-def assert_equal(one: Decoder, other: Decoder) -> None:
-    """Equal models, options and tables. What only one request learns is its own."""
-    assert one.target.tokenizer.fingerprint == other.target.tokenizer.fingerprint
-    assert one.target.stop_ids == other.target.stop_ids
-    assert (one.draft is None) == (other.draft is None)
-    if one.draft is not None and other.draft is not None:
-        assert one.draft.tokenizer.fingerprint == other.draft.tokenizer.fingerprint
-        assert one.draft.stop_ids == other.draft.stop_ids
-    mine, yours = one.drafting, other.drafting
-    assert as_texts(mine.options) == as_texts(yours.options)
-    tables = {"options", "dictionary", "alignment", "costs", "knowledge", "model_worth", "mixing"}
-    for field in {f.name for f in fields(Drafting)} - tables:
-        assert getattr(mine, field) == getattr(yours, field), field
-    assert sections(mine.dictionary) == sections(yours.dictionary)
-    assert mine.costs == yours.costs
-    assert (mine.knowledge is None) == (yours.knowledge is None)
-    if one.draft is not None:
-        assert sections(mine.alignment()) == sections(yours.alignment())
-    assert one.cache == other.cache
+def shown(decoder: Decoder) -> Any:
+    """Models, options and tables, to be compared. What only one request learns is its own."""
+    drafting, models = decoder.drafting, (decoder.target, decoder.draft)
+    own = {"options", "dictionary", "alignment", "knowledge", "model_worth", "mixing"}
+    return (
+        [one and (one.tokenizer.fingerprint, one.stop_ids) for one in models],
+        as_texts(drafting.options),
+        {f.name: getattr(drafting, f.name) for f in fields(Drafting) if f.name not in own},
+        sections(drafting.dictionary),
+        drafting.knowledge is None,
+        decoder.draft and sections(drafting.alignment()),
+        decoder.cache,
+    )
 
 
 @pytest.mark.parametrize("name", OPTION_SETS)
 def test_command_line_and_api_assemble_the_same_decoder(
     name: str, files: Files, decoders: list[Decoder]
 ) -> None:
-    paths = {
-        "DRAFT": files.draft,
-        "TARGET": files.target,
-        "BARE": files.bare,
-        "DICTIONARY": files.dictionary,
-        "OWN": files.own,
-        "ALIGNMENT": files.alignment,
-    }
-    arguments = [str(paths.get(word, word)) for word in OPTION_SETS[name].split()]
+    words = OPTION_SETS[name].split()
+    arguments = [str(getattr(files, w.lower())) if w.isupper() else w for w in words]
     if "--target" not in arguments:
         arguments += ["--target", str(files.target)]
     with pytest.raises(Assembled):
@@ -168,7 +152,7 @@ def test_command_line_and_api_assemble_the_same_decoder(
         tokalign.stream_generate(model, tokenizer, PROMPT, note=notes.append, **how)
 
     by_command, by_api = decoders
-    assert_equal(by_command, by_api)
+    assert shown(by_command) == shown(by_api)
     if "sampling" in how:
         assert by_command.sampler == by_api.sampler
     else:
@@ -188,40 +172,6 @@ def test_tables_beside_the_model_come_before_a_computed_one(files: Files) -> Non
     bare = load_decoder(str(files.bare), str(files.draft), options, note=notes.append)
     bare.drafting.alignment()
     assert notes[-1].startswith("alignment -> computed now")
-
-
-@pytest.mark.parametrize("place", ["beside", "pulled"])
-def test_tables_that_were_pushed_or_pulled_are_found_by_command_and_api(
-    files: Files,
-    place: str,
-    decoders: list[Decoder],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Beside the model, where `push` and a download of the model put them; or where `pull` does."""
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
-    model = tmp_path / "model"
-    copytree(files.bare, model)
-    if place == "beside":
-        push_tables([files.dictionary], str(model))
-        path = model / "tokalign" / files.dictionary.name
-    else:
-        (tmp_path / "repository").mkdir()
-        push_tables([files.dictionary], str(tmp_path / "repository"))
-        [path] = pull_tables(str(tmp_path / "repository"))
-    with pytest.raises(Assembled):
-        CliRunner().invoke(command, ["--target", str(model), "-p", PROMPT], catch_exceptions=False)
-    notes: list[str] = []
-    with pytest.raises(Assembled):
-        tokalign.stream_generate(*mlx_lm.load(str(model)), PROMPT, note=notes.append)
-    assert f"dictionary -> {path}" in notes
-    for decoder in decoders:
-        assert decoder.drafting.dictionary is not None
-    assert_equal(*decoders)
-
-
-def test_where_there_is_no_dictionary_a_note_says_how_to_get_one(files: Files) -> None:
-    notes: list[str] = []
     load_decoder(str(files.bare), None, DraftingOptions(), note=notes.append)
     assert any("tokalign build" in line and "tokalign tables pull" in line for line in notes)
 

@@ -22,11 +22,6 @@ from tokalign.runtime.chat import (
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
-CHATML = (
-    "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
-    "message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 HISTORY: list[Message] = [
     {"role": "system", "content": "Mów krótko."},
     {"role": "user", "content": "Zażółć gęślą jaźń?"},
@@ -47,22 +42,6 @@ def template_of(folder: Path) -> ChatTemplate:
     return found
 
 
-def test_a_conversation_is_rendered_up_to_the_answer(
-    tmp_path: Path, bielik: Tokenizer[Any]
-) -> None:
-    template = template_of(write_config(tmp_path, CHATML))
-    ids = encode_chat(bielik, template, as_messages("Cześć", system="Mów krótko."))
-    spelled = "<s><|im_start|>system\nMów krótko.<|im_end|>\n<|im_start|>user\nCześć<|im_end|>\n"
-    assert ids == bielik.encode(spelled + "<|im_start|>assistant\n", specials=True)
-    assert ids.count(bielik.vocabulary.roles.turn_start) == 3
-
-
-def test_a_folder_without_a_template_has_none(tmp_path: Path) -> None:
-    assert find_template(tmp_path) is None
-    (tmp_path / "configured").mkdir()
-    assert find_template(write_config(tmp_path / "configured", None)) is None
-
-
 def test_templates_are_found_where_models_keep_them(tmp_path: Path) -> None:
     """In the configuration, several of them by name, or in a file of its own, which comes first."""
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
@@ -79,6 +58,8 @@ def test_templates_are_found_where_models_keep_them(tmp_path: Path) -> None:
     }
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     assert template_of(places["named"]).render(HISTORY, tools=tools) == "tools"
+    assert find_template(tmp_path) is None
+    assert find_template(write_config(tmp_path, None)) is None
 
 
 def test_templates_may_mark_generated_text_and_read_variables(tmp_path: Path) -> None:
@@ -110,16 +91,6 @@ def test_a_configuration_that_cannot_be_read_is_a_usage_error(tmp_path: Path) ->
         find_template(tmp_path)
 
 
-@pytest.mark.shared
-def test_a_raw_prompt_gets_bos_once_and_only_where_the_tokenizer_adds_it(
-    bielik: Tokenizer[Any], shared_data: Path
-) -> None:
-    assert encode_prompt(bielik, "Ala ma") == bielik.encode("Ala ma")
-    polish: Tokenizer[Any] = read_tokenizer(shared_data / "tokenizers" / "polish-spm-32k")
-    assert encode_prompt(polish, "Ala ma") == [1, *polish.encode("Ala ma")]
-    assert with_bos(polish, [1, 5]) == [1, 5]
-
-
 def assert_prompts_are_those_of_transformers(folder: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -134,6 +105,13 @@ def assert_prompts_are_those_of_transformers(folder: Path) -> None:
         expected = theirs.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
         assert encode_chat(ours, template, as_messages(text)) == list(expected)
         assert encode_prompt(ours, text) == theirs.encode(text)
+        assert with_bos(ours, encode_prompt(ours, text)) == theirs.encode(text), "once"
+    assert (
+        encode_chat(ours, template, as_messages("a", system="b"))
+        == theirs.apply_chat_template(
+            [{"role": "system", "content": "b"}, *as_messages("a")], add_generation_prompt=True
+        )["input_ids"]
+    )
 
 
 @pytest.mark.parametrize("name", ["target", "draft"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from random_drafters import random_drafter
-from random_models import emitted, write_model
+from random_models import emitted
 
 from tokalign.api.assemble import assemble
 from tokalign.runtime.chat import Prompt
@@ -23,9 +24,8 @@ TURNS, MOST_TOKENS = 5, 12
 ROOM = 256 - MOST_TOKENS
 
 
-class Models(NamedTuple):
-    target: LanguageModel[Any]
-    draft: LanguageModel[Any]
+Models = tuple[LanguageModel[Any], LanguageModel[Any]]
+"""The target and a draft model of another tokenizer."""
 
 
 class Conversation:
@@ -49,68 +49,67 @@ class Conversation:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    folder = tmp_path_factory.mktemp("models")
-    return Models(
-        LanguageModel.from_folder(write_model(folder / "target", vocabulary_size=420)),
-        LanguageModel.from_folder(write_model(folder / "draft", vocabulary_size=340, seed=1)),
+def pair(models: dict[str, str]) -> Models:
+    return (
+        LanguageModel.from_folder(Path(models["target"])),
+        LanguageModel.from_folder(Path(models["draft"])),
     )
 
 
-def some_decoder(models: Models, draw: Random) -> Decoder:
+def some_decoder(pair: Models, draw: Random) -> Decoder:
     """One of the ways to decode: with a drafter of any kind or with none, greedy or sampled."""
     method = draw.choice(["plain", "copy", "draft", "auto", "auto", "drafter"])
-    draft = draw.choice([models.draft, models.target]) if method in ("draft", "auto") else None
+    draft = draw.choice(pair) if method in ("draft", "auto") else None
     options = DraftingOptions(
         method="plain" if method == "drafter" else method,
         num_draft_tokens=None if method == "auto" else draw.choice([2, 4]),
     )
     sampler = Sampling(temperature=draw.choice([0.0, 0.8]), seed=draw.randrange(1000))
     cache = CacheOptions(prefill_step_size=draw.choice([7, 2048]))
-    decoder = assemble(models.target, draft, options, sampler=sampler, cache=cache)
+    decoder = assemble(pair[0], draft, options, sampler=sampler, cache=cache)
     if method == "drafter":
         rows = draw.choice([None, 5])
         drafting = decoder.drafting.with_options(method=method, draft_rows=rows)
-        drafter = random_drafter(models.target.model)
+        drafter = random_drafter(pair[0].model)
         return replace(decoder, drafter=drafter, drafting=drafting)
     return decoder
 
 
-def some_ids(draw: Random, models: Models, most: int) -> list[TargetId]:
+def some_ids(draw: Random, pair: Models, most: int) -> list[TargetId]:
     """A text of the user; now and then it repeats itself, so that there is something to copy."""
-    size = len(models.target.tokenizer.vocabulary)
+    size = len(pair[0].tokenizer.vocabulary)
     ids = [TargetId(draw.randrange(1, size)) for _ in range(draw.randint(1, most))]
     return ids * draw.choice([1, 1, 2])
 
 
 def next_prompt(
-    draw: Random, models: Models, prompt: list[TargetId], answer: list[TargetId]
+    draw: Random, pair: Models, prompt: list[TargetId], answer: list[TargetId]
 ) -> list[TargetId]:
     """What the user does next: go on, try again, edit what was said, or begin anew."""
     whole = prompt + answer
     match draw.choice(["go on", "go on", "rewritten", "retry", "edit", "reset", "cut"]):
         case "go on":
-            found = whole + some_ids(draw, models, 20)
+            found = whole + some_ids(draw, pair, 20)
         case "rewritten":  # a template writes the end of the last turn in another way
-            found = whole[: -draw.randint(1, 3)] + some_ids(draw, models, 20)
+            found = whole[: -draw.randint(1, 3)] + some_ids(draw, pair, 20)
         case "retry":
             found = prompt
         case "edit":
             place = draw.randrange(len(whole))
-            found = whole[:place] + some_ids(draw, models, 3) + whole[place + 1 :]
+            found = whole[:place] + some_ids(draw, pair, 3) + whole[place + 1 :]
         case "cut":
             found = whole[: draw.randint(1, len(whole))]
         case _:
-            found = some_ids(draw, models, 40)
+            found = some_ids(draw, pair, 40)
     return found[:ROOM]
 
 
-def conversation(seed: int, models: Models) -> Iterator[tuple[list[int], list[int]]]:
+def conversation(seed: int, pair: Models) -> Iterator[tuple[list[int], list[int]]]:
     """The ids of every turn: with what was kept, and of a fresh run."""
     draw = Random(seed)
-    decoder = some_decoder(models, draw)
+    decoder = some_decoder(pair, draw)
     kept = Conversation(decoder)
-    prompt = some_ids(draw, models, 40)
+    prompt = some_ids(draw, pair, 40)
     for _ in range(TURNS):
         sampler = replace(decoder.sampler, seed=draw.randrange(1000))  # type: ignore[type-var]
         most = draw.randint(1, MOST_TOKENS)
@@ -125,23 +124,23 @@ def conversation(seed: int, models: Models) -> Iterator[tuple[list[int], list[in
                 break
         answer = list(turn.context.emitted)
         yield answer, expected if count < interrupted_after else expected[: len(answer)]
-        prompt = next_prompt(draw, models, prompt, answer)
+        prompt = next_prompt(draw, pair, prompt, answer)
 
 
 SEEDS = [*range(16), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1000, 1200))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_turn_is_that_of_a_fresh_run(models: Models, seed: int) -> None:
+def test_every_turn_is_that_of_a_fresh_run(pair: Models, seed: int) -> None:
     """With edits, retries, resets, rewritten ends and interrupts; drafts of two vocabularies."""
-    for answer, expected in conversation(seed, models):
+    for answer, expected in conversation(seed, pair):
         assert answer
         assert answer == expected
 
 
-def test_only_what_is_new_is_computed(models: Models) -> None:
+def test_only_what_is_new_is_computed(pair: Models) -> None:
     """Counted in ids: the new part of the prompt, and the output."""
-    decoder = assemble(models.target, None, DraftingOptions(method="plain"))
+    decoder = assemble(pair[0], None, DraftingOptions(method="plain"))
     kept, prompt = Conversation(decoder), [TargetId(i) for i in range(5, 65)]
     for _ in range(3):
         before, held = kept.target.computed, len(kept.target.held)
@@ -152,9 +151,9 @@ def test_only_what_is_new_is_computed(models: Models) -> None:
     assert len(prompt) > 80
 
 
-def test_the_draft_model_also_keeps_its_context(models: Models) -> None:
+def test_the_draft_model_also_keeps_its_context(pair: Models) -> None:
     options = DraftingOptions(method="draft", num_draft_tokens=3)
-    decoder = assemble(models.target, models.draft, options)
+    decoder = assemble(*pair, options)
     kept, prompt = Conversation(decoder), [TargetId(i) for i in range(5, 155)]
     assert kept.draft is not None
     computed = []

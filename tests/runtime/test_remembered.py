@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from random_models import write_model
 from trees import ids
 
 import tokalign
-from tokalign.api.assemble import assemble
 from tokalign.cli.tables import command as tables
 from tokalign.runtime import remembered
-from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.generate import Generation
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
-from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.remembered import (
-    FILE,
     OutputStore,
     RememberedStore,
     forget_remembered,
@@ -92,6 +81,13 @@ def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() ->
     assert again.path.stat().st_mtime_ns == written, "there was nothing new"
     assert len(notes) == 2
     assert len(told(notes, model="ef" * 32)) == 0, "another target has other rows"
+    assert len(told(notes, width=900)) == 0, "this one lacks some of the ids"
+    assert "cannot be used" in notes[-2]
+    left = again.path.with_name(".left by a killed process.partial")
+    left.touch()
+    os.utime(left, (0, 0))
+    told(notes)
+    assert [*again.path.parent.iterdir()] == [again.path]
 
 
 def flip(path: Path) -> None:
@@ -100,6 +96,18 @@ def flip(path: Path) -> None:
     path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
+def with_trust(section: bytes) -> Callable[[Path], object]:
+    """Puts this in the place of what was learned about sources."""
+
+    def forge(path: Path) -> None:
+        bundle = read_bundle(path)
+        sections = {**bundle.sections, "logits.trust": section}
+        write_bundle(path, replace(bundle, sections=sections))
+
+    return forge
+
+
+FORGED = (5, [[1, 2]], [[["a"], [[1, 2]]]], [[["a"], [[1, 2, 3, -1.0, 1.0]]]], {"a": 1})
 BROKEN: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "empty": lambda path: path.write_bytes(b""),
@@ -108,6 +116,8 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "folder": lambda path: (path.unlink(), path.mkdir()),
     "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "unreadable": lambda path: path.write_bytes(b"tokalign" + bytes(1000)),
+    "no trust": with_trust(b"\xc1"),
+    **{f"trust {forged}": with_trust(msgpack.packb(forged)) for forged in FORGED},
 }
 
 
@@ -129,32 +139,6 @@ def test_a_broken_file_is_said_once_and_the_store_begins_empty(how: str) -> None
     usable = how not in ("folder", "pipe")
     assert len(notes) == (2 if usable else 3)
     assert (len(told(notes)) > 0) == usable
-
-
-@pytest.mark.parametrize(
-    "forged", [5, [[1, 2]], [[["a"], [[1, 2]]]], [[["a"], [[1, 2, 3, -1.0, 1.0]]]], {"a": 1}, None]
-)
-def test_forged_trust_is_refused(forged: object) -> None:
-    """None: bytes that are no message at all."""
-    notes: list[str] = []
-    store = told(notes)
-    teach(store, (1, 2))
-    store.save()
-    bundle = read_bundle(store.path)
-    section = b"\xc1" if forged is None else msgpack.packb(forged)
-    sections = {**bundle.sections, "logits.trust": section}
-    write_bundle(store.path, replace(bundle, sections=sections))
-    assert len(told(notes)) == 0
-    assert "learned about sources" in notes[1]
-
-
-def test_rows_with_ids_that_the_target_lacks_are_refused() -> None:
-    notes: list[str] = []
-    store = told(notes)
-    teach(store, (1, 990))
-    store.save()
-    assert len(told(notes, width=900)) == 0
-    assert "cannot be used" in notes[1]
 
 
 def test_two_processes_keep_what_both_have_learned() -> None:
@@ -184,87 +168,6 @@ def test_a_forgotten_target_stays_forgotten_by_processes_that_run() -> None:
     assert forget_remembered() == []
 
 
-WRITERS = """
-import os, sys
-sys.path[:0] = [{support!r}, {here!r}]
-from test_remembered import teach, told
-while sys.stdin.readline():
-    if not os.fork():
-        store = told([])
-        for n in range(100000):
-            teach(store, (n % 900, (n + 1) % 900))
-            store.save()
-            os.write(1, b"%d\\n" % os.getpid())
-"""
-"""Begins to write in a new process for every line that it gets."""
-
-
-@pytest.mark.slow
-def test_a_killed_process_leaves_a_whole_file() -> None:
-    """At whatever moment, beside another process that writes too."""
-    here = Path(__file__).parent
-    program = WRITERS.format(support=str(here.parent / "support"), here=str(here))
-    random, notes = Random(1), list[str]()
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writers:
-        assert writers.stdin is not None
-        assert writers.stdout is not None
-        for _ in range(4):
-            written: Counter[int] = Counter()
-            writers.stdin.write(b"\n\n")
-            writers.stdin.flush()
-            for _ in range(2):
-                enough = random.randrange(1, 60)
-                while not (done := [pid for pid, count in written.items() if count >= enough]):
-                    written[int(writers.stdout.readline())] += 1
-                os.kill(done[0], signal.SIGKILL)
-                written[done[0]] = -(1 << 30)
-            store = told(notes)
-            assert len(store) > 0
-    assert not [line for line in notes if "cannot" in line]
-    for unfinished in store.path.parent.glob(".*.partial"):
-        os.utime(unfinished, (0, 0))
-    told(notes)
-    assert [path.name for path in store.path.parent.iterdir()] == [FILE]
-
-
-TEXTS = ("Wisła jest", "Zima w górach", "W tym roku", "Kraków to miasto", "Na początku")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_first_request_of_a_new_process_is_as_good_as_the_tenth_of_an_old_one(
-    demo_pair: tuple[LanguageModel[Any], Any], temperature: float
-) -> None:
-    """In passes of the target. The old process has answered ten requests, with a seed for each.
-
-    Then the old process, a new one and one that remembers nothing are asked the same one.
-    """
-    model, _ = demo_pair
-
-    def passes(decoder: Decoder, number: int) -> int:
-        sampler = Sampling(temperature=temperature, seed=number)
-        generation = Generation(
-            replace(decoder, sampler=sampler),
-            decoder.prompt(TEXTS[number % 5], use_template=False),
-            max_tokens=60,
-        )
-        return sum(1 for _ in generation.by_round())
-
-    def process(*, remember: bool) -> Decoder:
-        remembered._open.clear()
-        return assemble(model, None, DraftingOptions(draft_rows=7, remember=remember))
-
-    old = process(remember=True)
-    for number in range(10):
-        passes(old, number)
-    old.remember()
-    new, forgetful = process(remember=True), process(remember=False)
-    cold, first, eleventh = (passes(one, 10) for one in (forgetful, new, old))
-    assert eleventh < 0.9 * cold
-    assert abs(first - eleventh) <= 2
-
-
 def test_an_earlier_output_is_copied_to_its_end() -> None:
     store = OutputStore()
     store.add(ids(1, 2, 3, 4))
@@ -289,9 +192,8 @@ def test_the_newer_outputs_are_kept() -> None:
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder: Path = write_model(tmp_path_factory.mktemp("m") / "target", vocabulary_size=420)
-    model = LanguageModel.from_folder(folder)
+def target(models: dict[str, str]) -> dict[str, Any]:
+    model: LanguageModel[Any] = LanguageModel.from_folder(Path(models["target"]))
     return {"model": model.model, "tokenizer": model.tokenizer}
 
 

@@ -1,17 +1,41 @@
-"""Statistics of three rounds, compared with a count by hand."""
+"""Rounds: what was accepted, outcomes that add up, and statistics as a count by hand gives them."""
 
 from __future__ import annotations
 
-import pytest
+from collections import Counter
 
-from tokalign.runtime.rounds import Finished, Round, Started
+import pytest
+from hypothesis import given
+from saved_runs import rounds
+from trees import ids
+
+from tokalign.runtime.rounds import Finished, Outcome, Round, Started
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
 
 
-def ids(count: int) -> tuple[TargetId, ...]:
-    return tuple(map(TargetId, range(count)))
+def test_an_accepted_path_through_a_tree() -> None:
+    """First 1 or 7; after the 1 comes 2 or 8, after the 8 comes 9."""
+    tree = TokenTree(ids(1, 2, 7, 8, 9), (-1, 0, -1, 0, 3), ("a", "a", "b", "b", "b"))
+    one = Round(limit=9, tree=tree, path=(0, 3), emitted=ids(1, 8, 5))
+    assert one.accepted == 2
+    assert one.sources == ("a", "b", "target")
+    assert [tree.ids[i] for i in one.rejected] == [9]
+    assert one.outcome(2) is Outcome.CORRECTED
+    whole = Round(limit=9, tree=tree, path=(0, 3, 4), emitted=ids(1, 8, 9, 5))
+    assert whole.outcome(3) is Outcome.BONUS
+    none = Round(limit=9, tree=tree, path=(), emitted=ids(5))
+    assert [tree.ids[i] for i in none.rejected] == [1, 7]
+
+
+@given(rounds())
+def test_outcomes_add_up(one: Round) -> None:
+    found = Counter(one.outcome(index) for index in range(len(one.emitted)))
+    assert found[Outcome.ACCEPTED] == one.accepted
+    own = len(one.emitted) - one.accepted
+    assert found[Outcome.CORRECTED] + found[Outcome.BONUS] + found[Outcome.UNDRAFTED] == own
+    assert not found[Outcome.UNDRAFTED] or not one.tree
+    assert not found[Outcome.CORRECTED] or one.accepted < len(one.tree)
 
 
 def round_of(
@@ -20,9 +44,9 @@ def round_of(
     """A round of 10 ms, 8 of them in passes of the models."""
     return Round(
         limit=limit,
-        tree=TokenTree.chain(ids(proposed), source),
+        tree=TokenTree.chain(ids(*range(proposed)), source),
         path=tuple(range(accepted)),
-        emitted=ids(accepted + 1),
+        emitted=ids(*range(accepted + 1)),
         rows=read + 1 + proposed,
         draft_passes=2,
         counts={"healed": 1, "masked": 0},
