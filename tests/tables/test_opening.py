@@ -103,7 +103,9 @@ def test_a_language_joins_the_files_that_are_named(folders: Folders, tmp_path: P
     own = write_dictionary(tmp_path / "own.dictionary.tok", "en", answer=2)
     write_dictionary(folders.user / "uk.dictionary.tok", "uk", answer=4)
     general = write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=0)
-    assert answer_of(files=[law]) == 1, "a file that is named is used alone"
+    for file in (law, str(law)):
+        assert answer_of(files=[file]) == 1, "a file that is named is used alone"
+    assert answer_of(files=[own], languages=["en"]) == 2
     assert sources_of(files=[law, own]) == {"dictionary:pl": 1, "dictionary:en": 2}
     assert sources_of(files=[law], languages=["uk"]) == {"dictionary:pl": 1, "dictionary:uk": 4}
     both = {"dictionary:law": 1, "dictionary:pl": 0}
@@ -120,15 +122,6 @@ def test_a_language_that_is_not_there_names_those_that_are(folders: Folders) -> 
     write_dictionary(folders.user / "x.dictionary.tok", None)
     with pytest.raises(MissingAssetError, match=r"language: pl, unnamed; .*--language de"):
         answer_of(languages=["de"])
-
-
-def test_a_named_file_is_used_whatever_its_language(folders: Folders, tmp_path: Path) -> None:
-    path = write_dictionary(tmp_path / "uk.dictionary.tok", "uk")
-    write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=1)
-    for file in (path, str(path)):
-        assert answer_of(files=[file]) == 3
-        assert answer_of(files=[file], languages=["uk"]) == 3
-    assert sources_of(files=[path], languages=["pl"]) == {"dictionary:uk": 3, "dictionary:pl": 1}
 
 
 def test_an_empty_variable_counts_as_unset(
