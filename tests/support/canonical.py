@@ -1,4 +1,4 @@
-"""What is canonical, by the pairs: the statement that tests hold against encoding."""
+"""What tests hold against encoding: what is canonical, by the pairs, and which cuts are final."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding
+from tokalign.tokenizer.bpe.pretokenizer import Splitter
 
 
 def is_canonical_piece(bpe: BytePairEncoding[Any], ids: Sequence[int]) -> bool:
@@ -41,3 +42,16 @@ def _spells_no_symbol(bpe: BytePairEncoding[Any], ids: Sequence[int]) -> bool:
             return False
         start = end
     return True
+
+
+def assert_settled_pieces_stay(splitter: Splitter, data: bytes) -> None:
+    """For every beginning of `data`: its settled pieces are pieces of the whole, which may be cut
+    from there on.
+    """
+    whole = splitter.split(data)
+    assert b"".join(whole) == data
+    for cut in range(1, len(data)):
+        pieces = splitter.split(data[:cut])
+        settled = splitter.count_settled(data[:cut], pieces)
+        assert pieces[:settled] == whole[:settled]
+        assert splitter.split(b"".join(whole[settled:])) == whole[settled:]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from canonical import assert_settled_pieces_stay
 from hypothesis import example, given
 from hypothesis import strategies as st
 from polish import byte_strings
-from published_pipelines import BYTE_LEVEL, PIPELINES
+from small_families import BYTE_LEVEL, PIPELINES
 from tokenizers import pre_tokenizers
 
 from tokalign.errors import VocabularyError
@@ -19,8 +20,6 @@ from tokalign.tokenizer.spec import byte_level
 SEVERAL = st.text(st.sampled_from("aA'rRvelsx12 !/\n\u2003中カ\u0301ż.-²"), max_size=12)
 
 WORDS = st.text(st.sampled_from("ax1 \nr"), min_size=60, max_size=90)
-
-STEPS = {name: steps for name, steps in PIPELINES.items() if steps[-1:] != ()}
 
 
 def split(pattern: Any, behavior: str = "Isolated", *, invert: bool = False) -> dict[str, Any]:
@@ -53,7 +52,7 @@ ODD = {
 LOOKING = ("looks back", "at word boundaries", "at ends", "looks back far")
 
 
-@pytest.mark.parametrize("steps", [*STEPS.values(), *ODD.values()], ids=[*STEPS, *ODD])
+@pytest.mark.parametrize("steps", [*PIPELINES.values(), *ODD.values()], ids=[*PIPELINES, *ODD])
 @given(text=st.one_of(SEVERAL, st.text(max_size=8), WORDS))
 @example(text="a1²3 456ż7")
 @example(text="1234567 89")
@@ -62,32 +61,25 @@ def test_pieces_are_the_library_s_and_settled_ones_stay(
     steps: tuple[dict[str, Any], ...], text: str
 ) -> None:
     splitter = LibrarySplitter(steps)
-    data = text.encode()
-    whole = splitter.split(data)
-    assert b"".join(whole) == data
     theirs = splitter.pre_tokenizer.pre_tokenize_str(text)
     if any(step["type"] == "ByteLevel" for step in steps):
-        assert [len(piece) for piece in whole] == [len(piece) for piece, _ in theirs]
-    for cut in range(1, len(data)):
-        pieces = splitter.split(data[:cut])
-        settled = splitter.count_settled(data[:cut], pieces)
-        assert pieces[:settled] == whole[:settled]
-        assert splitter.split(b"".join(whole[settled:])) == whole[settled:]
+        assert list(map(len, splitter.split(text.encode()))) == [len(piece) for piece, _ in theirs]
+    assert_settled_pieces_stay(splitter, text.encode())
 
 
-@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("steps", PIPELINES.values(), ids=PIPELINES)
 @given(data=byte_strings)
 def test_broken_text_is_cut_without_loss(steps: tuple[dict[str, Any], ...], data: bytes) -> None:
     assert b"".join(LibrarySplitter(steps).split(data)) == data
 
 
-@pytest.mark.parametrize("name", [*STEPS, *LOOKING])
+@pytest.mark.parametrize("name", [*PIPELINES, *LOOKING])
 def test_of_a_long_text_nearly_all_is_settled(name: str) -> None:
-    steps = (STEPS | ODD)[name]
+    steps = (PIPELINES | ODD)[name]
     data = "Zażółć gęślą jaźń, 12 razy. ".encode() * 40
     splitter = LibrarySplitter(steps)
     pieces = splitter.split(data)
-    assert splitter.count_settled(data, pieces) > len(pieces) - (8 if name in STEPS else 80)
+    assert splitter.count_settled(data, pieces) > len(pieces) - (8 if name in PIPELINES else 80)
 
 
 def test_pieces_that_lose_text_are_an_error() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -11,11 +10,11 @@ import regex
 from canonical import is_canonical_piece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from polish import SENTENCES, byte_strings, texts
+from polish import byte_strings, texts
 from small_tokenizers import of_merges, random_merges
 
 from tokalign.tables.alignment import HealingTrie
-from tokalign.tokenizer.bpe.encoder import BytePairEncoding, IncrementalEncoder, TokenOrder
+from tokalign.tokenizer.bpe.encoder import IncrementalEncoder, TokenOrder
 from tokalign.tokenizer.bpe.pretokenizer import WordSplitter, incomplete_tail
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -30,18 +29,6 @@ def test_the_worked_examples(bielik: Tokenizer[Any]) -> None:
     assert spelled(encoder.ids) == [b" War"]
     encoder.push(b"szawa")
     assert spelled(encoder.ids) == [b" Wars", b"z", b"awa"]
-
-
-def test_byte_fallback_that_spells_a_known_character_is_not_canonical(
-    bielik: Tokenizer[Any],
-) -> None:
-    spelled = [
-        i for byte in "ą".encode() for i in bielik.spec.fallback if bielik.spec.tokens[i][0] == byte
-    ]
-    assert not is_canonical_piece(bielik.bpe, spelled)
-    unknown = bielik.bpe.encode("𐍈".encode())
-    assert len(unknown) == 4
-    assert is_canonical_piece(bielik.bpe, unknown)
 
 
 def test_with_ignore_merges_a_piece_that_is_a_token_stays_whole(llama: Tokenizer[Any]) -> None:
@@ -112,35 +99,6 @@ def test_pushing_parts_equals_encoding_the_whole(
         assert encoder.ids[: len(before)] == before
     assert encoder.text == b"".join(parts) == tokenizer.vocabulary.bytes_of(encoder.ids)
     assert encoder.ids == tokenizer.bpe.encode(encoder.text)
-
-
-@pytest.mark.parametrize("broken", [b"", b"\xc5", b"\xe2\x82"])
-def test_settled_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken: bytes) -> None:
-    """Most of the continuations make the end of the text a part of a longer token."""
-    bpe, draw, changed = tokenizer.bpe, Random(21), 0
-    for sentence in SENTENCES:
-        data = tokenizer.text_bytes(sentence)
-        for cut in range(1, len(data)):
-            text = data[:cut] + broken
-            encoder = IncrementalEncoder(bpe)
-            encoder.push(text)
-            settled = encoder.ids[: encoder.settled]
-            for more in continuations(bpe, text, draw):
-                ids = bpe.encode(text + more)
-                assert ids[: len(settled)] == settled
-                changed += ids[: len(encoder.ids)] != encoder.ids
-    assert changed > 300
-
-
-def continuations(bpe: BytePairEncoding[Any], text: bytes, draw: Random) -> Iterator[bytes]:
-    """What completes a short end of `text` to a token, alone and with more; and other bytes."""
-    for size in range(min(len(text), 10)):
-        first, last = bpe.order.extending(text[len(text) - size :])
-        if first < last:
-            rest = bpe.order.spelled[draw.randrange(first, last)][size:]
-            yield rest
-            yield rest + draw.choice(bpe.order.spelled)
-    yield from (b" ", b"\n", b"a", b"1", draw.randbytes(3), draw.choice(bpe.order.spelled))
 
 
 @given(data=byte_strings, text=texts)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 import regex
+from canonical import assert_settled_pieces_stay
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     KNOWN_PATTERNS,
     AddedTokenSplitter,
     RegexSplitter,
-    Splitter,
     WordSplitter,
     as_bytes,
     as_text,
@@ -31,19 +31,6 @@ HARD = st.text(st.sampled_from("aA'rRvelsx1 !/\n\u2003中\u0301\xa0\t0Ż."), max
 def by_expression(pattern: str, text: str) -> list[bytes]:
     found = regex.compile(f"{pattern}|.", regex.DOTALL).finditer(text)
     return [as_bytes(match.group()) for match in found]
-
-
-def assert_settled_pieces_stay(splitter: Splitter, data: bytes) -> None:
-    """For every beginning of `data`: its settled pieces are pieces of the whole, which may be cut
-    from there on.
-    """
-    whole = splitter.split(data)
-    assert b"".join(whole) == data
-    for cut in range(1, len(data)):
-        pieces = splitter.split(data[:cut])
-        settled = splitter.count_settled(data[:cut], pieces)
-        assert pieces[:settled] == whole[:settled]
-        assert splitter.split(b"".join(whole[settled:])) == whole[settled:]
 
 
 @given(text=st.one_of(mostly_words, st.text(st.sampled_from("aŁb  "), max_size=9), st.text()))
