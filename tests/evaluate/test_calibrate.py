@@ -185,29 +185,16 @@ def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
     assert sizes == [WIDTH] * 3, "after the first of four passes"
 
 
-def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_steps() -> None:
     """Its searches are those of decoding: they start from the state that chose the last id."""
     model = random_model(5, vocabulary=64)
     passes = TimedPasses(model, random_drafter(model), 16)
-    session, asked = passes._drafter, []
-    assert session is not None
-    original = session.search
-
-    def search(ids: Any, shape: BeamShape, **how: Any) -> Any:
-        asked.append((len(ids), shape))
-        return original(ids, shape, **how)
-
-    monkeypatch.setattr(session, "search", search)
-    timed = {
-        shape: step() for shape, step in passes.steps([], _SEARCHES).items() if shape != "ahead"
-    }
-    assert asked == [(17, shape) for shape in _SEARCHES]
-    # Without the target's hidden state there would have been no passes.
-    assert session.passes == sum(shape.length for shape in _SEARCHES)
-    assert set(timed) == set(_SEARCHES)
+    timed = {shape: step() for shape, step in passes.steps([], _SEARCHES).items()}
+    assert timed.keys() == {*_SEARCHES, "ahead"}
     assert min(timed.values()) > 0
+    assert passes._drafter is not None
+    # Without the target's hidden state there would have been no passes.
+    assert passes._drafter.passes == sum(shape.length for shape in _SEARCHES)
     assert TimedPasses(model, None, 16).steps([], _SEARCHES).keys() == {"ahead"}
 
 
@@ -228,9 +215,15 @@ class HotPasses(Clocked):
     heat: how much slower wide passes are for each one before. cools: whether pauses help.
     """
 
-    def __init__(self, heat: float, *, cools: bool = True) -> None:
+    def __init__(self, heat: float, *, pauses: float, cools: bool = True) -> None:
         super().__init__()
         self.passes, self.heat, self.cools, self.paused = 0, heat, cools, 0.0
+        this: Any = self
+        how: dict[str, Any] = {"budget": 9, "limit": 9, "pauses": pauses, "clock": self.clock}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(calibrate, "sleep", self.sleep)
+            self.times = _repeat([this], (1, CONTROL_ROWS), **how)
+        self.drift = _drift(self.times[this][CONTROL_ROWS])
 
     def verify(self, rows: int) -> float:
         self.passes += 1
@@ -241,43 +234,24 @@ class HotPasses(Clocked):
         if self.cools:
             self.passes = max(0, self.passes - round(10 * seconds))
 
-    def measured(self, pauses: float) -> Any:
-        this: Any = self
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(calibrate, "sleep", self.sleep)
-            return _repeat(
-                [this], (1, CONTROL_ROWS), budget=9, limit=9, pauses=pauses, clock=self.clock
-            )
-
-    def drift(self, pauses: float) -> float:
-        return _drift(self.measured(pauses)[self][CONTROL_ROWS])
-
 
 def test_a_chip_that_grows_hot_is_let_cool() -> None:
-    hot, cooled = HotPasses(0.02), HotPasses(0.02)
-    assert hot.drift(pauses=0.0) > 0.3
-    assert cooled.drift(pauses=100.0) < 0.2
-    assert 0 < cooled.paused < 20
-    assert hot.paused == 0
+    hot, cooled = HotPasses(0.02, pauses=0.0), HotPasses(0.02, pauses=100.0)
+    assert (hot.drift > 0.3, hot.paused) == (True, 0)
+    assert (cooled.drift < 0.2, 0 < cooled.paused < 20) == (True, True)
+    assert HotPasses(0.5, pauses=2.5).paused == 2, "pauses have an end"
+    cold = HotPasses(0.0, pauses=100.0)
+    assert (cold.drift, cold.paused) == (pytest.approx(0), 0)
 
 
 def test_waiting_ends_where_it_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program has come to stay: a second is lost, and the drift is told."""
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
-    hot = HotPasses(0.02, cools=False)
-    times = hot.measured(pauses=100.0)
+    hot = HotPasses(0.02, pauses=100.0, cools=False)
     assert hot.paused == 1
-    source, drift = _curve(None, None, times).source, _drift(times[hot][CONTROL_ROWS])
-    assert f"those of {CONTROL_ROWS} rows drifted by {drift:+.0%}" in source
+    source = _curve(None, None, hot.times).source
+    assert f"those of {CONTROL_ROWS} rows drifted by {hot.drift:+.0%}" in source
     assert "the times of one row differ by 0%" in source
-
-
-def test_pauses_have_an_end_and_a_machine_that_does_not_throttle_needs_none() -> None:
-    hot, cold = HotPasses(0.5), HotPasses(0.0)
-    hot.measured(pauses=2.5)
-    assert hot.paused == 2
-    assert cold.drift(pauses=100.0) == pytest.approx(0)
-    assert cold.paused == 0
 
 
 COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)

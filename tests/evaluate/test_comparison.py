@@ -1,12 +1,15 @@
-"""Comparisons by hand: speed-ups against plain decoding of the same prompt."""
+"""Comparisons by hand: speed-ups against plain decoding of the same prompt, in a fair order."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from typing import Any
 
 import pytest
 from measured import EXACT, block, measured
 
+from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.comparison import (
     BASELINES,
     CONTROL,
@@ -14,7 +17,10 @@ from tokalign.evaluate.comparison import (
     PLAIN,
     Condition,
     compare,
+    conditions_of,
 )
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.drafting import Drafting
 
 BASE = Condition(PLAIN)
 
@@ -126,3 +132,33 @@ def test_noise_is_not_called_faster() -> None:
     ]
     assert claims.count("faster") < 25
     assert claims.count("slower") < 25
+
+
+# -- what is measured ------------------------------------------------------------------------------
+
+
+def test_every_condition_takes_every_place() -> None:
+    """Over as many prompts as there are conditions, each stands at each place once."""
+    conditions = [Condition(name) for name in "abcde"]
+    prompts = {block(number): lambda _: Prompt(target=[]) for number in range(1, 6)}
+    decoder: Any = None
+    fair = Bench(decoder=decoder, prompts=prompts, conditions=conditions, max_tokens=1, seed=3)
+    order = list(fair.schedule())
+    assert Counter(order) == Counter((b, c) for b in prompts for c in conditions)
+    places = Counter((condition, place % 5) for place, (_, condition) in enumerate(order))
+    assert set(places.values()) == {1}
+    assert order == list(fair.schedule())
+
+
+def test_conditions_are_those_that_the_pair_allows(demo_pair: Any) -> None:
+    target, draft = (model.tokenizer for model in demo_pair)
+
+    def names(pair: Any, *lengths: int) -> set[str]:
+        return {one.name for one in conditions_of(Drafting(), lengths=[*lengths], pair=pair)}
+
+    alone = {PLAIN, CONTROL, "copy", "hybrid"}
+    assert names(None, 2) == alone
+    assert names((target, target), 2) - alone == {"none"}
+    assert names((target, draft), 3) - alone == {"context:5", "intersection", "exact"}
+    same = conditions_of(Drafting(), lengths=[2, 4], pair=(target, target))
+    assert [one.k for one in same if one.name == "none"] == [2, 4]
