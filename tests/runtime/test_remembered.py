@@ -70,9 +70,12 @@ def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() ->
     store = told(notes)
     assert len(store) == 0
     teach(store, *[(n, n + 1) for n in range(0, 900, 3)])
+    store.mixing.trust(("copy", "logits:2")).learn(0.5, (1, 3, 0), right=True)
     store.save()
     again = told(notes)
     assert content(again) == content(store)
+    learned = [one.mixing.trust(("copy", "logits:2")).learned() for one in (store, again)]
+    assert learned[0] == learned[1] != []
     assert len(again) > 500
     assert stat.S_IMODE(again.path.parent.stat().st_mode) == 0o700
     assert again.path.stat().st_size <= store.nbytes + 4096
