@@ -13,7 +13,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
-from places import documented_attacks
 from random_models import random_model
 from small_tokenizers import write_tokenizer
 
@@ -203,7 +202,3 @@ def test_what_is_right_goes_on_working(
     pair: dict[str, Any], expected: list[int], how: dict[str, Any]
 ) -> None:
     assert stream(pair, **how) == expected
-
-
-def test_there_are_as_many_attacks_as_documented() -> None:
-    assert len(ATTACKS) >= documented_attacks("arguments")

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from forged_tables import alignment_bundle, backoff_bundle
-from places import documented_attacks
 from random_models import random_model
 from small_tokenizers import write_tokenizer
 
@@ -282,7 +281,3 @@ def test_a_dictionary_of_narrow_ids_is_asked_about_wide_ones(
     path = tmp_path / "wide.dictionary.tok"
     write_bundle(path, dictionary("backoff-0", ANSWERS["cycle-of-all"], pair["tokenizer"]))
     assert emitted(one, prompt, method="dictionary", dictionary=path) == expected
-
-
-def test_there_are_as_many_attacks_as_documented() -> None:
-    assert len(ATTACKS) >= documented_attacks("tables: decoded")

@@ -28,7 +28,6 @@ from forged_tables import (
     pack_pairs,
     split_file,
 )
-from places import documented_attacks
 from processes import nobody
 from small_tokenizers import of_merges
 
@@ -580,12 +579,3 @@ def test_a_file_that_may_not_be_read_is_passed_over(folder: Path) -> None:
             parent.chmod(parent.stat().st_mode | 0o011)
     with nobody():
         assert_refused(path, "backoff", MissingAssetError)
-
-
-def test_there_are_as_many_attacks_as_documented() -> None:
-    for row, count in (
-        ("headers", len(HEADERS) + len(PREAMBLES)),
-        ("sections", len(SECTIONS)),
-        ("files", len(FILES)),
-    ):
-        assert count >= documented_attacks(f"tables: {row}")
