@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from command_lines import Ended, run, words
-from hypothesis import given as drawn
-from hypothesis import strategies as st
 from measured import block
 from measured import measured as measurement
 from places import DEMO
@@ -17,11 +15,9 @@ from places import DEMO
 from tokalign.cli.bench import HEAD, as_object, cells
 from tokalign.cli.output import markdown_table
 from tokalign.cli.texts import read_prompts
-from tokalign.errors import UsageError
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.comparison import Comparison, compare
+from tokalign.evaluate.comparison import compare
 from tokalign.evaluate.measurements import BASELINES, Condition, Measurement
-from tokalign.storage import LANGUAGES
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
 SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--method", "exact", "--method", "copy"]
@@ -51,6 +47,7 @@ def test_three_sets_are_measured_and_shown() -> None:
         ("--target x --method exact", 2, "--method exact needs a draft"),
         ("--target x -k 2,none", 2, "--num-draft-tokens"),
         ("--target x -k 0", 2, "--method plain"),
+        ("--target x a.txt a.jsonl", 2, "the same name; rename one"),
         ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),
     ],
 )
@@ -72,18 +69,6 @@ def test_windows_are_cut_in_target_tokens(tmp_path: Path, monkeypatch: pytest.Mo
     assert bench(*PAIR, "-m", "4", "-k", "2", "--method", "exact", *cut).code == 0
     assert [m.prompt_tokens for m in measured] == [5, 5, 5]
     assert len({m.token_ids for m in measured}) == 1
-
-
-@pytest.mark.parametrize(("default", "measured_in"), [("float32", "float32"), (None, "of the we")])
-def test_the_device_chooses_the_number_format(
-    default: str | None, measured_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokalign.runtime.mlx.weights.default_dtype", lambda: default)
-    (tmp_path / "p.txt").write_text("Wisła\n")
-    given = ["--target", str(DEMO / "target"), str(tmp_path / "p.txt"), "-m", "2"]
-    result = bench(*given, "-k", "2", "--method", "copy", "--json")
-    assert result.json["about"]["dtype"].startswith(measured_in)
-    assert result.err.count("weights in float32") == (default is not None)
 
 
 @pytest.mark.slow
@@ -110,44 +95,28 @@ def test_prompts_come_from_files(tmp_path: Path) -> None:
         ("a", "dwa", False),
     ]
     assert len({one.block for one in found}) == 3
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_our_own_prompts_are_thirty(language: str) -> None:
-    found = read_prompts([], [], field="text", limit=None, language=language)
-    assert len(found) == len({one.text for one in found}) == 30
-    assert sum(one.window for one in found) == 10
-
-
-def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.txt", tmp_path / "a.jsonl"]
-    with pytest.raises(UsageError, match="rename"):
-        read_prompts(paths, [], field="text", limit=None)
+    own = read_prompts([], [], field="text", limit=None, language="pl")
+    assert (len(own), sum(one.window for one in own)) == (30, 10)
 
 
 CONDITIONS = [*BASELINES, Condition("exact", 2), Condition("exact", 4), Condition("copy", 2)]
 ABOUT = {"target": "a <model>", "draft": None}
 
 
-@st.composite
-def comparisons(draw: st.DrawFn) -> Comparison:
-    """Some prompts in two sets, measured under all conditions, at any speed."""
-    speeds = st.floats(0.5, 500) | st.just(0.0)
-    where = [block(n, prompt_set=s) for s in "ab" for n in range(1, draw(st.integers(0, 4)) + 1)]
-    return compare(
+@pytest.mark.parametrize("prompts", [0, 1, 4])
+@pytest.mark.parametrize("speed", [0.0, 0.5, 500.0])
+def test_tables_have_all_rows_and_columns(prompts: int, speed: float) -> None:
+    comparison = compare(
         measurement(
             condition,
-            one,
-            tokens_per_second=draw(speeds),
-            accepted=draw(st.integers(0, 4)) if condition.drafts else 0,
+            block(number, prompt_set=name),
+            tokens_per_second=speed * number,
+            accepted=number if condition.drafts else 0,
         )
-        for one in where
+        for name in "ab"
+        for number in range(prompts)
         for condition in CONDITIONS
     )
-
-
-@drawn(comparisons())
-def test_tables_have_all_rows_and_columns(comparison: Comparison) -> None:
     lines = markdown_table(HEAD, map(cells, comparison.overall)).split("\n")
     assert len(lines) == 2 + len(comparison.overall)
     assert {line.count("|") for line in lines} == {len(HEAD) + 1}

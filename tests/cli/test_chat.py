@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import struct
-import subprocess
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -335,26 +334,6 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
 
 
 DEMO_CHAT = ("chat", "--target", DEMO / "target", "--no-calibrate")
-
-
-@pytest.mark.slow
-def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
-    """An answer without end is stopped, and then more may be said."""
-    stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
-    options = ["--ignore-chat-template", "--temp", "1", "--seed", "1"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": stdout.open("wb"), "stderr": stderr.open("wb")}
-    chat = start(*DEMO_CHAT, *options, text=True, **pipes)
-    assert chat.stdin is not None
-    chat.stdin.write("Wisła jest\n")
-    chat.stdin.flush()
-    wait_for(lambda: len(stdout.read_bytes()) > 20)
-    chat.send_signal(signal.SIGINT)
-    wait_for(lambda: b"tokens/s" in stderr.read_bytes())
-    chat.communicate("/help\n")
-    said = stderr.read_text("utf-8")
-    assert chat.returncode == 0
-    assert "interrupted]" in said
-    assert "/retry" in said
 
 
 PROMPTS = b"\x1b[?2004h"

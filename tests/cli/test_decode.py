@@ -280,29 +280,3 @@ def test_an_interrupt_still_prints_the_statistics(
     found = json.loads(ended.out)
     assert found["finish_reason"] == "interrupted"
     assert found["generation_tokens"] == len(found["token_ids"]) == 4
-
-
-def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_path: Path) -> None:
-    tokenizer: Tokenizer[Any] = read_tokenizer(models["target"])
-    table = write_dictionary(tmp_path / "x.dictionary.tok", tokenizer, fingerprint="ab" * 32)
-    named = run("--target", models["target"], "-p", "a", "--dictionary", table)
-    named.is_refused(3, "abababababab", "tokalign build")
-
-
-def test_of_two_languages_both_are_followed_unless_one_is_chosen(
-    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
-    tokenizer = LanguageModel.from_folder(Path(models["target"])).tokenizer
-    for language in ("pl", "uk"):
-        write_dictionary(tmp_path / f"{language}.dictionary.tok", tokenizer, language=language)
-    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "5"]
-    unsaid = run(*arguments)
-    assert (unsaid.code, unsaid.err.count("chooses among them")) == (0, 1)
-    assert "hybrid of context copy, dictionary:pl, dictionary:uk" in unsaid.err
-    both = run(*arguments, "--language", "uk,pl")
-    assert "hybrid of context copy, dictionary:uk, dictionary:pl" in both.err
-    said = run(*arguments, "--language", "uk")
-    assert f"dictionary -> {tmp_path / 'uk.dictionary.tok'}" in said.err
-    assert "hybrid of context copy, dictionary" in said.err
-    run(*arguments, "--language", "de").is_refused(4, "pl, uk")

@@ -144,19 +144,6 @@ def test_what_is_not_there_is_not_pushed(names: list[str], code: int, said: str)
     assert (found.code, found.err.splitlines()[-1].count(said)) == (code, 1)
 
 
-def test_a_local_folder_is_a_repository_too(
-    tmp_path: Path, dictionary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
-    model = tmp_path / "model"
-    model.mkdir()
-    told = run("tables", "push", dictionary, model, "--json").json
-    assert told["files"][0]["path"] == "tokalign/pl.dictionary.tok"
-    assert open_dictionary(TARGET, model_folder=model) is not None
-    told = run("tables", "pull", model, "--json").json
-    assert told["files"] == [str(tmp_path / "tables" / "pulled" / "model" / "pl.dictionary.tok")]
-
-
 def test_tables_of_several_models_do_not_replace_each_other(world: World, dictionary: Path) -> None:
     other = write_dictionary(world.folder / "pl.dictionary.tok", DRAFT, " abc abc")
     twice = world.run("tables", "push", dictionary, other, "someone/tables")
