@@ -1,7 +1,9 @@
-"""Options declared as data: conditions, help, empty paths; and those of every command."""
+"""Options declared as data: conditions, help, empty paths; those of every command; without mlx."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from command_lines import run as tokalign
+from command_lines import words
+from places import DEMO
 
 from tokalign.cli import group
 from tokalign.cli.command import Command, FilePath, Option, flag_of
@@ -197,3 +201,44 @@ def test_only_close_options_are_suggested(typed: str, suggested: str | None) -> 
     assert typed in message
     assert ("Did you mean" in message) == (suggested is not None)
     assert (suggested or typed) in message
+
+
+WITHOUT_MLX = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Blocked(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mlx", "mlx_lm"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from tokalign.cli import main
+main()
+"""
+
+
+def without_mlx(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_MLX, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["decode -p Ala", "chat", "calibrate", "bench --quiet", f"train {__file__} --output drafter"],
+)
+def test_a_command_that_runs_models_says_what_to_install(line: str) -> None:
+    """And says it before it looks for a model, which might be a long download."""
+    result = without_mlx(*line.split(), "--target", NOWHERE)
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr.splitlines() == [
+        "tokalign: this command runs models with mlx, which is not installed; "
+        "install it with: pip install 'tokalign[mlx]'"
+    ]
+
+
+def test_commands_that_only_read_texts_work(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Ala ma kota, a kot ma Alę.\n")
+    for line in ("check --draft DRAFT", "bench --method copy --text"):
+        result = without_mlx(*words(line), "--target", DEMO / "target", tmp_path / "text.txt")
+        assert result.returncode == 0, result.stderr
