@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from tokalign.build.sources import find_sources
 from tokalign.cli import group
-from tokalign.cli.dialogue import Dialogue
 from tokalign.errors import BundleError, CorpusError, TokalignError, UsageError
 from tokalign.names.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.cost.curve import read_curve
@@ -73,9 +72,3 @@ def test_readers_of_strangers_files_tell_of_deep_nesting_in_one_line(tmp_path: P
         read_drafter_config(tmp_path)
     with pytest.raises(UsageError, match="nested too deeply"):
         read_curve(str(path))
-
-
-@pytest.mark.parametrize("text", [DEEP, '[{"role": "user", "content": "\\ud83d"}]'])
-def test_a_conversation_that_no_model_could_read_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no saved conversation"):
-        Dialogue.from_json(text, name="a.json")

@@ -22,12 +22,9 @@ from processes import small_disk
 from tokalign import storage as module
 from tokalign.errors import MissingAssetError, OutputError, UsageError
 from tokalign.storage import (
-    CORPORA,
     LANGUAGES,
-    PROMPTS,
     TABLES,
     TEMPORARY_SUFFIX,
-    appearing,
     locked,
     prompts,
     require_writable,
@@ -35,8 +32,6 @@ from tokalign.storage import (
     shipped,
     write_file,
 )
-
-NAMES = (CORPORA, PROMPTS, TABLES)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\r\n\xff", "zażółć\r\ngęślą\n"])
@@ -96,21 +91,6 @@ def test_a_failure_leaves_no_new_folders(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
     write_file(path, "new", parents=True)
     assert path.read_text() == "new"
-
-
-def test_a_body_that_fails_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    write_file(path, "old")
-
-    def write_half() -> None:
-        with appearing(path) as temporary:
-            temporary.write_text("half of the")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write_half()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 KILLED_WHILE_WRITING = """
@@ -187,19 +167,6 @@ def test_a_file_system_without_locks_is_an_error(
         locked(tmp_path / "a.lock", "counting", "wait"),
     ):
         raise AssertionError("nobody holds it")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_checkout_has_them_at_the_top(name: str) -> None:
-    assert shipped(name) == ROOT / name
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_wheel_is_told_to_hold_them(name: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert all(place == f"tokalign/data/{source}" for source, place in included.items())
-    assert any(name == source or name.startswith(source + "/") for source in included)
 
 
 def test_an_installation_is_read_where_there_is_one(

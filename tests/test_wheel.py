@@ -23,7 +23,7 @@ from zipfile import ZipFile
 import pytest
 from places import DEMO, ROOT
 
-from tokalign.storage import POLISH, sample_text
+from tokalign.storage import CORPORA, POLISH, PROMPTS, TABLES, sample_text
 
 PAIR = ("--target", DEMO / "target", "--draft", DEMO / "draft")
 
@@ -188,6 +188,8 @@ def test_it_holds_what_an_index_and_a_type_checker_look_for(wheel: Path) -> None
     with ZipFile(wheel) as archive:
         names = {name: archive.read(name).decode("utf-8", "replace") for name in archive.namelist()}
     assert "tokalign/py.typed" in names
+    for folder in (CORPORA, PROMPTS, TABLES):
+        assert [name for name in names if name.startswith(f"tokalign/data/{folder}/")]
     assert "<title>tokalign</title>" in names["tokalign/serve/page.html"]
     assert "Apache License" in find(names, "licenses/LICENSE")
     metadata = find(names, ".dist-info/METADATA")
