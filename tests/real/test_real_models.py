@@ -8,7 +8,6 @@ likely to the last bit; that has not been seen in these texts.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,18 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from click.testing import CliRunner
+from command_lines import run
 from places import ROOT
-from served import metric, serving
 
 from tokalign.api.assemble import assemble, load_models
-from tokalign.cli.chat import command as chat_command
-from tokalign.cli.decode import command as decode_command
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
-from tokalign.serve import Settings
 
 pytestmark = pytest.mark.long
 
@@ -39,8 +34,6 @@ TREE = DraftingOptions(method="draft", translation="exact", num_draft_tokens=3)
 FREE = DraftingOptions(method="hybrid", draft_rows=6)
 BOTH = DraftingOptions(method="hybrid", num_draft_tokens=2)
 CHOSEN = DraftingOptions(method="hybrid")
-
-BOTH_WAYS = pytest.mark.parametrize(("target", "draft"), [(QWEN, SMOLLM2), (SMOLLM2, QWEN)])
 
 
 class RealModels(NamedTuple):
@@ -67,74 +60,18 @@ def prompts() -> list[str]:
     return [text.replace("\\n", "\n") for of_each in zip(*texts, strict=False) for text in of_each]
 
 
-def command_line(
-    command: Any, real: RealModels, target: str, *options: str, typed: Sequence[str] = ()
-) -> list[Any]:
-    """The objects that a command prints."""
-    given = ["--target", str(real.folder / target), "--dtype", "float32", "--json", "--quiet"]
-    text = "".join(f"{line}\n" for line in typed)
-    ran = CliRunner().invoke(command, [*given, *options], input=text, catch_exceptions=False)
-    assert ran.exit_code == 0, ran.stderr
-    found, rest, read = [], ran.stdout.strip(), json.JSONDecoder().raw_decode
-    while rest:
-        one, end = read(rest)
-        found.append(one)
-        rest = rest[end:].lstrip()
-    return found
-
-
-@BOTH_WAYS
+@pytest.mark.parametrize(("target", "draft"), [(QWEN, SMOLLM2), (SMOLLM2, QWEN)])
 def test_a_question_is_answered_with_drafts_of_the_other_model(
     real: RealModels, target: str, draft: str
 ) -> None:
-    asked = ["-p", "What is the capital of France?", "-m", "24"]
-    [plain] = command_line(decode_command, real, target, *asked, "--method", "plain")
-    by_other = ["--draft", str(real.folder / draft), "--num-draft-tokens", "3"]
-    [drafted] = command_line(decode_command, real, target, *asked, *by_other)
+    asked = ("decode", "--target", real.folder / target, "--dtype", "float32", "--json", "--quiet")
+    asked += ("-p", "What is the capital of France?", "-m", 24)
+    plain = run(*asked, "--method", "plain").json
+    drafted = run(*asked, "--draft", real.folder / draft, "--num-draft-tokens", 3).json
     assert "Paris" in plain["text"]
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["per_source"]["draft"]["accepted"] > 0
     assert drafted["rounds"] < plain["rounds"]
-
-
-def test_a_chat_of_ten_turns_is_that_of_the_target_alone(real: RealModels) -> None:
-    typed = ["My name is Olga and I live in Gdynia. Please remember that."]
-    typed += [f"What is {n} times {n + 1}?" for n in range(2, 10)]
-    typed.append("What is my name?")
-    options = ["-m", "24", "--no-calibrate"]
-    drafts = ["--draft", str(real.folder / SMOLLM2), "--num-draft-tokens", "3"]
-    plain = command_line(chat_command, real, QWEN, *options, "--method", "plain", typed=typed)
-    drafted = command_line(chat_command, real, QWEN, *options, *drafts, typed=typed)
-    assert [one["token_ids"] for one in drafted] == [one["token_ids"] for one in plain]
-    assert len(drafted) == 10
-    assert "Olga" in drafted[-1]["text"]
-    assert sum(one["num_accepted_draft_tokens"] for one in drafted) > 0
-
-
-def test_the_openai_client_is_answered_as_by_the_target_alone(real: RealModels) -> None:
-    from openai import OpenAI
-
-    settings = Settings(
-        model=str(real.folder / QWEN),
-        draft_model=str(real.folder / SMOLLM2),
-        dtype="float32",
-        drafting=DraftingOptions(num_draft_tokens=3),
-    )
-    decoder = assemble(real.loaded[QWEN], None, PLAIN)
-    messages: list[Any] = []
-    with serving(settings) as server:
-        client = OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
-        for text in ("Write a Python function that doubles a number.", "And one that halves it?"):
-            messages.append({"role": "user", "content": text})
-            generation = Generation(decoder, decoder.prompt(messages), max_tokens=48)
-            expected = "".join(part for part, _ in generation.texts())
-            chunks = client.chat.completions.create(
-                model="default_model", messages=messages, max_tokens=48, stream=True
-            )
-            said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-            assert said.strip() == expected.strip()
-            messages.append({"role": "assistant", "content": said})
-        assert metric(server, "tokalign_proposed_tokens_total") > 0
 
 
 def decoded(decoder: Decoder, text: str, temperature: float, tokens: int) -> Generation:
