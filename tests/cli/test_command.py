@@ -18,7 +18,7 @@ from places import DEMO
 from tokalign.cli import group
 from tokalign.cli.command import Command, FilePath, Option, flag_of
 from tokalign.cli.output import asked
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import UsageError
 
 PARAMETERS = [
     Option("--draft", "A model.", metavar="NAME"),
@@ -88,11 +88,6 @@ def test_rare_options_are_shown_on_request() -> None:
     assert "--help-all" in usual
     assert "--tables" in whole
     assert "Do a little." in whole
-
-
-def test_options_are_named_as_they_are_typed_in_full() -> None:
-    assert [flag_of(one) for one in PARAMETERS][2:5] == ["--size", "--tables", "--loud"]
-    assert flag_of(PARAMETERS[-1]) == "FILE"
 
 
 def test_a_file_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:
@@ -170,21 +165,6 @@ def test_an_option_without_effect_is_refused_before_anything_loads(line: str, to
     ended = tokalign(*line.split())
     ended.is_refused(2, f" does nothing {told}")
     assert ended.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"{DECODE} --draft D --alignment a.tok --translation exact",
-        f"{DECODE} --top-p 1 --kv-group-size 64",
-        f"{DECODE} --method plain --num-draft-tokens auto",
-        f"{DECODE} --no-color --json",
-        f"{DECODE} --verbose False --quiet",
-        f"{SERVE} --allow-model-switching --translation context:5 --port 0",
-    ],
-)
-def test_what_has_an_effect_or_asks_for_nothing_is_let_pass_by_every_command(line: str) -> None:
-    tokalign(*line.split()).is_refused(MissingAssetError.exit_code)
 
 
 def test_an_empty_api_key_would_leave_the_server_open() -> None:

@@ -231,17 +231,12 @@ def test_further_tokens_may_end_the_output(models: dict[str, str]) -> None:
     decode(models, "--extra-eos-token", "</s>", "--extra-eos-token", "a")
 
 
-def test_a_bounded_cache_is_said_to_have_no_effect_where_it_has_none(
-    models: dict[str, str],
-) -> None:
-    result = run("--target", models["target"], "-p", PROMPT, "-m", "4", "--max-kv-size", "16")
-    assert result.err.count("has no effect, as in mlx-lm") == 1
-
-
 def test_drafting_stops_once_a_bounded_cache_is_full(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a model that, unlike Llama, leaves its cache to mlx-lm."""
+    bounded = ("--target", models["target"], "-p", PROMPT, "-m", "4", "--max-kv-size", "16")
+    assert run(*bounded).err.count("has no effect, as in mlx-lm") == 1
     monkeypatch.delattr(Model, "make_cache")
     arguments = ["--max-kv-size", "24", "-m", "60", "--num-draft-tokens", "3"]
     plain = decode(models, "--method", "plain", *arguments[:4])

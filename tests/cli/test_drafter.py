@@ -159,14 +159,6 @@ def test_with_a_draft_model_none_is_looked_for(files: Files, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_bench_measures_it(files: Files, tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text(PROMPT, encoding="utf-8")
-    words = ("--drafter", files.drafter, "-k", "4", "-m", "12", "--ignore-chat-template", "--json")
-    found = run("bench", "--target", files.target, tmp_path / "prompts.txt", *words).json
-    assert '"name": "drafter", "k": 4' in json.dumps(found)
-
-
-@pytest.mark.slow
 def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
