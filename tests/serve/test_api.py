@@ -13,6 +13,7 @@ from served import (
     CALL,
     LOOP,
     WEATHER,
+    answered,
     ask,
     demo_settings,
     echo_folder,
@@ -216,12 +217,9 @@ WORDS = "jeden dwa trzy cztery"
     ],
 )
 def test_stop_texts(echo: Server, text: str, stop: Any, expected: str) -> None:
-    choice = ask(echo, text, max_tokens=60, stop=stop).choices[0]
-    assert (choice.message.content or "", choice.finish_reason) == (expected, "stop")
-    chunks = streamed(echo, text, max_tokens=60, stop=stop)
-    assert text_of(chunks) == expected
-    reasons = [c.choices[0].finish_reason for c in chunks]
-    assert reasons == [*[None] * (len(reasons) - 1), "stop"]
+    for stream in (False, True):
+        found = answered(echo, text, stream=stream, max_tokens=60, stop=stop)
+        assert found == (expected, [], "stop")
 
 
 @pytest.mark.slow
@@ -270,15 +268,7 @@ def test_a_tool_call_and_its_result(echo: Server, stream: bool) -> None:
     """The model echoes the user, who dictates the call; all that follows is the real path."""
     given: dict[str, Any] = {"tools": TOOLS, "tool_choice": "auto", "max_tokens": 200}
     text = f"Sprawdzam. {CALL}"
-    if stream:
-        chunks = streamed(echo, text, **given)
-        (call,) = [one for c in chunks if c.choices for one in c.choices[0].delta.tool_calls or ()]
-        reason, before = chunks[-1].choices[0].finish_reason, text_of(chunks)
-    else:
-        answer = ask(echo, text, **given)
-        (call,) = answer.choices[0].message.tool_calls
-        reason = answer.choices[0].finish_reason
-        before = answer.choices[0].message.content
+    before, (call,), reason = answered(echo, text, stream=stream, **given)
     assert (reason, before.strip()) == ("tool_calls", "Sprawdzam.")
     assert call.type == "function"
     assert call.function.name == "pogoda"
@@ -301,13 +291,9 @@ def test_a_tool_call_and_its_result(echo: Server, stream: bool) -> None:
 def test_what_a_model_writes_in_the_place_of_a_call_is_no_error(
     echo: Server, call: str, stream: bool
 ) -> None:
-    given: dict[str, Any] = {"tools": TOOLS, "max_tokens": 200}
     text = f"Sprawdzam. <tool_call>{call}</tool_call>"
-    if stream:
-        assert text_of(streamed(echo, text, **given)).strip() == "Sprawdzam."
-    else:
-        message = ask(echo, text, **given).choices[0].message
-        assert (message.content.strip(), message.tool_calls) == ("Sprawdzam.", None)
+    before, calls, _ = answered(echo, text, stream=stream, tools=TOOLS, max_tokens=200)
+    assert (before.strip(), calls) == ("Sprawdzam.", [])
 
 
 def test_tools_that_may_not_be_called_are_not_told(echo: Server) -> None:
