@@ -23,7 +23,6 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import BuildReport
-from tokalign.build.sources import Source
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked
 from tokalign.tables.bundle import encode_bundle
@@ -77,8 +76,12 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 @pytest.mark.slow
-def test_datatrove_makes_the_same_file(tmp_path: Path, corpus: Corpus, expected: bytes) -> None:
-    report = run_job(job_in(tmp_path, corpus))
+@pytest.mark.parametrize("shares", [3, 5])
+def test_datatrove_makes_the_same_file(
+    tmp_path: Path, corpus: Corpus, expected: bytes, shares: int
+) -> None:
+    """Also where there are more tasks than files."""
+    report = run_job(job_in(tmp_path, corpus, shares=shares))
     assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
     [table] = report.tables
     assert (table.bytes, table.previous) == (len(expected), None)
@@ -239,15 +242,6 @@ def test_a_table_that_was_made_before_is_reported_where_it_is(
     [table] = run_job(replace(job, path=tmp_path / "other.tok")).tables
     assert table.path == job.path
     assert table.path.is_file()
-
-
-def test_tasks_without_a_file_do_no_harm(tmp_path: Path, expected: bytes) -> None:
-    corpus = Corpus(
-        [Source(f"{i}.txt", str(path)) for i, path in enumerate(write_files(tmp_path, FILES))]
-    )
-    job = job_in(tmp_path, corpus, shares=5)
-    run_job(job)
-    assert (tmp_path / "pl.dictionary.tok").stat().st_size == len(expected)
 
 
 class AtOnce:

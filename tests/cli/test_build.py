@@ -16,8 +16,6 @@ from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
-from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-from tokalign.errors import UsageError
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
@@ -57,7 +55,8 @@ def test_both_tables_are_written_where_documented(
     tmp_path: Path, draft: Path, target: Path, corpus: Path
 ) -> None:
     pair = ("--draft", draft, "--target", target, "--language", "pl", "--json")
-    ended = run("build", *pair, corpus, "--output", tmp_path / "out")
+    sizes = ("--dictionary-bytes", 9000, "--p-min", 0.15)
+    ended = run("build", *pair, *sizes, corpus, "--output", tmp_path / "out")
     report: dict[str, Any] = ended.json
     folder = tmp_path / "out" / "small-target"
     tables = [folder / "pl.dictionary.tok", folder / "small-draft.alignment.tok"]
@@ -67,8 +66,9 @@ def test_both_tables_are_written_where_documented(
     assert {"seconds", "megabytes_per_second", "peak_memory_mb", "entries"} <= set(report)
     assert report["entries"] == sum(table["entries"] for table in report["tables"]) > 0
     assert str(draft) in ended.err
-    for path in report["files"]:
-        read_bundle(Path(path))
+    dictionary, _ = map(read_bundle, tables)
+    assert dictionary.parameters["p_min"] == 0.15
+    assert tables[0].stat().st_size <= 9000
 
 
 def test_the_bundled_corpus_is_the_default_and_builds_no_table_of_another_language(
@@ -132,16 +132,6 @@ def test_weights_memory_and_workspace_are_honoured(
         ended.is_refused(2, "--weight", wrong)
 
 
-def test_a_dictionary_is_of_the_size_asked_for(tmp_path: Path, target: Path, corpus: Path) -> None:
-    given = ("--dictionary-bytes", "9000", "--p-min", "0.15")
-    ended = polish(target, corpus, "--output", tmp_path / "out", *given)
-    parameters = written(ended).parameters
-    assert (parameters["kind"], parameters["p_min"]) == ("backoff", 0.15)
-    assert Path(ended.json["files"][0]).stat().st_size <= 9000
-    with pytest.raises(UsageError, match="p_min"):
-        BackoffOptions(p_min=float("nan"))
-
-
 def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: Path) -> None:
     corpus = tmp_path / "bad.txt"
     corpus.write_bytes(TEXT.encode() + b"za\xc5 dobrze\n" * 12)
@@ -155,20 +145,11 @@ def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: 
     assert not (tmp_path / "none").exists()
 
 
-def test_the_language_of_a_corpus_is_never_assumed(
-    tmp_path: Path, target: Path, corpus: Path
-) -> None:
-    build = ("build", "--target", target, ONLY, corpus, "--output", tmp_path / "out")
-    run(*build).is_refused(2, "language", "--language CODE")
-    assert not (tmp_path / "out").exists()
-    assert run(*build, "--language", "uk").code == 0
-    assert (tmp_path / "out" / "small-target" / "uk.dictionary.tok").is_file()
-
-
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
         (f"{ONLY} --language pl EMPTY", 1, "no text"),
+        (f"{ONLY} CORPUS", 2, "--language CODE"),  # it is never assumed
         (f"{ONLY} --language pl ./none.txt", 1, "no such file"),
         ("--language pl CORPUS", 2, f"--draft NAME or {ONLY}"),
         (f"{ONLY} --alignment-only CORPUS", 2, "leave one of them out"),

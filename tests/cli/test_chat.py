@@ -19,7 +19,6 @@ from command_lines import Ended, run, start
 from places import DEMO
 from processes import wait_for
 
-from tokalign.cli.chat import Chat
 from tokalign.cli.generation import closing_line
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.storage import cache_folder
@@ -84,26 +83,6 @@ def test_every_answer_is_that_of_the_whole_conversation(
         assert answer["token_ids"] == decoded(target, prompt)["token_ids"]
         assert answer["prompt_tokens"] == decoded(target, prompt)["prompt_tokens"]
         prompt += answer["text"] + "\n"
-
-
-def test_a_turn_computes_only_what_is_new(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[int] = []
-    answer = Chat._answer
-
-    def counting(chat: Chat) -> None:
-        before = chat._target.computed
-        answer(chat)
-        computed.append(chat._target.computed - before)
-
-    monkeypatch.setattr(Chat, "_answer", counting)
-    long = "Zażółć gęślą jaźń, " * 4
-    found = answers(target, long, "Tak?", "Nie?", options=PLAIN)
-    prompts = [answer["prompt_tokens"] for answer in found]
-    assert computed[0] >= prompts[0]
-    for number in (1, 2):
-        new = prompts[number] - prompts[number - 1]
-        assert computed[number] <= new + found[number]["generation_tokens"] + 1
-        assert computed[number] < prompts[number]
 
 
 def test_what_goes_to_stdout_and_what_to_stderr(target: str) -> None:

@@ -159,7 +159,7 @@ def test_with_a_draft_model_none_is_looked_for(files: Files, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
+def test_calibrate_times_the_drafter(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
@@ -173,16 +173,8 @@ def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
     step = searches["4"]["4"][0] / 4
     assert measured["contexts"][0]["draft_pass"][0] == pytest.approx(step, abs=2e-7)
     assert "nothing has changed" in run(*calibrate).err
-    acceptance = measured["notes"]["acceptance"]
-    assert 1 <= len(acceptance) <= 8
+    assert 1 <= len(measured["notes"]["acceptance"]) <= 8
     assert 0 <= measured["notes"]["length"] <= 8
-
-    decoder = load_decoder(str(files.target), None, DraftingOptions(drafter=files.drafter))
-    knowledge = decoder.drafting.knowledge
-    assert knowledge is not None
-    assert knowledge.model.acceptance.probabilities(1) == acceptance[:1]
-    four = pytest.approx([searches["4"][steps][0] for steps in ("1", "4")])
-    assert [knowledge.costs.draft_times(4)[steps - 1] for steps in (1, 4)] == four
 
 
 @pytest.mark.parametrize("place", ["named", "beside"])

@@ -106,16 +106,6 @@ def test_killed_and_resumed_is_the_same(
     assert files(tmp_path / "drafter") == files(uninterrupted / "drafter")
 
 
-def test_a_resumed_run_does_not_begin_again(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
-) -> None:
-    with pytest.raises(Killed):
-        train(target, corpus, tmp_path, kill=lambda s, d: s == "training" and d > 30)
-    steps: list[int] = []
-    train(target, corpus, tmp_path, report=lambda evaluation: steps.append(evaluation.step))
-    assert steps == [36, 39]
-
-
 @pytest.mark.parametrize("stage", ["labelling labels", "training"])
 def test_two_processes_do_not_write_the_same_files(
     target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path, tmp_path: Path, stage: str
