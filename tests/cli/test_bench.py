@@ -48,6 +48,7 @@ def test_three_sets_are_measured_and_shown() -> None:
         ("--target x -k 2,none", 2, "--num-draft-tokens"),
         ("--target x -k 0", 2, "--method plain"),
         ("--target x a.txt a.jsonl", 2, "the same name; rename one"),
+        ("--target x --language crh", 2, "no prompts in language crh"),
         ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),
     ],
 )
@@ -69,20 +70,6 @@ def test_windows_are_cut_in_target_tokens(tmp_path: Path, monkeypatch: pytest.Mo
     assert bench(*PAIR, "-m", "4", "-k", "2", "--method", "exact", *cut).code == 0
     assert [m.prompt_tokens for m in measured] == [5, 5, 5]
     assert len({m.token_ids for m in measured}) == 1
-
-
-@pytest.mark.slow
-def test_prompts_are_in_the_language_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))  # for the pack that is compiled
-    given = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "2", "-k", "2"]
-    given += ["--method", "copy", "--dtype", "float32", "--json"]
-    english, ukrainian = bench(*given), bench(*given, "--language", "uk")
-    assert "prompts -> those in en; --language CODE" in english.err
-    assert "prompts ->" not in ukrainian.err
-    assert ukrainian.json["sets"].keys() == english.json["sets"].keys()
-    bench(*given, "--language", "crh").is_refused(2, "no prompts in language crh")
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:

@@ -136,31 +136,15 @@ def test_minus_one_token_is_as_many_as_the_context_holds(models: dict[str, str])
     assert found["generation_tokens"] > 20
 
 
-@pytest.fixture
-def chat(models: dict[str, str], tmp_path: Path) -> Path:
-    """The template of a copy of the target, to be written."""
-    return Path(copytree(models["target"], tmp_path / "chat")) / "chat_template.jinja"
-
-
-def test_the_chat_template_gets_its_variables(models: dict[str, str], chat: Path) -> None:
-    chat.write_text("{{ messages[-1].content }}{{ ending }}")
-    arguments = ["--target", str(chat.parent), "--chat-template-config"]
+def test_the_chat_template_gets_its_variables(models: dict[str, str], tmp_path: Path) -> None:
+    folder = copytree(models["target"], tmp_path / "chat")
+    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}{{ ending }}")
+    arguments = ["--target", str(folder), "--chat-template-config"]
     longer = decode(models, *arguments, '{"ending": "jaźń i żółw"}')
     shorter = decode(models, *arguments[:2])
     assert longer["prompt_tokens"] > shorter["prompt_tokens"]
     plain = decode(models, *arguments[:2], "--ignore-chat-template")
     assert plain["token_ids"] == shorter["token_ids"] == decode(models)["token_ids"]
-
-
-def test_the_answer_may_be_begun(models: dict[str, str], chat: Path) -> None:
-    chat.write_text(
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}[assistant]{% endif %}"
-    )
-    begun = decode(models, "--target", chat.parent, "--prefill-response", "Tak, ")
-    same = decode(models, "--ignore-chat-template", "-p", f"[user]{PROMPT}[assistant]Tak, ")
-    assert begun["token_ids"] == same["token_ids"]
-    assert begun["prompt_tokens"] == same["prompt_tokens"]
 
 
 def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> None:
