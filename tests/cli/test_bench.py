@@ -27,7 +27,6 @@ def bench(*words: object) -> Ended:
     return run("bench", *words)
 
 
-@pytest.mark.slow
 def test_three_sets_are_measured_and_shown() -> None:
     found = bench(*PAIR, *SHORT, "--json").json
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]

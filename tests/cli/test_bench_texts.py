@@ -80,7 +80,6 @@ def two_texts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("translation", ["context:3", "intersection", "exact"])
-@pytest.mark.slow
 def test_a_draft_model_drafts(
     models: dict[str, str], two_texts: Path, translation: str, bielik: Tokenizer[Any]
 ) -> None:

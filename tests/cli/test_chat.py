@@ -319,7 +319,6 @@ PROMPTS = b"\x1b[?2004h"
 """What a prompt begins with: from here on pasted text can be told from typed text."""
 
 
-@pytest.mark.slow
 def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     """With line editing: a message of two lines, a command that does not exist, and Ctrl-D.
 

@@ -158,7 +158,6 @@ def test_with_a_draft_model_none_is_looked_for(files: Files, tmp_path: Path) -> 
     assert decoder.drafter is None
 
 
-@pytest.mark.slow
 def test_calibrate_times_the_drafter(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

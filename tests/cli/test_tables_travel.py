@@ -25,10 +25,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])
 DRAFT: Tokenizer[Any] = of_merges(b"abc ", [(b"b", b"c")])
 
-pytestmark = pytest.mark.slow
-"""What asks the Hub runs in a process of its own: its library reads its settings at import."""
-
-
 WHOLE = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
 """The files of a model."""
 
@@ -44,7 +40,10 @@ print(resolve_model("someone/model").folder)
 
 @dataclass
 class World:
-    """A Hub, a Hub cache and a table folder; `run` runs `tokalign` there."""
+    """A Hub, a Hub cache and a table folder; `run` runs `tokalign` there.
+
+    In a process of its own: the Hub's library reads its settings at import.
+    """
 
     folder: Path
     address: str

@@ -70,7 +70,6 @@ def test_it_tells_how_far_it_is(trained: tuple[Path, Ended]) -> None:
     assert lines[-1].endswith("min left")
 
 
-@pytest.mark.slow
 def test_a_killed_process_is_resumed_by_the_same_command(
     target: Path, corpus: Path, trained: tuple[Path, Ended], tmp_path: Path
 ) -> None:

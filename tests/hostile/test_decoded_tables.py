@@ -207,9 +207,7 @@ def plain(pair: dict[str, Any]) -> Callable[[str], list[tuple[Any, list[int]]]]:
 def lane(number: int) -> list[pytest.MarkDecorator]:
     """The first way of the first table, the second of the second, and so on are in every run."""
     table, way = divmod(number, 6)
-    if way != table % 6:
-        return [pytest.mark.long]
-    return [] if table % 3 == 0 else [pytest.mark.slow]
+    return [] if way == table % 6 else [pytest.mark.long]
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,6 @@ def test_stop_texts(echo: Server, text: str, stop: Any, expected: str) -> None:
         assert found == (expected, [], "stop")
 
 
-@pytest.mark.slow
 def test_a_prediction_is_copied_from(server: Server) -> None:
     prompt: dict[str, Any] = {"max_tokens": 60, "temperature": 1.0, "seed": 8, **LOOP}
     whole = said(server, "Rzeki", **prompt)

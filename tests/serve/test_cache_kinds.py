@@ -34,7 +34,6 @@ def windowed(size: int, _seed: int) -> Any:
 
 
 @pytest.mark.parametrize("make", [windowed, hybrid])
-@pytest.mark.slow
 def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: Any) -> None:
     folder = write_model(tmp_path, vocabulary_size=300, make=make)
     target: LanguageModel[Any] = LanguageModel.from_folder(folder, dtype="float32")
@@ -98,7 +97,6 @@ def test_a_method_asked_for_by_name_decodes_plainly_where_nothing_can_be_rewound
 PROMPT, OTHER = "Wisła jest", "Zima w górach"
 
 
-@pytest.mark.slow
 def test_it_drafts_for_requests_and_changes_nothing(tmp_path: Path) -> None:
     with serving(demo_settings(draft_model=None)) as server:
         expected = {text: complete(server, text).json["choices"][0] for text in (PROMPT, OTHER)}

@@ -58,7 +58,6 @@ def both(theirs: At, ours: Server, path: str, body: Any) -> tuple[Any, Any]:
     return replies[0].json, replies[1].json
 
 
-@pytest.mark.slow
 def test_twenty_requests_are_answered_as_by_mlx_lms_server(theirs: At, folder: Path) -> None:
     chats = [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]})
@@ -75,7 +74,6 @@ def test_twenty_requests_are_answered_as_by_mlx_lms_server(theirs: At, folder: P
                 assert found["usage"][count] == expected["usage"][count]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", [IM_END, END_OF_TEXT])
 def test_both_servers_end_an_answer_at_the_same_ids(theirs: At, folder: Path, end: int) -> None:
     body = {"prompt": PROMPTS[0], "max_tokens": 5, "logit_bias": {str(end): 100}}

@@ -219,7 +219,6 @@ def test_a_page_may_ask_the_server_it_came_from_and_a_local_one_has_local_names(
         require_allowed(headers, settings, is_local=is_local)
 
 
-@pytest.mark.slow
 def test_models_are_switched_only_if_that_was_allowed(
     alone: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
