@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_lines import Ended, run, start
+from command_lines import Ended, run
 from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
+from tokalign.build.text_files import TextFile
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
@@ -172,36 +173,19 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     assert not (tmp_path / "o").exists()
 
 
-_SLOW_BUILD = """
-import sys, time
-from tokalign.build.text_files import TextFile
+def test_ctrl_c_leaves_no_file(
+    tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = TextFile.paragraphs
 
-read = TextFile.paragraphs
+    def interrupted(file: TextFile) -> Iterator[str]:
+        yield next(read(file))
+        raise KeyboardInterrupt
 
-def read_slowly(self):
-    for line in read(self):
-        print("reading", file=sys.stderr, flush=True)
-        time.sleep(600)
-        yield line
-
-TextFile.paragraphs = read_slowly
-from tokalign.cli import main
-main()
-"""
-
-
-def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> None:
-    out = tmp_path / "out"
-    arguments = ("build", "--target", target, ONLY, "--language", "pl", corpus, "--output", out)
-    process = start(*arguments, code=_SLOW_BUILD, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    while "reading" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=300)  # it does not sleep to the end
-    assert process.returncode == 130
-    assert errors.splitlines()[-1] == "tokalign: interrupted"
-    assert not out.exists()
+    monkeypatch.setattr(TextFile, "paragraphs", interrupted)
+    ended = polish(target, corpus, "--output", tmp_path / "out")
+    assert (ended.code, ended.err.splitlines()[-1]) == (130, "tokalign: interrupted")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_reads_a_corpus(tmp_path: Path) -> None:
