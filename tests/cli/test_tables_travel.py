@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 from command_lines import Ended, run, start
 from fake_hub import Hub, serve_hub, write_snapshot
+from places import DEMO
 from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
 
 from tokalign.names.registry import find_alias
-from tokalign.tables.drafter_files import FORMAT, VERSION, WEIGHTS
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -249,22 +248,7 @@ def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictiona
 
 @pytest.fixture
 def drafter(tmp_path: Path) -> Path:
-    """A drafter's folder, of which only what `push` and `pull` check is real."""
-    folder, weights = tmp_path / "made" / "small.drafter", b"weights" * 9
-    folder.mkdir(parents=True)
-    digest = sha256(weights).hexdigest()
-    config = {
-        "format": FORMAT,
-        "version": VERSION,
-        "drafter": {},
-        "target": {"tokenizer": TARGET.fingerprint, "weights": "0"},
-        "weights": WEIGHTS.format(digest=digest[:12]),
-        "sha256": digest,
-        "training": {},
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / str(config["weights"])).write_bytes(weights)
-    return folder
+    return Path(copytree(DEMO / "drafter", tmp_path / "made" / "small.drafter"))
 
 
 def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
