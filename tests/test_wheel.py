@@ -7,18 +7,17 @@ be reached. In every run it is unpacked, and this environment's Python runs it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 import pytest
+from command_lines import Ended
 from places import DEMO, ROOT
 
 from tokalign.storage import CORPORA, POLISH, PROMPTS, TABLES, sample_text
@@ -29,41 +28,21 @@ pytestmark = pytest.mark.slow
 
 
 class Installation(NamedTuple):
-    """command: that was installed. folder: where it runs. home: of the user who runs it.
-
-    more: variables of the environment.
-    """
+    """command: that was installed. folder: where it runs. home: of the user who runs it."""
 
     command: tuple[str | Path, ...]
     folder: Path
     home: Path
-    more: Mapping[str, str] = MappingProxyType({})
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a command sees: nothing of the caller's environment is in its way."""
+    def run(self, *words: object) -> Ended:
+        """Run a command line; nothing of the caller's environment is in its way."""
         ours = ("PYTHON", "TOKALIGN", "XDG")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         own = {"HOME": str(self.home), "HF_HUB_OFFLINE": "1", "TOKALIGN_PACKS": "named"}
-        return kept | own | {**self.more}
-
-    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run a command line to its end."""
-        result = subprocess.run(
-            [*self.command, *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        return result
-
-    def json(self, *arguments: str | Path) -> dict[str, Any]:
-        """What a command prints with --json."""
-        found: dict[str, Any] = json.loads(self.run(*arguments, "--json").stdout)
-        return found
+        command = [*map(str, (*self.command, *words))]
+        how: dict[str, Any] = {"env": kept | own, "cwd": self.folder, "check": False}
+        ended = subprocess.run(command, capture_output=True, text=True, **how)
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -96,60 +75,30 @@ def unpacked(wheel: Path, tmp_path: Path) -> Installation:
         archive.extractall(tmp_path / "site")
     for name in ("empty", "home"):
         (tmp_path / name).mkdir()
-    command = (sys.executable, "-m", "tokalign")
-    more = {"PYTHONPATH": str(tmp_path / "site")}
-    return Installation(command, tmp_path / "empty", tmp_path / "home", more)
+    command = ("env", f"PYTHONPATH={tmp_path / 'site'}", sys.executable, "-m", "tokalign")
+    return Installation(command, tmp_path / "empty", tmp_path / "home")
 
 
-def test_what_is_in_it_is_enough(unpacked: Installation) -> None:
-    found = unpacked.json("check", *PAIR[2:], "--target", "bielik")
-    assert found["intersection_pairs"] > 900
-    assert found["found_dictionaries"] > 1
-    drafted, plain = (
-        unpacked.json("decode", *PAIR, "--ignore-chat-template", "-m", "8", "-p", "Wisła", *method)
-        for method in (("--num-draft-tokens", "3"), ("--method", "plain"))
-    )
-    assert drafted["token_ids"] == plain["token_ids"]
-    assert drafted["num_draft_tokens"] > 0
-    assert list(unpacked.folder.iterdir()) == []
-
-
-def installation_files(installed: Installation) -> dict[Path, tuple[int, int]]:
-    """Every file of the environment with its size and time, compiled modules left out."""
-    found = {}
-    for path in Path(installed.command[0]).parents[1].rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
-            found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
-    return found
-
-
-@pytest.mark.long
-def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
-    before = installation_files(installed)
-
-    assert "Speculative decoding" in installed.run("--help").stdout
-    pair = ("--draft", "llama3.2", "--target", "bielik")
-    assert installed.json("check", *pair)["intersection_pairs"] == 29_110
-    played = installed.run("bench", "--target", "bielik", "--text", sample_text(POLISH))
-    assert "data/tables/bielik/pl.dictionary.tok" in played.stderr
-
-    prompt = ("--ignore-chat-template", "--max-tokens", "16", "--prompt", "Wisła jest")
-    drafted = installed.json("decode", *PAIR, "--num-draft-tokens", "3", *prompt)
-    plain = installed.json("decode", *PAIR[:2], "--method", "plain", *prompt)
-    assert drafted["token_ids"] == plain["token_ids"]
-    assert drafted["num_draft_tokens"] > 0
-
-    built = installed.json("build", *PAIR)
+@pytest.mark.parametrize("how", ["unpacked", pytest.param("installed", marks=pytest.mark.long)])
+def test_what_is_in_it_is_enough(how: str, request: pytest.FixtureRequest) -> None:
+    there: Installation = request.getfixturevalue(how)
+    found = there.run("check", "--draft", "llama3.2", "--target", "bielik", "--json").json
+    assert found["intersection_pairs"] == 29_110
+    played = there.run("bench", "--target", "bielik", "--text", sample_text(POLISH))
+    assert "data/tables/bielik/pl.dictionary.tok" in played.err
+    built = there.run("build", *PAIR, "--json").json
     assert len(built["files"]) == 2
+    decode = ("decode", *PAIR, "--ignore-chat-template", "-m", 8, "-p", "Wisła jest", "--json")
+    plain, drafted = (
+        there.run(*decode, "--method", "plain"),
+        there.run(*decode, "--num-draft-tokens", 3),
+    )
+    assert drafted.json["token_ids"] == plain.json["token_ids"]
+    assert drafted.json["num_draft_tokens"] > 0
     for file in map(Path, built["files"]):
-        assert file.is_relative_to(installed.home)
-        assert installed.json("tables", "show", file)["path"] == str(file)
-        assert f"-> {file}" in installed.run("decode", *PAIR, *prompt).stderr
-    measured = ("--method", "copy", "-k", "2", "--max-tokens", "4", "--limit", "1", "--json")
-    assert "encyclopedic" in installed.run("bench", *PAIR, *measured).stdout
-
-    assert list(installed.folder.iterdir()) == []
-    assert installation_files(installed) == before
+        assert file.is_relative_to(there.home)
+        assert f"-> {file}" in drafted.err
+    assert list(there.folder.iterdir()) == []
 
 
 def test_it_holds_what_an_index_and_a_type_checker_look_for(wheel: Path) -> None:
