@@ -19,6 +19,7 @@ from tokalign.cli import group
 from tokalign.cli.command import Command, FilePath, Option, flag_of
 from tokalign.cli.output import asked
 from tokalign.errors import UsageError
+from tokalign.storage import POLISH, sample_text
 
 PARAMETERS = [
     Option("--draft", "A model.", metavar="NAME"),
@@ -204,12 +205,12 @@ def without_mlx(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["decode -p Ala", "chat", "calibrate", "bench --quiet", f"train {__file__} --output drafter"],
+    "line", ["decode -p Ala", "chat", "calibrate", "bench --quiet", "train TEXT --output drafter"]
 )
 def test_a_command_that_runs_models_says_what_to_install(line: str) -> None:
     """And says it before it looks for a model, which might be a long download."""
-    result = without_mlx(*line.split(), "--target", NOWHERE)
+    typed = line.replace("TEXT", str(sample_text(POLISH))).split()
+    result = without_mlx(*typed, "--target", NOWHERE)
     assert (result.returncode, result.stdout) == (4, "")
     assert result.stderr.splitlines() == [
         "tokalign: this command runs models with mlx, which is not installed; "
