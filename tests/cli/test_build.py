@@ -42,7 +42,6 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def polish(target: Path, *more: object, typed: str | None = None) -> Ended:
-    """A run that builds a Polish dictionary."""
     return run("build", "--target", target, ONLY, "--language", "pl", "--json", *more, typed=typed)
 
 

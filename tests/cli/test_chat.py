@@ -40,7 +40,6 @@ def ctrl_c_interrupts() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def target(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The target with a template."""
     folder = copytree(models["target"], tmp_path_factory.mktemp("chat") / "target")
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return str(folder)

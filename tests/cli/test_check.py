@@ -39,8 +39,6 @@ def test_a_pair_is_counted_and_judged() -> None:
     assert "good fit" in found["verdict"]
     machines = found["machines"]
     assert "verifying 2 rows takes 1.11 plain passes" in machines["Apple M4 Pro, 4 bits"]
-    assert "more than 21% are accepted" in machines["Apple M4 Pro, 4 bits"]
-    assert "verifying 4 rows takes 1.11 plain passes" in machines["Apple M4 Pro, 8 bits"]
     assert not any("Vicuna" in said for said in machines.values()), "steps of another drafter"
 
 

@@ -26,13 +26,11 @@ TARGET, DRAFTER, DRAFT = (DEMO / name for name in ("target", "drafter", "draft")
 
 
 def decoded(target: Path, *words: object) -> Any:
-    """What `tokalign decode --json` prints."""
     return run("decode", "--target", target, "-p", PROMPT, "-m", TOKENS, "--json", *words).json
 
 
 @pytest.fixture(autouse=True)
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty table folder of the test's own."""
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
     return tmp_path / "tables"
 

@@ -80,7 +80,6 @@ def test_a_port_in_use_is_no_crash() -> None:
 
 @contextmanager
 def process(*options: str, **environment: str) -> Iterator[tuple[Any, str]]:
-    """A running server and where it listens."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words = ("serve", *options, "--port", "0", "--json")
     with start(*words, env={**os.environ, **environment}, **pipes) as started:

@@ -222,7 +222,6 @@ def test_what_is_not_served_is_not_found(server: Server) -> None:
 
 
 def raw(server: Server, data: bytes) -> bytes:
-    """What comes back for these bytes."""
     address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=60) as client:
         try:

@@ -47,7 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def theirs(folder: Path) -> Iterator[At]:
-    """A real `mlx_lm.server` with this model."""
     with mlx_lms_server("--model", str(folder)) as running:
         yield running
 

@@ -193,7 +193,6 @@ def batches(windows: int = 4, *, size: int = 16, candidates: int | None = None) 
 
 
 def learn(drafter: RecurrentDrafter, made: Batches) -> list[float]:
-    """Train a drafter for some steps; returns the losses."""
     loss = partial(loss_of, drafter)
     training = Training(drafter, made, loss, steps=STEPS, learning_rate=1e-2)
     return [training.advance() for _ in range(STEPS)]

@@ -77,7 +77,6 @@ def compare_followers(tokenizer: Tokenizer[Any], followers: Followers, *, tokens
 
 
 def after(sites: MergeSites, token: int) -> list[bytes]:
-    """The stored sites of one token, sorted."""
     return list(sites.sites[sites.rows[token]])
 
 

@@ -46,7 +46,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def notes(folder: Path, target: Path) -> Collection:
-    """What was learned of the documents."""
     learn("notes", folders=[folder], targets=[str(target)])
     return Collection("notes")
 
