@@ -14,21 +14,11 @@ from places import DEMO
 from served import At, demo_settings, mlx_lms_server, request, serving
 
 from tokalign.serve.server import Server
+from tokalign.storage import POLISH, prompts
 
 IM_END, END_OF_TEXT = 4, 2
 
-PROMPTS = (
-    "Opisz krótko Wisłę.",
-    "Ile dni ma luty?",
-    "Napisz zdanie o zimie.",
-    "Co to jest gęś?",
-    "Podaj trzy miasta w Polsce.",
-    "Wymień kolory tęczy.",
-    "Kto napisał list?",
-    "Jak zrobić zupę?",
-    "Dlaczego niebo jest niebieskie?",
-    "Opowiedz bajkę o lisie.",
-)
+PROMPTS = (prompts(POLISH) / "questions.txt").read_text("utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
