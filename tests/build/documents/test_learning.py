@@ -14,7 +14,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.build.documents import learning as kept
 from tokalign.build.documents.learning import Collection, Learned, collections, learn
-from tokalign.build.documents.reading import UnopenedError
+from tokalign.build.documents.reading import UnopenedError, read_document
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.opening import open_dictionary
@@ -246,14 +246,13 @@ def test_a_document_that_cannot_be_opened_is_read_as_soon_as_it_can(
 ) -> None:
     """Permission changes neither the size of a file nor its time."""
 
-    def refuse(path: Path) -> str:
+    def read(path: Path) -> str:
+        if path.name != "3.txt":
+            return read_document(path)
         raise UnopenedError("Permission denied; the document is left out for now", path=str(path))
 
     with monkeypatch.context() as patch:
-        read = kept.read_document
-        patch.setattr(
-            kept, "read_document", lambda path: (refuse if path.name == "3.txt" else read)(path)
-        )
+        patch.setattr(kept, "read_document", read)
         [problem] = learn("notes", folders=[folder], targets=[str(target)]).problems
     assert "3.txt: " in problem
     learned = again()
