@@ -18,6 +18,7 @@ from tokalign.cli.texts import read_prompts
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.comparison import compare
 from tokalign.evaluate.measurements import BASELINES, Condition, Measurement
+from tokalign.storage import POLISH, sample_text
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
 SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--method", "exact", "--method", "copy"]
@@ -48,6 +49,8 @@ def test_three_sets_are_measured_and_shown() -> None:
         ("--target x -k 0", 2, "--method plain"),
         ("--target x a.txt a.jsonl", 2, "the same name; rename one"),
         ("--target x --language crh", 2, "no prompts in language crh"),
+        ("--target bielik --text", 2, "FILEs"),
+        (f"--target bielik --text {sample_text(POLISH)} -k auto", 2, "depends on costs"),
         ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),
     ],
 )

@@ -100,11 +100,3 @@ def test_without_a_choice_every_condition_is_measured(
     found = play(two_texts, *asked, target=draft).json
     assert {"none", "copy", "hybrid"} <= {row["name"] for row in found["conditions"]}
     assert (found["target"], found["draft"], found["texts"]) == (draft, draft, 1)
-
-
-def test_what_cannot_be_honoured_is_refused(models: dict[str, str], two_texts: Path) -> None:
-    draft = models["draft"]
-    play(two_texts, "--draft", draft, "--method", "no").is_refused(2, "no condition 'no'")
-    play(two_texts, "--draft", draft, "--method", "none", "--quiet").is_refused(3, "tokenizer")
-    play(two_texts, "-k", "auto").is_refused(2, "depends on costs")
-    run("bench", "--target", "bielik", "--text").is_refused(2, "FILEs")
