@@ -132,41 +132,44 @@ def normalizers() -> Iterator[Hostile]:
     yield of_bytes("normalizer under 200 sequences", "recursion limit", normalizer=deep)
 
 
+MARK = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
+
+
+def metaspace(**options: Any) -> dict[str, Any]:
+    return character_document(normalizer=None, pre_tokenizer=MARK | options)
+
+
+def in_turn(*steps: Any) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": [*steps]}
+
+
 def pre_tokenizers() -> Iterator[Hostile]:
     for behavior in ("Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
         cut = split(GPT2_PATTERN, behavior=behavior)
         yield of_bytes(f"Split {behavior}", pre_tokenizer=cut)
-    cut = split(GPT2_PATTERN, invert=True)
-    yield of_bytes("Split inverted", pre_tokenizer=cut)
+    yield of_bytes("Split inverted", pre_tokenizer=split(GPT2_PATTERN, invert=True))
     plain = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}
-    several = {"type": "Sequence", "pretokenizers": [plain, byte_level(use_regex=False)]}
+    several = in_turn(plain, byte_level(use_regex=False))
     yield of_bytes("Split at a string", pre_tokenizer=several)
     by_regex = split("a|[^a]+")["pretokenizers"][0]
-    several = {"type": "Sequence", "pretokenizers": [by_regex, by_regex, byte_level()]}
-    yield of_bytes("two Splits", pre_tokenizer=several)
+    yield of_bytes("two Splits", pre_tokenizer=in_turn(by_regex, by_regex, byte_level()))
     for options in ({"use_regex": True}, {"use_regex": False, "add_prefix_space": True}):
-        several = {"type": "Sequence", "pretokenizers": [by_regex, byte_level(**options)]}
+        several = in_turn(by_regex, byte_level(**options))
         yield of_bytes(f"Split and {options}", pre_tokenizer=several)
     yield of_bytes("no ByteLevel", pre_tokenizer=by_regex)
     yield of_bytes("no pre-tokenizer", pre_tokenizer=None)
     for step in (
-        {"type": "Whitespace"},
-        {"type": "WhitespaceSplit"},
-        {"type": "BertPreTokenizer"},
+        *({"type": kind} for kind in ("Whitespace", "WhitespaceSplit", "BertPreTokenizer")),
         {"type": "Digits", "individual_digits": True},
         {"type": "Punctuation", "behavior": "Isolated"},
         {"type": "CharDelimiterSplit", "delimiter": "-"},
         {"type": "UnicodeScripts"},
     ):
-        several = {"type": "Sequence", "pretokenizers": [step, byte_level()]}
-        yield of_bytes(f"pre-tokenizer {step['type']}", pre_tokenizer=several)
-    mark = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
-    for wrong in ({"replacement": "_"}, {"prepend_scheme": "last"}):
-        parts = {"normalizer": None, "pre_tokenizer": mark | wrong}
-        yield of_characters(f"Metaspace {wrong}", "prepend_scheme|spells neither", **parts)
-    parts = {"normalizer": None, "pre_tokenizer": mark | {"split": True}}
-    yield of_characters("Metaspace that splits tokens", **parts)
-    yield of_characters("Metaspace and Prepend", pre_tokenizer=mark)
+        yield of_bytes(f"pre-tokenizer {step['type']}", pre_tokenizer=in_turn(step, byte_level()))
+    for odd in ({"replacement": "_"}, {"prepend_scheme": "last"}, {"split": True}):
+        reason = "" if "split" in odd else "prepend_scheme|spells neither"
+        yield Hostile(f"Metaspace {odd}", as_json(metaspace(**odd)), reason)
+    yield of_characters("Metaspace and Prepend", pre_tokenizer=MARK)
     yield of_characters("byte fallback and ByteLevel", pre_tokenizer=byte_level())
 
 
@@ -475,11 +478,6 @@ def library_reading(path: Path) -> Any:
         if isinstance(error, KeyboardInterrupt | TimeoutError):
             raise
         return None
-
-
-def metaspace(**options: Any) -> dict[str, Any]:
-    mark = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
-    return character_document(normalizer=None, pre_tokenizer=mark | options)
 
 
 def without_runs_of_spaces(document: dict[str, Any]) -> dict[str, Any]:
