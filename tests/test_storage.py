@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,27 +147,22 @@ def test_a_place_is_refused_before_the_work_as_it_would_be_after_it(tmp_path: Pa
         require_writable(right)
 
 
-def test_the_holder_is_named_and_the_next_one_gets_the_lock(tmp_path: Path) -> None:
-    lock = tmp_path / "a.lock"
-    with (
-        locked(lock, "counting", "wait"),
-        pytest.raises(UsageError, match=rf"^process {os.getpid()} on .* is counting; wait$"),
-        locked(lock, "counting", "wait"),
-    ):
+@pytest.mark.parametrize(
+    ("disk", "holder"),
+    [
+        (nullcontext, rf"process {os.getpid()} on .*"),
+        (partial(small_disk, 0), "another process"),  # who comes to make room is not stopped
+    ],
+    ids=["usual", "full disk"],
+)
+def test_the_holder_is_named_and_the_next_one_gets_the_lock(
+    tmp_path: Path, disk: Callable[[], AbstractContextManager[None]], holder: str
+) -> None:
+    lock = partial(locked, tmp_path / "a.lock", "counting", "wait")
+    with disk(), lock(), pytest.raises(UsageError, match=rf"^{holder} is counting; wait$"), lock():
         raise AssertionError("two hold it")
-    with locked(lock, "counting", "wait"):
+    with lock():
         pass
-
-
-def test_a_full_disk_does_not_stop_who_comes_to_make_room(tmp_path: Path) -> None:
-    lock = tmp_path / "a.lock"
-    with (
-        small_disk(0),
-        locked(lock, "counting", "wait"),
-        pytest.raises(UsageError, match=r"^another process is counting; wait$"),
-        locked(lock, "counting", "wait"),
-    ):
-        raise AssertionError("two hold it")
 
 
 def test_a_file_system_without_locks_is_an_error(
