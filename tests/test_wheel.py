@@ -20,7 +20,7 @@ import pytest
 from command_lines import Ended
 from places import DEMO, ROOT
 
-from tokalign.storage import CORPORA, POLISH, PROMPTS, TABLES, sample_text
+from tokalign.storage import CORPORA, PROMPTS, TABLES
 
 PAIR = ("--target", DEMO / "target", "--draft", DEMO / "draft")
 
@@ -82,10 +82,9 @@ def unpacked(wheel: Path, tmp_path: Path) -> Installation:
 @pytest.mark.parametrize("how", ["unpacked", pytest.param("installed", marks=pytest.mark.long)])
 def test_what_is_in_it_is_enough(how: str, request: pytest.FixtureRequest) -> None:
     there: Installation = request.getfixturevalue(how)
-    found = there.run("check", "--draft", "llama3.2", "--target", "bielik", "--json").json
-    assert found["intersection_pairs"] == 29_110
-    played = there.run("bench", "--target", "bielik", "--text", sample_text(POLISH))
-    assert "data/tables/bielik/pl.dictionary.tok" in played.err
+    found = there.run("check", *PAIR[2:], "--target", "bielik", "--json").json
+    assert found["intersection_pairs"] > 900
+    assert found["found_dictionaries"] > 1
     built = there.run("build", *PAIR, "--json").json
     assert len(built["files"]) == 2
     decode = ("decode", *PAIR, "--ignore-chat-template", "-m", 8, "-p", "Wisła jest", "--json")

@@ -26,7 +26,8 @@ TARGET, DRAFTER, DRAFT = (DEMO / name for name in ("target", "drafter", "draft")
 
 
 def decoded(target: Path, *words: object) -> Any:
-    return run("decode", "--target", target, "-p", PROMPT, "-m", TOKENS, "--json", *words).json
+    given = ("--target", target, "-p", PROMPT, "--ignore-chat-template", "-m", TOKENS, "--json")
+    return run("decode", *given, *words).json
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +139,7 @@ def test_calibrate_times_the_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
 
     calibrate = ("calibrate", "--target", TARGET, "--drafter", DRAFTER)
-    calibrate += ("--budget", 1, "--json")
+    calibrate += ("--budget", 4, "--json")
     measured = run(*calibrate).json
     searches = measured["searches"]
     assert set(searches) == {"1", "2", "4", "8"}
