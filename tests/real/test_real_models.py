@@ -64,8 +64,8 @@ def prompts() -> list[str]:
 def test_a_question_is_answered_with_drafts_of_the_other_model(
     real: RealModels, target: str, draft: str
 ) -> None:
-    asked = ("decode", "--target", real.folder / target, "--dtype", "float32", "--json", "--quiet")
-    asked += ("-p", "What is the capital of France?", "-m", 24)
+    asked: list[object] = ["decode", "--target", real.folder / target, "--dtype", "float32"]
+    asked += ["-p", "What is the capital of France?", "-m", 24, "--json", "--quiet"]
     plain = run(*asked, "--method", "plain").json
     drafted = run(*asked, "--draft", real.folder / draft, "--num-draft-tokens", 3).json
     assert "Paris" in plain["text"]
