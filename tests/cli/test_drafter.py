@@ -12,12 +12,14 @@ import mlx_lm
 import pytest
 from command_lines import run
 from places import DEMO
+from random_drafters import random_drafter
+from random_models import write_model
 
 import tokalign
 from tokalign.api.assemble import load_decoder
 from tokalign.errors import FingerprintError, IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import find_drafter
+from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.options import DraftingOptions
 
 PROMPT = "Wisła jest"
@@ -136,10 +138,13 @@ def test_with_a_draft_model_none_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_calibrate_times_the_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a small model, of which everything can be timed on a busy machine."""
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
-
-    calibrate = ("calibrate", "--target", TARGET, "--drafter", DRAFTER)
-    calibrate += ("--budget", 4, "--json")
+    target = write_model(tmp_path / "target", vocabulary_size=340)
+    loaded: LanguageModel[Any] = LanguageModel.from_folder(target)
+    save_drafter(tmp_path / "mine", random_drafter(loaded.model), target_fingerprints(loaded))
+    calibrate: list[object] = ["calibrate", "--target", target, "--drafter", tmp_path / "mine"]
+    calibrate += ["--budget", 2, "--json"]
     measured = run(*calibrate).json
     searches = measured["searches"]
     assert set(searches) == {"1", "2", "4", "8"}
