@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -93,6 +94,10 @@ def test_it_bounds_what_teaching_really_holds(
 def test_work_is_rows_times_weights() -> None:
     shape = ModelShape.from_folder(DEMO / "target")
     assert shape.parameters == pytest.approx(2_539_200, rel=0.01)
+    config = json.loads((DEMO / "target" / "config.json").read_text("utf-8"))
+    four_bits = config | {"quantization": {"bits": 4, "group_size": 64}}
+    quantized = ModelShape.from_config(four_bits, shape.weight_bytes * 4.5 / 16)
+    assert (quantized.parameters, quantized.is_quantized) == (shape.parameters, True)
     kinds: tuple[Kind, ...] = ("greedy", "text")
     labels = [replace(LABELS, labelling=Labelling(kind=kind)) for kind in kinds]
     found = [estimate(shape, CONFIG, one, FIT) for one in labels]
