@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.cost.curve import ASSUMED_DRAFT, CostCurve
+from tokalign.runtime.cost import ASSUMED_DRAFT, CostCurve
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
+from tokalign.runtime.draft.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
-from tokalign.runtime.draft_length.planner import Planner
+from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Verdict, Verifier
 from tokalign.runtime.translation.base import Translated

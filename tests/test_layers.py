@@ -93,7 +93,7 @@ def test_mlx_is_known_in_one_place() -> None:
 
 def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
     check = "tokenizer/self_check.py"
-    assert importers("sentencepiece") == {"tokenizer/formats/sentencepiece.py", check}
+    assert importers("sentencepiece") == {"tokenizer/sentencepiece.py", check}
     readers = {f"tokenizer/{name}.py" for name in ("files", "library", "tokenizer")}
     assert importers("tokenizers") == {*readers, check}
 
@@ -116,10 +116,10 @@ RUNS_MODELS = {
         "api": "text objects patch call",
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
-        "runtime/draft_length": "opening_knowledge",
-        "serve": "answer beginnings body completions contexts decoding handler job messages models "
+        "runtime/draft": "opening_knowledge",
+        "serve": "answer beginnings body completions decoding handler job messages models "
         "responses scheduler server",
-        "train": "labelled_corpus logit_table own_texts run teaching training",
+        "train": "from_model labelled_corpus run teaching training",
     }.items()
     for name in names.split()
 }

@@ -33,7 +33,7 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.names.registry import resolve_model, resolve_tokenizer
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import (
     LANGUAGES,
@@ -48,7 +48,7 @@ from tokalign.storage import (
     shipped,
     write_file,
 )
-from tokalign.tables.drafter_files import read_drafter_config
+from tokalign.tables.finding import read_drafter_config
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\r\n\xff", "zażółć\r\ngęślą\n"])

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from tokalign.api.patch import patch_mlx_lm
     from tokalign.api.text import (
         GenerationResponse,
+        Grammar,
         batch_generate,
+        clear_session,
         generate,
         load,
         stream_generate,
     )
-    from tokalign.runtime.grammar import Grammar
-    from tokalign.runtime.remembered import clear_session
 
 __version__ = "0.1.0"
 
@@ -32,12 +32,7 @@ __all__ = [
     "stream_generate",
 ]
 
-_ELSEWHERE = {
-    "Grammar": "runtime.grammar",
-    "clear_session": "runtime.remembered",
-    "patch_mlx_lm": "api.patch",
-    "speculative_generate_step": "api.call",
-}
+_ELSEWHERE = {"patch_mlx_lm": "api.patch", "speculative_generate_step": "api.call"}
 
 
 def __getattr__(name: str) -> Any:

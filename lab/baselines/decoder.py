@@ -9,8 +9,8 @@ from lab.baselines import PUBLISHED_METHODS, baseline, store_of
 from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.draft.knowledge import MAX_IDS
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft_length.knowledge import MAX_IDS
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession

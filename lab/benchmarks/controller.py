@@ -26,9 +26,9 @@ from lab.project import costs_under, project
 from lab.recorded_proposals import ProposalTrace, TracedText
 from lab.traces import read_trace
 from tokalign.errors import UsageError
-from tokalign.runtime.cost.curve import read_curve, shipped_names
-from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.cost import read_curve, shipped_names
+from tokalign.runtime.draft.knowledge import MAX_DRAFT, Knowledge
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 _PATH = click.Path(path_type=Path, exists=True)

@@ -47,10 +47,10 @@ from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.api.assemble import keep_loaded
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.hybrid import FREE_ROWS, ComingNoise
-from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.session import TargetModelSession

@@ -32,9 +32,9 @@ from lab.benchmarks.remembered_target import (
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft_length.learned_costs import Costs
+from tokalign.runtime.draft.learned_costs import Costs
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.beam_search import BeamDrafter, BeamShape, DrafterSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter

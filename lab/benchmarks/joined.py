@@ -33,14 +33,14 @@ from lab.project import SimulatedClock, TimedVerifier
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.api.choosing import pair_tables
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import FREE_ROWS
+from tokalign.runtime.draft.knowledge import Knowledge, ModelWorth
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
-from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession

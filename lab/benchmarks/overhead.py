@@ -24,11 +24,11 @@ from mlx_lm.generate import generate_step
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
+from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling

@@ -38,10 +38,10 @@ from tokalign.api.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.output import progress
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.calibrate import measure_briefly
-from tokalign.runtime.cost.curve import find_curve, store_curve
+from tokalign.runtime.cost import find_curve, store_curve
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
+from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import machine_of

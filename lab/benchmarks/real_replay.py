@@ -47,11 +47,11 @@ from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.cli.output import progress
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.draft.knowledge import MAX_DRAFT, Knowledge
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
-from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
-from tokalign.runtime.draft_length.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession

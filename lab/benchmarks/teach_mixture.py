@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 from time import monotonic
 from typing import Any
 
@@ -27,7 +28,6 @@ from numpy.typing import NDArray
 from tokalign.api.assemble import load_models
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.mlx.weights import vocabulary_size
-from tokalign.train.teaching import _copy, _freeze_ends, _number_format
 
 WINDOW, TEXTS, FREQUENT, DRAWN, RATE = 256, 4, 8_192, 3_072, 5e-4
 Ids = NDArray[np.int32]
@@ -79,7 +79,7 @@ def main(
     [loaded] = load_models([str(draft)], dtype="float32")
     model, size = loaded.model, vocabulary_size(loaded.model)
     mixture = Mixture(loaded.tokenizer, texts, size)
-    _freeze_ends(model)
+    model.model.embed_tokens.freeze()
     weights, embeddings = model.trainable_parameters(), np.array(model.model.embed_tokens.weight)
     optimizer = optim.AdamW(RATE, betas=[0.9, 0.98], weight_decay=0.01)
     optimizer.init(weights)
@@ -120,8 +120,10 @@ def main(
         embeddings[own] -= rows_rate * rate * mean / (np.sqrt(square) + 1e-8)
     model.update(weights)
     model.model.embed_tokens.weight = mx.array(embeddings)
-    _copy(draft, output)
-    dtype = _number_format(draft)
+    ignored = ignore_patterns("*.safetensors*", "training.json")
+    copytree(draft, output, ignore=ignored, dirs_exist_ok=True)
+    before: Any = mx.load(str(draft / "model.safetensors"))
+    dtype = before["model.embed_tokens.weight"].dtype
     named = {name: one.astype(dtype) for name, one in tree_flatten(model.parameters())}
     mx.save_safetensors(str(output / "model.safetensors"), named, {"format": "mlx"})
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, Attribution
 from lab.study.oracle import Oracle
-from tokalign.evaluate.measurements import Block, Condition
+from tokalign.evaluate.comparison import Block, Condition
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.mlx.draft_session import DraftModelSession

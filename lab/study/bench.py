@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from lab.study.measurements import StudyMeasurement, work_of
 from lab.study.watch import MachineWatch
 from tokalign.evaluate.bench import WARM_UP_TOKENS, Bench, Sessions, measurement
-from tokalign.evaluate.measurements import Block, Condition
+from tokalign.evaluate.comparison import Block, Condition
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation

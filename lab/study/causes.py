@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from tokalign.evaluate.comparison import order_of
-from tokalign.evaluate.measurements import Block, Condition
+from tokalign.evaluate.comparison import Block, Condition, order_of
 
 CAUSES = {
     "length": "accepted to its end: a longer draft might have gone on",

@@ -21,7 +21,7 @@ from lab.study.result import Result, digest_of, load_json
 from lab.study.samples import Sample, Trial, timed_greedily
 from lab.study.waterfall import measured_ends
 from tokalign.errors import MissingAssetError, TokalignError
-from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN, Condition
+from tokalign.evaluate.comparison import BASELINES, CONTROL, Condition
 
 SCHEMA = Path(__file__).with_name("schema.json")
 
@@ -148,7 +148,7 @@ def _of_blocks(result: Result) -> Iterator[str]:
 
 def _of_ids(result: Result) -> Iterator[str]:
     """Outputs are those of plain decoding; in half precision only the control's has to be."""
-    plain = {one.block: one for one in result.samples if one.condition.name == PLAIN}
+    plain = {one.block: one for one in result.samples if one.condition.is_plain}
     for one in result.samples:
         usual = plain.get(one.block)
         if usual is None:

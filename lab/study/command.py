@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lab.study.measurements import MeasurementFile
     from lab.study.result import Result, Setting
     from lab.study.run import Study
-    from tokalign.runtime.cost.curve import CostCurve
+    from tokalign.runtime.cost import CostCurve
 
 _MEASUREMENTS, _CAUSES, _LOCK = "measurements.jsonl", "causes.json", "study.lock"
 _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"

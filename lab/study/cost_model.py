@@ -16,10 +16,9 @@ from statistics import fmean
 import numpy as np
 
 from lab.study.samples import Sample, Trial, timed_greedily
-from tokalign.evaluate.comparison import order_of
-from tokalign.evaluate.measurements import Condition
-from tokalign.runtime.cost.curve import CostCurve
-from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
+from tokalign.evaluate.comparison import Condition, order_of
+from tokalign.runtime.cost import CostCurve
+from tokalign.runtime.draft.learned_costs import Costs, costs_at
 from tokalign.runtime.statistics import ratio
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from lab.study.break_even import BreakEven, fit_break_even
 from lab.study.samples import Sample, Trial
-from tokalign.evaluate.comparison import order_of
-from tokalign.evaluate.measurements import Condition
+from tokalign.evaluate.comparison import Condition, order_of
 from tokalign.runtime.statistics import ratio
 
 BUCKETS = ((0.0, 0.3), (0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (0.6, 0.7), (0.7, float("inf")))

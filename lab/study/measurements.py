@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.evaluate.measurements import Block, Condition, Measurement
+from tokalign.evaluate.comparison import Block, Condition, Measurement
 from tokalign.runtime.rounds import Round
 from tokalign.storage import parse_json, unwritable
 

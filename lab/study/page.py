@@ -14,8 +14,7 @@ from lab.study.glossary import WORDS, meanings
 from lab.study.result import Figures, Result
 from tokalign.cli.output import markdown_table
 from tokalign.cli.page import Html, details, figures, page, section, table, tag
-from tokalign.evaluate.comparison import order_of
-from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
+from tokalign.evaluate.comparison import CONTROL, Condition, order_of
 
 _INTERVAL = "speed-up (95\N{NO-BREAK SPACE}%)"
 _SPEED = (
@@ -186,7 +185,7 @@ def _surroundings_in_words(result: Result) -> str:
 
 def _key_figures(found: Figures) -> dict[str, str]:
     rows = found.groups[0].rows
-    plain = next(row for row in rows if row.condition.name == PLAIN)
+    plain = next(row for row in rows if row.condition.is_plain)
     drafted = [row for row in rows if row.condition.drafts]
     best = max((row.speedup or 0.0 for row in drafted), default=0.0)
     errors = [abs(one.error) for one in found.expected]
@@ -315,7 +314,7 @@ def _share(row: Row, acceptance: float) -> str:
 
 
 def _speedup(row: Row) -> str:
-    if row.speedup is None or row.interval is None or row.condition.name == PLAIN:
+    if row.speedup is None or row.interval is None or row.condition.is_plain:
         return "–"
     return f"{row.speedup:.2f} ({row.interval[0]:.2f}–{row.interval[1]:.2f})"
 

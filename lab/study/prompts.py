@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lab.study.protocol import ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS, Protocol, windows
 from tokalign.cli.texts import read_texts
-from tokalign.evaluate.measurements import Block
+from tokalign.evaluate.comparison import Block
 from tokalign.storage import POLISH, prompts, sample_text
 
 if TYPE_CHECKING:

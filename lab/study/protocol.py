@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from lab.baselines import PUBLISHED_METHODS
 from tokalign.errors import UsageError
-from tokalign.evaluate.measurements import BASELINES, Block, Condition
+from tokalign.evaluate.comparison import BASELINES, Block, Condition
 from tokalign.runtime.options import check_translation
 
 ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS = "encyclopedic", "instructions", "questions"

@@ -22,9 +22,8 @@ from lab.study.protocol import Protocol
 from lab.study.samples import Sample, Trial, trials
 from lab.study.waterfall import Waterfall, waterfalls
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import order_of
-from tokalign.evaluate.measurements import Condition
-from tokalign.runtime.cost.curve import CostCurve
+from tokalign.evaluate.comparison import Condition, order_of
+from tokalign.runtime.cost import CostCurve
 from tokalign.storage import POLISH, parse_json
 
 FORMAT, VERSION = "tokalign-study", 1

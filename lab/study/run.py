@@ -14,7 +14,7 @@ from lab.study.bench import StudyBench
 from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import Arm, Protocol, is_disturbed, is_measured
 from tokalign.evaluate.bench import MakePrompt
-from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition
+from tokalign.evaluate.comparison import CONTROL, PLAIN, Block, Condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def expected_seconds(
     """
     speeds = {m.condition: m.tokens_per_second for m in warm if m.tokens_per_second}
     firsts = {m.condition: m.work.first_seconds for m in warm}
-    usual = next((m.tokens_per_second for m in warm if m.condition.name == PLAIN), 0.0)
+    usual = next((m.tokens_per_second for m in warm if m.condition.is_plain), 0.0)
     usual = usual or min(speeds.values(), default=1.0)
     slowest = max(firsts.values(), default=0.0)
     return sum(

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from lab.study.measurements import StudyMeasurement, Surroundings, Work
 from lab.study.protocol import is_disturbed
-from tokalign.evaluate.measurements import (
+from tokalign.evaluate.comparison import (
     CONTROL,
     PLAIN,
     Block,
@@ -101,7 +101,7 @@ class Sample:
 def samples_of(measurements: Iterable[StudyMeasurement]) -> list[Sample]:
     """The samples of whole blocks: those in which plain decoding and its control were measured."""
     found = list(measurements)
-    plain = {m.block: m.token_ids for m in found if m.condition.name == PLAIN}
+    plain = {m.block: m.token_ids for m in found if m.condition.is_plain}
     controlled = {m.block for m in found if m.condition.name == CONTROL}
     return [_sample(m, plain[m.block]) for m in found if m.block in plain.keys() & controlled]
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from lab.study.prompts import PromptFiles, StudyPrompts
 from lab.study.protocol import Arm, Drafts, Protocol
-from tokalign import __version__
 from tokalign.errors import UsageError
 from tokalign.storage import as_path
 
 if TYPE_CHECKING:
     from lab.study.result import Setting
     from lab.study.run import Study
-    from tokalign.runtime.cost.curve import CostCurve
+    from tokalign.runtime.cost import CostCurve
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.options import DraftingOptions
     from tokalign.tokenizer.tokenizer import Tokenizer
@@ -154,7 +153,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     The empty name is for the target alone.
     """
     from tokalign.evaluate.calibrate import measure_curve
-    from tokalign.runtime.cost.curve import read_curve, store_curve
+    from tokalign.runtime.cost import read_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     curves: dict[str, CostCurve] = {}
@@ -181,8 +180,8 @@ def assembled(
     """The study of these models, conditions and prompts."""
     from lab.study.bench import StudyBench
     from lab.study.run import Study
-    from tokalign.runtime.draft_length.knowledge import Knowledge
-    from tokalign.runtime.draft_length.opening_knowledge import knowledge_from
+    from tokalign.runtime.draft.knowledge import Knowledge
+    from tokalign.runtime.draft.opening_knowledge import knowledge_from
 
     name_of = {id(decoder.drafting_model): name for name, decoder in loaded.all.items()}
 
@@ -259,7 +258,7 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
         python=platform.python_version(),
         mlx=mlx_version(),
         mlx_lm=version("mlx-lm"),
-        tokalign=__version__,
+        tokalign=version("tokalign"),
         power=power_source(),
         energy=MachineWatch().measures_energy,
         target=loaded_as(options.target, target),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from lab.study.cost_model import costs_of, drafting_time, priced, rounds_with_host
 from lab.study.samples import Sample, Trial, timed_greedily
-from tokalign.evaluate.measurements import Condition
-from tokalign.runtime.cost.curve import CostCurve
+from tokalign.evaluate.comparison import Condition
+from tokalign.runtime.cost import CostCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

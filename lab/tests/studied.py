@@ -12,8 +12,8 @@ from lab.study.measurements import StudyMeasurement, Surroundings, Work
 from lab.study.protocol import PRESETS, SETS
 from lab.study.result import Model, Result, Setting
 from lab.study.samples import Sample
-from tokalign.evaluate.measurements import BASELINES, Block, Condition
-from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Machine, Timing
+from tokalign.evaluate.comparison import BASELINES, Block, Condition
+from tokalign.runtime.cost import ContextCosts, CostCurve, Machine, Timing
 
 PLAIN, CONTROL = BASELINES
 CONTEXT = {k: Condition("context:5", k, "draft") for k in (2, 4)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from places import ROOT
 
-from tokalign.runtime.cost.curve import read_curve
+from tokalign.runtime.cost import read_curve
 
 R, BETA = 0.071, 0.19
 """What the Polish study reports for the M2 Pro."""

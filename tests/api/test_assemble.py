@@ -18,15 +18,15 @@ from small_tables import write_alignment, write_dictionary
 import tokalign
 from tokalign.api.assemble import assemble, choose_dtype, load_decoder, load_models
 from tokalign.cli.decode import command
+from tokalign.cli.travelling import pull_tables, push_tables
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft_length import opening_knowledge
+from tokalign.runtime.draft import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.options import DraftingOptions, several
 from tokalign.tables.dictionary import Dictionaries
-from tokalign.tables.travelling import pull_tables, push_tables
 
 PROMPT = "Zażółć gęślą"
 
@@ -115,6 +115,11 @@ def sections(table: Any) -> Any:
     return table if table is None else {k: bytes(v) for k, v in table.to_sections().items()}
 
 
+def as_texts(options: DraftingOptions) -> dict[str, list[str]]:
+    """The options, in which one value and a list of one are alike, and so are paths and texts."""
+    return {f.name: [*map(str, several(getattr(options, f.name)))] for f in fields(options)}
+
+
 def assert_equal(one: Decoder, other: Decoder) -> None:
     """Equal models, options and tables. What only one request learns is its own."""
     assert one.target.tokenizer.fingerprint == other.target.tokenizer.fingerprint
@@ -124,7 +129,8 @@ def assert_equal(one: Decoder, other: Decoder) -> None:
         assert one.draft.tokenizer.fingerprint == other.draft.tokenizer.fingerprint
         assert one.draft.stop_ids == other.draft.stop_ids
     mine, yours = one.drafting, other.drafting
-    tables = {"dictionary", "alignment", "costs", "knowledge", "model_worth", "mixing"}
+    assert as_texts(mine.options) == as_texts(yours.options)
+    tables = {"options", "dictionary", "alignment", "costs", "knowledge", "model_worth", "mixing"}
     for field in {f.name for f in fields(Drafting)} - tables:
         assert getattr(mine, field) == getattr(yours, field), field
     assert sections(mine.dictionary) == sections(yours.dictionary)

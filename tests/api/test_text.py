@@ -14,9 +14,9 @@ from random_models import random_model
 from small_tables import dictionary_bundle
 
 import tokalign
-from tokalign.build.alignment.alignment_bundle import build_alignment
+from tokalign.build.alignment import build_alignment
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+from tokalign.runtime.draft.opening_knowledge import shared_knowledge
 from tokalign.tables.bundle import write_bundle
 
 PROMPT = "Zażółć gęślą"

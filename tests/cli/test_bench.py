@@ -16,8 +16,7 @@ from tokalign.cli.bench import HEAD, as_object, cells
 from tokalign.cli.output import markdown_table
 from tokalign.cli.texts import read_prompts
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.comparison import compare
-from tokalign.evaluate.measurements import BASELINES, Condition, Measurement
+from tokalign.evaluate.comparison import BASELINES, Condition, Measurement, compare
 from tokalign.storage import POLISH, sample_text
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]

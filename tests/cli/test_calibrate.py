@@ -11,7 +11,7 @@ from command_lines import Ended, run
 from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
 from tokalign.errors import UsageError
-from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing, read_curve
+from tokalign.runtime.cost import ContextCosts, CostCurve, Timing, read_curve
 
 
 def calibrate(models: dict[str, str], *words: object) -> Ended:

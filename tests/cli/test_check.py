@@ -13,7 +13,7 @@ from small_families import write_family
 
 from tokalign.cli.texts import language_of_model
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Machine, Timing, store_curve
+from tokalign.runtime.cost import ContextCosts, CostCurve, Machine, Timing, store_curve
 
 KEYS = (
     "intersection_pairs draft_vocabulary_size target_vocabulary_size draft_token_coverage "

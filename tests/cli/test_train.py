@@ -17,7 +17,7 @@ from random_models import write_model
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
-from tokalign.tables.drafter_files import read_drafter_config
+from tokalign.tables.finding import read_drafter_config
 
 SMALL = ["--positions=600", "--held-out=64", "--window=32", "--width=32", "--candidates=0"]
 QUICK = ["--batch=64", "--epochs=40", "--learning-rate=0.01", "--evaluations=20"]

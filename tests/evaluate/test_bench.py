@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from measured import block
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.comparison import compare, conditions_of
-from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
+from tokalign.evaluate.comparison import CONTROL, PLAIN, Condition, compare, conditions_of
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting

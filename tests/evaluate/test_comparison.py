@@ -7,8 +7,14 @@ import random
 import pytest
 from measured import EXACT, block, measured
 
-from tokalign.evaluate.comparison import ENOUGH_PROMPTS, compare
-from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN, Condition
+from tokalign.evaluate.comparison import (
+    BASELINES,
+    CONTROL,
+    ENOUGH_PROMPTS,
+    PLAIN,
+    Condition,
+    compare,
+)
 
 BASE = Condition(PLAIN)
 

@@ -31,8 +31,9 @@ from forged_tables import (
 from processes import nobody
 from small_tokenizers import of_merges
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.cli.tables import show_table, verify
+from tokalign.cli.travelling import push_tables
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, read_header
 from tokalign.tables.dictionary import Dictionaries
@@ -42,7 +43,6 @@ from tokalign.tables.opening import (
     open_logit_rows,
     verify_table,
 )
-from tokalign.tables.travelling import push_tables
 
 TARGET = of_merges(b"abc", [(b"a", b"b"), (b"ab", b"c")])
 DRAFT = of_merges(b"abc", [(b"b", b"c")])

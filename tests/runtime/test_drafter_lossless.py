@@ -21,10 +21,10 @@ from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
+from tokalign.runtime.draft.knowledge import Knowledge, ModelWorth
+from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
-from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.draft_length.planner import Planner
+from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.beam_search import SOURCE, BeamDrafter, BeamShape, DrafterSession

@@ -10,7 +10,8 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from tokalign.runtime.mlx.layers import remember, remembered
-from tokalign.serve.contexts import NOTHING, Contexts, Held, Owner
+from tokalign.serve.job import NOTHING, Held, Owner
+from tokalign.serve.models import Contexts
 
 OWNER: Owner = (("model", None, None), "key")
 HEADS, WIDTH, BATCH = 4, 64, 8

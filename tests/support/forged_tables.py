@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 from small_tables import dictionary_bundle
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import FORMAT_VERSION, MAGIC, Bundle
 from tokalign.tables.logit_rows import ID_BITS, KEPT, KIND, LogitRows

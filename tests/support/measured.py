@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokalign.evaluate.measurements import PLAIN, Block, Condition, Measurement
+from tokalign.evaluate.comparison import Block, Condition, Measurement
 
 EXACT = Condition("exact", 2)
 
@@ -14,7 +14,7 @@ def block(number: int = 1, *, repeat: int = 1, prompt_set: str = "questions") ->
 
 
 def measured(condition: Condition, where: Block | None = None, **figures: Any) -> Measurement:
-    drafts = condition.name != PLAIN
+    drafts = not condition.is_plain
     usual: dict[str, Any] = {
         "token_ids": (5, 6, 7, 8),
         "prompt_tokens": 9,

@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 from mlx_lm.models.llama import Model, ModelArgs
 from small_tokenizers import write_tokenizer
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from lab.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText
-from tokalign.runtime.cost.curve import read_curve
-from tokalign.runtime.draft_length.learned_costs import Costs
+from tokalign.runtime.cost import read_curve
+from tokalign.runtime.draft.learned_costs import Costs
 from tokalign.tables.token_tree import TokenTree
 
 LONGEST = 8

@@ -14,7 +14,7 @@ from tokenizer_files import added, template, truncation
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tokalign.tokenizer.library import library_of
-from tokalign.tokenizer.spelling import byte_alphabet
+from tokalign.tokenizer.vocabulary import byte_alphabet
 
 TEXTS = (
     *SENTENCES,

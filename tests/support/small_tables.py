@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tokalign.build.alignment.alignment_bundle import build_alignment
+from tokalign.build.alignment import build_alignment
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import Entries, make_table, pack
 from tokalign.build.dictionary.ngram_tree import grow_tree

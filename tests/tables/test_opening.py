@@ -9,7 +9,7 @@ import pytest
 from small_tables import dictionary_bundle
 from small_tokenizers import of_merges
 
-from tokalign.build.alignment.alignment_bundle import align, build_alignment
+from tokalign.build.alignment import align, build_alignment
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
 from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import Dictionaries

@@ -23,10 +23,17 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
-from tokalign.train.estimate import ModelShape, estimate, estimate_teaching
 from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
 from tokalign.train.labels import Batches
-from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
+from tokalign.train.options import (
+    FitOptions,
+    Kind,
+    Labelling,
+    LabelOptions,
+    ModelShape,
+    estimate,
+    estimate_teaching,
+)
 from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
 from tokalign.train.training import loss_of

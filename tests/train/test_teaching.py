@@ -19,8 +19,8 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import NextIds, label_corpus
-from tokalign.train.labels import Labels
-from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading, texts_of
+from tokalign.train.labels import Labels, texts_of
+from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.run import Evaluation, fit
 from tokalign.train.teaching import DraftLearner, loss_of, marginals

@@ -155,7 +155,7 @@ def assemble(
     Raises: as `choose_drafting`.
     """
     from tokalign.runtime.decoder import Decoder
-    from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+    from tokalign.runtime.draft.opening_knowledge import shared_knowledge
     from tokalign.runtime.mlx.exact_rows import known_exact_rows
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size

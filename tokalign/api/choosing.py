@@ -21,7 +21,6 @@ from tokalign.runtime.options import (
     choose_translation,
     several,
 )
-from tokalign.storage import FilePath
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.bundle import read_header
 from tokalign.tables.dictionary import Dictionaries
@@ -94,9 +93,8 @@ def choose_drafting(
         packs=packs if grows else None,
     )
     if draft is not None:
-        tables = pair_tables(
-            target, draft, file=options.alignment, model_folder=model_folder, note=note
-        )
+        file = None if options.alignment is None else Path(options.alignment)
+        tables = pair_tables(target, draft, file=file, model_folder=model_folder, note=note)
         drafting = replace(drafting, alignment=tables)
     if drafting.uses_logits:
         rows = open_logit_rows(
@@ -112,7 +110,7 @@ def pair_tables(
     target: Tokenizer[TargetId],
     draft: Tokenizer[DraftId],
     *,
-    file: FilePath | None = None,
+    file: Path | None = None,
     model_folder: Path | None = None,
     note: Note = no_note,
 ) -> Callable[[], Alignment]:
@@ -123,7 +121,7 @@ def pair_tables(
     """
 
     def computed(*vocabularies: Any) -> Alignment:
-        from tokalign.build.alignment.alignment_bundle import align
+        from tokalign.build.alignment import align
 
         pair = draft.fingerprint, target.fingerprint
         with _computing:

@@ -24,13 +24,12 @@ from tokalign.errors import (
     require_text,
     shown,
 )
-from tokalign.names.registry import resolve_tokenizer
+from tokalign.names.registry import local_folder, resolve_tokenizer
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
 from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampler, Sampling
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
-from tokalign.storage import as_path
 from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -142,7 +141,7 @@ def folder_of(tokenizer: AnyTokenizer) -> Path | None:
     """The folder that a tokenizer was loaded from, if it is one on this machine."""
     named = isinstance(tokenizer, str | Path)
     name = str(tokenizer if named else getattr(tokenizer, "name_or_path", None) or "")
-    return folder if name and (folder := as_path(name)).is_dir() else None
+    return local_folder(name) if name else None
 
 
 @lru_cache(maxsize=8)

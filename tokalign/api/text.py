@@ -1,4 +1,7 @@
-"""mlx-lm's functions that give text: `load`, `stream_generate`, `generate` and `batch_generate`."""
+"""mlx-lm's functions that give text: `load`, `stream_generate`, `generate` and `batch_generate`.
+
+`Grammar` is an argument of theirs, and `clear_session` ends a session that they were given.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,11 @@ from tokalign.api.objects import (
 )
 from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.grammar import Grammar
+from tokalign.runtime.grammar import Grammar as Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
+from tokalign.runtime.remembered import clear_session as clear_session
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note, no_note

@@ -4,12 +4,13 @@ The builders are pure functions over iterables. Paths, clocks and writing are in
 stages report progress through `corpus.Stage`. mlx is never imported. A bundle is what decoding gets
 from here: `build/` and `runtime/` do not import each other.
 
-    corpus.py                   text in: sources.py finds files and URLs and reads their bytes,
-                                text_files.py with formats.py takes the texts out
+    corpus.py                   text in: sources.py finds files and URLs, reads and unpacks their
+                                bytes, text_files.py takes the texts out
     counting/                   corpus -> n-gram counts
     dictionary/                 n-gram counts -> the dictionary of a target and a language
-    alignment/                  two tokenizers -> the alignment of a pair
-    documents/                  a user's own documents -> a private dictionary
+    alignment.py                two tokenizers -> the alignment of a pair; merge_sites.py finds the
+                                bytes that the target would merge into a token
+    learning.py                 a user's own documents, read by documents.py -> a private dictionary
 
 Read `pipeline.py` next, for the order of the steps; `cluster.py` has a dictionary counted by
 datatrove on many machines.

@@ -2,7 +2,7 @@
 
 Everything is computed before anything is written, and each file appears whole or not at all, so an
 interrupted build changes nothing. What is built: `dictionary/dictionary_bundle.py` and
-`alignment/alignment_bundle.py`.
+`alignment.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tokalign.build.alignment.alignment_bundle import build_alignment
+from tokalign.build.alignment import build_alignment
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workers import peak_memory
 from tokalign.storage import require_writable, write_file

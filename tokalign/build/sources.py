@@ -2,15 +2,18 @@
 
 `find_sources` turns what a user names into `Source`s, and `Source.chunks` reads the bytes of one.
 A location with `://` is a URL that fsspec opens (`hf://datasets/...`, `s3://`, `https://`). All
-others are local files, which have to be regular because a corpus is read more than once. What the
-bytes mean: `text_files.py`.
+others are local files, which have to be regular because a corpus is read more than once. `unpack`
+reads `.gz`, `.zst` and `.xz` in small steps, so that no archive can fill the memory. What the bytes
+mean: `text_files.py`.
 """
 
 from __future__ import annotations
 
 import glob
+import lzma
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +22,35 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from tokalign.build.formats import PACKINGS
+import zstandard
+
 from tokalign.errors import CorpusError, is_text
+
+LARGEST_WINDOW = 1 << 27
+"""Bytes of text that an archive may refer back to, all of which are kept in memory. More than that
+the command `zstd` does not unpack either unless it is told to."""
+
+_PIECE = 1 << 18
+_GZIP = 16 + zlib.MAX_WBITS
+_XZ_MEMORY = LARGEST_WINDOW + (1 << 20)  # the window and the decoder's own state
+
+PACKINGS: dict[str, tuple[Callable[[], Any], int]] = {
+    # A byte of deflate is at most 1,032 bytes of text: 16 MB at once.
+    ".gz": (lambda: zlib.decompressobj(_GZIP), 1 << 14),
+    # The shortest block of zstandard has 4 bytes and is at most 128 KiB of text: 16 MB at once.
+    ".zst": (
+        lambda: zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj(),
+        1 << 9,
+    ),
+    # Zeros, which LZMA packs best, take one byte in 7,000: 14 MB at once.
+    ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY), 1 << 11),
+}
+"""How a file name ends -> what makes a decompressor of one stream, and how many bytes of the
+archive it is given at once. That bounds what comes out at once, since no format can say more than
+so much in so few bytes."""
+
+BROKEN = (zlib.error, zstandard.ZstdError, lzma.LZMAError, EOFError)
+"""What `unpack` raises for an archive that is damaged or takes too much memory."""
 
 KINDS = tuple(
     sorted([".parquet", *(kind + end for kind in (".txt", ".jsonl") for end in ("", *PACKINGS))])
@@ -271,3 +301,41 @@ def _naming(location: str) -> Iterator[None]:
             + (remedy if _is_url(location) else "give a file that you may read"),
             path=location,
         ) from error
+
+
+# -- archives --------------------------------------------------------------------------------------
+
+
+def unpack(chunks: Iterator[bytes], packing: str) -> Iterator[bytes]:
+    """Decompress streams or frames that follow each other, in pieces of at most 256 KiB.
+
+    `zstandard.open` is not used: it reads the first frame only, and like every stream reader of
+    zstandard it takes a frame that is cut off for a whole one.
+    packing: one of the names in `PACKINGS`.
+    Raises: one of `BROKEN`; EOFError for a frame that is cut off.
+    """
+    new, step = PACKINGS[packing]
+    decompressor = None
+    for chunk in chunks:
+        for start in range(0, len(chunk), step):
+            rest = chunk[start : start + step]
+            while rest:
+                decompressor = decompressor or new()
+                text = decompressor.decompress(rest)
+                for begin in range(0, len(text), _PIECE):
+                    yield text[begin : begin + _PIECE]
+                rest = decompressor.unused_data if decompressor.eof else b""
+                if decompressor.eof:
+                    decompressor = None
+    if decompressor is not None:
+        raise EOFError("it ends too early")
+
+
+def why_not_unpacked(error: Exception) -> str:
+    """What is wrong with an archive, and what to do, in words."""
+    if "too much memory" in str(error) or "Memory usage limit" in str(error):
+        return (
+            f"unpacking it takes a window of more than {LARGEST_WINDOW >> 20} MiB; "
+            "pack it again without --long and --ultra"
+        )
+    return f"the archive is damaged ({error}); fetch it again"

@@ -4,31 +4,24 @@ one field) or `.parquet` (one text per row of one column). The first two may be 
 
 The file is streamed and hashed as it lies on disk, in bounded memory whatever is in it: a text
 longer than `LONGEST_LINE` is reported like any other that cannot be read, and an archive is
-decompressed in small steps. `Corpus` joins several files into one stream; `cli/bench_options.py`
-takes whole texts out of one. Where the bytes come from: `sources.py`.
+decompressed in small steps. The texts of one column of a Parquet file are read row by row, by
+pyarrow (extra `[corpora]`). `Corpus` joins several files into one stream; `cli/texts.py` takes
+whole texts out of one. Where the bytes come from: `sources.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from tokalign.build.formats import (
-    BROKEN,
-    PACKINGS,
-    read_column,
-    shown_names,
-    unpack,
-    why_not_unpacked,
-)
-from tokalign.build.sources import Source
-from tokalign.errors import CorpusError
+from tokalign.build.sources import BROKEN, PACKINGS, Source, unpack, why_not_unpacked
+from tokalign.errors import CorpusError, UsageError
 from tokalign.storage import unwritable
 
 Report = Callable[[CorpusError], None]
@@ -48,6 +41,9 @@ _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
 _SHOWN_FIELDS = 10
+_ROWS = 256
+_READING = {"pre_buffer": False, "page_checksum_verification": True}  # where a file has checksums
+_SHOWN_COLUMNS, _SHOWN_CHARACTERS = 20, 40
 
 
 def refuse(error: CorpusError) -> None:
@@ -277,3 +273,58 @@ def _reason(error: ValueError | RecursionError, of: str) -> str:
     if isinstance(error, RecursionError):
         return "JSON that is nested too deeply; keep the text in a field of the object itself"
     return str(error)
+
+
+def shown_names(names: Iterable[str], *, most: int) -> str:
+    """Names that a file gives its fields, as an error lists them."""
+    cut = [name[:_SHOWN_CHARACTERS] for name in names]
+    more = [f"and {len(cut) - most} more"] * (len(cut) > most)
+    return ", ".join([*cut[:most], *more]) or "none"
+
+
+def read_column(path: Path, column: str, *, location: str) -> Iterator[Any]:
+    """The values of a column of strings, as pyarrow's scalars; `as_py` may find them not UTF-8.
+
+    location: what errors call the file.
+    Raises: CorpusError for a file that is not Parquet or is damaged, without the column (the error
+    names the columns there are), or with something else than text in it; UsageError without
+    pyarrow.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UsageError(
+            f"{location}: Parquet is read by pyarrow; install it with: "
+            "pip install 'tokalign[corpora]'"
+        ) from error
+    try:
+        with parquet.ParquetFile(path, **_READING) as file:
+            _require_text(file.schema_arrow, column, location)
+            for batch in file.iter_batches(batch_size=_ROWS, columns=[column], use_threads=False):
+                yield from batch.column(0)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise CorpusError(
+            f"the Parquet file is damaged or is none ({reason}); fetch it again", path=location
+        ) from error
+
+
+def _require_text(schema: Any, column: str, location: str) -> None:
+    """A column that is not there or no text is a mistake in the command, not a broken row."""
+    from pyarrow import types
+
+    if column not in schema.names:
+        columns = shown_names(schema.names, most=_SHOWN_COLUMNS)
+        raise CorpusError(
+            f'no column "{column}"; the columns are: {columns}; choose one with --field',
+            path=location,
+        )
+    if schema.names.count(column) > 1:
+        raise CorpusError(f'several columns are called "{column}"; rename one', path=location)
+    kind = schema.field(column).type
+    text = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(text) or types.is_large_string(text) or types.is_string_view(text)):
+        raise CorpusError(
+            f'column "{column}" holds {kind}, not text; choose another with --field', path=location
+        )

@@ -14,12 +14,11 @@ from tokalign.cli.bench_options import OPTIONS, Options, read_options
 from tokalign.cli.command import Command
 from tokalign.cli.output import markdown_table, note, progress, show
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
-from tokalign.evaluate.measurements import PLAIN, Measurement
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
-    from tokalign.evaluate.comparison import Comparison, Row
+    from tokalign.evaluate.comparison import Comparison, Measurement, Row
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
 
@@ -113,8 +112,8 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
 
 def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> Bench:
     from tokalign.evaluate.bench import Bench
-    from tokalign.evaluate.comparison import conditions_of
-    from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
+    from tokalign.evaluate.comparison import PLAIN, conditions_of
+    from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 
     draft, dictionary = decoder.draft, decoder.drafting.dictionary
     names = [name for name in options.methods if name != PLAIN]
@@ -163,7 +162,7 @@ HEAD = (
 def cells(row: Row) -> tuple[str, ...]:
     """One condition as text, one cell per column of `HEAD`; an en dash if there is no figure."""
     drafts, timed = row.condition.drafts, row.timed
-    compared = timed and row.condition.name != PLAIN
+    compared = timed and not row.condition.is_plain
     return (
         row.condition.name,
         "" if row.condition.k is None else str(row.condition.k),

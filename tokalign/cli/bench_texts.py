@@ -12,12 +12,11 @@ from tokalign.cli.bench_options import Options
 from tokalign.cli.output import markdown_table, note, progress, show
 from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import conditions_of, drafting_of
-from tokalign.evaluate.measurements import Condition
+from tokalign.evaluate.comparison import Condition, conditions_of, drafting_of
 from tokalign.evaluate.replay import MakeDrafter, replay_texts
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.runtime.cost.curve import ASSUMED_DRAFT, read_curve
-from tokalign.runtime.draft_length.learned_costs import Costs, costs_at
+from tokalign.runtime.cost import ASSUMED_DRAFT, read_curve
+from tokalign.runtime.draft.learned_costs import Costs, costs_at
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.rounds import Drafter, Event, Round
 from tokalign.runtime.statistics import Statistics, ratio

@@ -102,7 +102,7 @@ class Plan:
 
     def plan_reading(self, positions: int) -> dict[Path, Builder]:
         """The table of what the target finds probable at about so many positions of a corpus."""
-        from tokalign.train.logit_table import build_logit_table
+        from tokalign.train.from_model import build_logit_table
 
         model, language = self._load(), self.language
         return {
@@ -113,7 +113,7 @@ class Plan:
 
     def plan_writing(self, writing: Writing) -> dict[Path, Builder]:
         """The dictionary of what the target writes."""
-        from tokalign.train.own_texts import write_texts
+        from tokalign.train.from_model import write_texts
 
         model, language, options = self._load(), self.language, self._counting()
         texts = self._folder / f"{language}.written.jsonl"

@@ -20,7 +20,7 @@ from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS
 from tokalign.storage import LANGUAGES, require_writable, sample_text
 
 if TYPE_CHECKING:
-    from tokalign.runtime.cost.curve import CostCurve
+    from tokalign.runtime.cost import CostCurve
     from tokalign.runtime.decoder import Decoder
 
 _PROMPTS, _PROMPT_WORDS, _PROMPT_TOKENS, _LONGEST = 5, 8, 24, 8
@@ -78,7 +78,7 @@ def command(
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     FILE: a text of one's own, whose lines begin the prompts.
     """
-    from tokalign.runtime.cost.curve import find_curve, store_curve
+    from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     language = language if file is None else str(file)
@@ -111,7 +111,7 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
     """
     from tokalign.evaluate.calibrate import measure_briefly
-    from tokalign.runtime.cost.curve import find_curve, store_curve
+    from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     machine = machine_of(target, drafts)
@@ -142,8 +142,8 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
         self_draft_rounds,
         speedup_at,
     )
-    from tokalign.runtime.cost.curve import ASSUMED_DRAFT
-    from tokalign.runtime.draft_length.learned_costs import costs_at
+    from tokalign.runtime.cost import ASSUMED_DRAFT
+    from tokalign.runtime.draft.learned_costs import costs_at
     from tokalign.runtime.mlx.exact_rows import exact_rows
     from tokalign.runtime.mlx.weights import slow_blas
 
@@ -185,7 +185,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
 
 def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
     """How many prompts, and tokens after each, can be decoded in so many seconds."""
-    from tokalign.runtime.draft_length.learned_costs import costs_at
+    from tokalign.runtime.draft.learned_costs import costs_at
 
     rows = curve.rows_at(0)
     reading = _PROMPT_TOKENS * rows[-1] / len(rows)

@@ -17,7 +17,7 @@ from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
-    from tokalign.build.alignment.alignment_bundle import BoundaryRates, Coverage
+    from tokalign.build.alignment import BoundaryRates, Coverage
     from tokalign.evaluate.replay import DictionarySaving
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -55,7 +55,7 @@ def command(
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.runtime.cost.curve import (
+    from tokalign.runtime.cost import (
         ASSUMED_DRAFT,
         PUBLISHED,
         find_curve_of_tokenizers,
@@ -113,7 +113,7 @@ def _fit(
     draft: Tokenizer[DraftId] | None, target: Tokenizer[TargetId], lines: Sequence[str]
 ) -> tuple[str, dict[str, object]]:
     """A verdict, and the figures that it rests on."""
-    from tokalign.build.alignment.alignment_bundle import (
+    from tokalign.build.alignment import (
         align,
         measure_boundaries,
         measure_coverage,

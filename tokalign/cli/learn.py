@@ -13,7 +13,9 @@ from tokalign.cli.output import asked, note, progress, show, table
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokalign.build.documents.learning import Collection, Learned
+    from tokalign.build.learning import Collection, Learned
+    from tokalign.tokenizer.tokenizer import Tokenizer
+    from tokalign.tokenizer.vocabulary import TargetId
 
 _SHOWN_PROBLEMS = 10
 
@@ -70,10 +72,16 @@ def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **given:
         return
     if name is None:
         raise UsageError("what is learned needs a name; give --name NAME, such as notes")
-    from tokalign.build.documents.learning import learn
+    from tokalign.build.learning import learn
+    from tokalign.names.registry import Resolved, resolve_tokenizer
+
+    def resolve(target: str) -> tuple[str, Tokenizer[TargetId]]:
+        found: Resolved[TargetId] = resolve_tokenizer(target)
+        return found.slug, found.tokenizer
 
     learned = learn(
         name,
+        resolve,
         exclude=exclude or None,
         **given,
         stage=lambda total, label: progress(total, label, in_bytes=label == "Reading documents"),
@@ -119,7 +127,7 @@ def _as_text(learned: Learned) -> str:
 
 
 def _show_all() -> None:
-    from tokalign.build.documents.learning import collections
+    from tokalign.build.learning import collections
 
     found = [_described(collection) for collection in collections()]
     if found or asked.as_json:

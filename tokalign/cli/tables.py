@@ -76,8 +76,8 @@ def pull(*, name: str) -> None:
     Every byte is verified first; of a damaged or half download nothing is kept. A model that was
     downloaded before tables were added to its repository gets them this way.
     """
+    from tokalign.cli.travelling import pull_tables
     from tokalign.names.hub import hide_progress
-    from tokalign.tables.travelling import pull_tables
 
     if asked.quiet:
         hide_progress()
@@ -95,8 +95,8 @@ def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     REPO is a repository on the Hub that you may write to (owner/name), or a local folder such as a
     model's. A section for the README of REPO goes to stdout.
     """
+    from tokalign.cli.travelling import model_card, push_tables
     from tokalign.names.hub import hide_progress
-    from tokalign.tables.travelling import model_card, push_tables
 
     if asked.quiet:
         hide_progress()
@@ -117,7 +117,7 @@ def forget(*, names: tuple[str, ...], remembered: bool) -> None:
 
     The documents themselves are not touched.
     """
-    from tokalign.build.documents.learning import Collection, check_name
+    from tokalign.build.learning import Collection, check_name
     from tokalign.runtime.remembered import forget_remembered
 
     if not names and not remembered:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokalign.build.sources import require_regular
 from tokalign.build.text_files import TextFile
 from tokalign.errors import CorpusError, UsageError
-from tokalign.evaluate.measurements import Block
 from tokalign.storage import ENGLISH, LANGUAGES, prompts
+
+if TYPE_CHECKING:
+    from tokalign.evaluate.comparison import Block
 
 _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)
 
@@ -55,6 +58,8 @@ def read_prompts(
     is named after its file.
     Raises: UsageError, CorpusError.
     """
+    from tokalign.evaluate.comparison import Block
+
     if not turns and not windows:
         folder = prompts(language or ENGLISH)
         turns = [folder / name for name in _OWN_TURNS]

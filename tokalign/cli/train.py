@@ -1,6 +1,6 @@
 """`tokalign train`: a recurrent drafter for a target, or a draft model taught by it, from a corpus.
 
-Its two steps are `label_corpus` and `fit` of `tokalign/train/`; `estimate.py` there says what they
+Its two steps are `label_corpus` and `fit` of `tokalign/train/`; `options.py` there says what they
 will take.
 """
 
@@ -24,7 +24,7 @@ from tokalign.train.options import MOST_SEED, FitOptions, Kind, Labelling, Label
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-    from tokalign.train.estimate import ModelShape
+    from tokalign.train.options import ModelShape
     from tokalign.train.run import Evaluation
 
 _WIDEST = 2_048
@@ -233,7 +233,7 @@ def _draft_shape(draft: str, output: Path) -> ModelShape:
     Raises: UsageError for an output that is the draft model's own folder.
     """
     from tokalign.names.registry import resolve_model
-    from tokalign.train.estimate import ModelShape
+    from tokalign.train.options import ModelShape
 
     place = resolve_model(draft)
     if output.resolve() == place.folder.resolve():
@@ -320,7 +320,7 @@ def _estimated(
 ) -> dict[str, Any]:
     """What a run takes: gigabytes (10^9 bytes) and FLOP."""
     from tokalign.names.registry import resolve_model
-    from tokalign.train.estimate import ModelShape, estimate, estimate_teaching
+    from tokalign.train.options import ModelShape, estimate, estimate_teaching
 
     place = resolve_model(target)
     note(place.description)

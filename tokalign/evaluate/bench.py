@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from tokalign.evaluate.comparison import drafting_of
-from tokalign.evaluate.measurements import Block, Condition, Measurement
+from tokalign.evaluate.comparison import Block, Condition, Measurement, drafting_of
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession

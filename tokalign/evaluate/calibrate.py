@@ -23,9 +23,9 @@ from time import perf_counter, sleep
 from typing import Any
 
 from tokalign.evaluate.timed_passes import MOST_ROWS, Step, TimedPasses, What
-from tokalign.runtime.cost.curve import ContextCosts, CostCurve, Timing
+from tokalign.runtime.cost import ContextCosts, CostCurve, Timing
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft_length.learned_costs import Costs
+from tokalign.runtime.draft.learned_costs import Costs
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, BeamShape, DrafterSession
 from tokalign.runtime.mlx.sampling import Sampling

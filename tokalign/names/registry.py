@@ -97,6 +97,12 @@ def resolve_model(name: str) -> ModelLocation:
     return ModelLocation(folder=folder, description=f"{name} -> {where} in {folder}")
 
 
+def local_folder(name: str) -> Path | None:
+    """The folder on this machine that a name is the path of; None if it is none."""
+    path = as_path(name)
+    return path if path.is_dir() else None
+
+
 def models_here() -> list[str]:
     """The aliases of models whose weights are on this machine, one for each model."""
     found: dict[str, str] = {}

@@ -7,10 +7,10 @@ A round, to be read in this order:
 
 What drafts:
 
-    draft/                  drafters: from models, tables and contexts, and the hybrid of them all
+    draft/                  drafters: from models, tables and contexts, the hybrid of them all, and
+                            how many tokens to draft in a round
     translation/            a draft model's ids -> the target's
-    draft_length/           how many tokens to draft in a round
-    cost/                   what a pass costs on a machine: measured curves
+    cost.py                 what a pass costs on a machine: measured curves, some in curves/
     mlx/                    models: sessions, caches, trees, sampling; all that imports mlx
 
 Around the loop:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
+from tokalign.runtime.draft.knowledge import MAX_IDS, Knowledge, ModelWorth
+from tokalign.runtime.draft.learned_costs import Costs
 from tokalign.runtime.draft.lookup import (
     DictionaryDrafter,
     LogitStore,
@@ -18,9 +20,7 @@ from tokalign.runtime.draft.lookup import (
 )
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter, make_translation
-from tokalign.runtime.draft_length.knowledge import MAX_IDS, Knowledge, ModelWorth
-from tokalign.runtime.draft_length.learned_costs import Costs
-from tokalign.runtime.draft_length.planner import Planner
+from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore

@@ -10,9 +10,8 @@ keeps contexts. What is new here:
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     metrics.py       counts for `/metrics`
     handler.py       one HTTP request: paths, statuses, streams; the chat page at `/`
-    models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
-    contexts.py      caches and outputs that later requests go on with
+    models.py        the models that are served; caches and outputs that later requests go on with
     decoding.py      a request alone: its own decoder, rounds of drafting and verification; several
                      together: mlx-lm's batches
     beginnings.py    from a request to a job

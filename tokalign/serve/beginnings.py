@@ -18,9 +18,9 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal, refusal_of, require
-from tokalign.serve.contexts import Contexts
 from tokalign.serve.job import Answer, Asked, Job
 from tokalign.serve.metrics import Metrics
+from tokalign.serve.models import Contexts
 from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar, can_call
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import TargetId

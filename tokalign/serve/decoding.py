@@ -26,8 +26,7 @@ from tokalign.runtime.mlx.layers import remembered
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
 from tokalign.serve import Settings
-from tokalign.serve.contexts import NOTHING, Held
-from tokalign.serve.job import Job
+from tokalign.serve.job import NOTHING, Held, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from queue import Queue
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_sampler
@@ -23,14 +23,34 @@ from mlx_lm.server import (
 from tokalign.runtime.grammar import Constraint, Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
-from tokalign.serve.contexts import NOTHING, Held, Owner
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 NO_TOKEN = -1
 """The token of a response that only says why the answer ends."""
 
+Key = tuple[str | None, str | None, str | None]
+"""Names of a model, its adapter and its draft model."""
+
+Owner = tuple[Key, str]
+"""Kept caches and outputs serve later requests to the same models with the same API key."""
+
 Reason = Literal["stop", "length"]
+
+
+class Held(NamedTuple):
+    """The KV caches of a text: the target's and exactly the ids that it holds, and the draft's.
+
+    layers: None if nothing is held. draft: layers that know their ids themselves (`layers.py`),
+    as a draft model may have another tokenizer; none without a draft model.
+    """
+
+    layers: list[Any] | None
+    ids: list[int]
+    draft: Sequence[Any] = ()
+
+
+NOTHING = Held(None, [])
 
 
 @dataclass

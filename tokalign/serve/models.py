@@ -1,28 +1,32 @@
-"""The models that are served, and a decoder for them."""
+"""What the scheduler's thread keeps in memory: the models that are served with a decoder for them,
+and caches and outputs that later requests go on with, apart for every API key."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from time import time
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import can_trim_prompt_cache
+from mlx_lm.models.cache import KVCache, LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
 from mlx_lm.server import ModelDescription
 from mlx_lm.utils import load_tokenizer
 
 from tokalign.api.assemble import keep_loaded, load_decoder
-from tokalign.errors import CacheError
+from tokalign.errors import UNLIMITED, CacheError
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.decoder import Decoder, tokens_that_stop
+from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.weights import read_config
+from tokalign.runtime.remembered import OutputStore
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.contexts import Key
+from tokalign.serve.job import NOTHING, Held, Key, Owner
 
 DEFAULT = "default_model"
 """mlx-lm's name for what the server was started with."""
@@ -169,3 +173,77 @@ _LISTED = {
     "created_at": datetime.fromtimestamp(_STARTED, UTC).isoformat(),
 }
 """A model as OpenAI's clients want it, and as Anthropic's do."""
+
+
+# -- what later requests go on with ----------------------------------------------------------------
+
+_MOST_STORES, _MOST_IDS = 16, 1 << 15
+"""Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely."""
+
+
+class Contexts:
+    """Caches of both models by the target's ids, in one of mlx-lm's prompt caches.
+
+    An entry has the target's layers and then the draft's, as in mlx-lm and in the Python API.
+    outputs: gives the store of an owner's answers so far.
+    """
+
+    def __init__(self, *, size: int, most_bytes: int | None) -> None:
+        self._size = size
+        self._most_bytes = UNLIMITED if most_bytes is None else most_bytes
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._caches = LRUPromptCache(self._size, self._most_bytes)
+        self.outputs = lru_cache(_MOST_STORES)(_new_outputs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all caches."""
+        return int(self._caches.nbytes)
+
+    def fetch(self, owner: Owner, ids: Sequence[int], *, layers: int) -> Held:
+        """A copy of the caches that share the most with `ids`, trimmed to what they share.
+
+        At least one id is left for the target to read. layers: how many the target has. The draft's
+        are trimmed as much, and may hold less or more than what is shared.
+        """
+        ids = list(ids)
+        found, rest = self._caches.fetch_nearest_cache(owner, ids)
+        if found is None or not (rest or can_trim_prompt_cache(found)):
+            return NOTHING
+        if not rest:
+            trim_prompt_cache(found, 1)
+            rest = ids[-1:]
+        return Held(found[:layers], ids[: len(ids) - len(rest)], found[layers:])
+
+    def keep(self, owner: Owner, held: Held, kind: str = "assistant") -> None:
+        """Keep caches. kind: what their end is, by which mlx-lm chooses what it drops first."""
+        if held.layers and held.ids:
+            trims = bool(held.draft) and can_trim_prompt_cache(list(held.draft))
+            both = [*held.layers, *(held.draft if trims else ())]
+            _compact(both)
+            self._caches.insert_cache(owner, list(held.ids), both, cache_type=kind)
+
+    def leave_room(self, active_bytes: int) -> None:
+        """Drop what exceeds the bound together with the caches that are in use."""
+        self._caches.trim_to(n_bytes=self._most_bytes - active_bytes)
+
+
+def _new_outputs(_owner: Owner) -> OutputStore:
+    return OutputStore(most_ids=_MOST_IDS)
+
+
+def _compact(layers: Sequence[Any]) -> None:
+    """Have a cache take no more memory than what it holds.
+
+    A cache has room for up to 255 positions more. One that was taken out of a batch is computed
+    when it is read, and until then keeps the arrays of the whole batch alive.
+    """
+    leaves = list(leaves_of(layers))
+    for layer in leaves:
+        if type(layer) is KVCache and layer.keys is not None:
+            layer.keys = mx.contiguous(layer.keys[..., : layer.offset, :])
+            layer.values = mx.contiguous(layer.values[..., : layer.offset, :])
+    mx.eval([layer.state for layer in leaves])

@@ -24,11 +24,10 @@ from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import Beginnings
-from tokalign.serve.contexts import NOTHING, Contexts, Held
 from tokalign.serve.decoding import Batch, Speculation, decoder_of, prompt_of
-from tokalign.serve.job import Answer, Asked, Emitted, Job
+from tokalign.serve.job import NOTHING, Answer, Asked, Emitted, Held, Job
 from tokalign.serve.metrics import Metrics
-from tokalign.serve.models import Models
+from tokalign.serve.models import Contexts, Models
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether it has to end."""

@@ -6,7 +6,7 @@
     dictionary.py       what every dictionary answers, as backoff.py does (with binary_fuse.py)
     alignment.py        the tables of a pair
     logit_rows.py       what a model found likely, as a table
-    finding.py          where tables are looked for; opening.py reads and checks them
-    travelling.py       `push` and `pull` of what is verified (drafter_files.py: a drafter's folder)
+    finding.py          where tables and drafters are looked for, and the files of a drafter
+    opening.py          tables, read and checked
     token_tree.py       the value that guesses are
 """

@@ -5,19 +5,26 @@ the model's own, because tables may be shipped with a model; $TOKALIGN_TABLES; t
 folder, where `tokalign build` writes; the user's own documents, as `tokalign learn` has them; and
 the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder come the
 tables that `tokalign tables pull` put there. A folder is searched together with the folders in it.
+
+Recurrent drafters are found in the same places, each a folder of its own. Its `config.json` says
+what the drafter is, which target it was trained on, and which file holds its weights with which
+digest. That is checked here, without mlx; `runtime/mlx/drafter_folder.py` writes such folders and
+loads drafters.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from hashlib import file_digest
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError
-from tokalign.storage import TABLES, as_path, shipped
+from tokalign.storage import TABLES, as_path, parse_json, shipped
 from tokalign.tables.bundle import read_header
 from tokalign.tables.header import Header
 
@@ -127,3 +134,66 @@ def _own_folders() -> list[Path]:
 
 def _user_data() -> Path:
     return user_data_path("tokalign", appauthor=False)
+
+
+# -- the folder of a drafter -----------------------------------------------------------------------
+
+DRAFTER_FORMAT, DRAFTER_VERSION = "tokalign recurrent drafter", 1
+DRAFTER_CONFIG = "config.json"
+DRAFTER_WEIGHTS = "drafter-{digest}.safetensors"
+"""The name of the weights. It is none that mlx-lm would take for weights of the target."""
+
+HOW_TO_TRAIN = "tokalign train"
+
+
+def read_drafter_config(folder: Path) -> dict[str, Any]:
+    """The configuration of the drafter in a folder; its weights are not read.
+
+    Raises: MissingAssetError if there is none; BundleError for one that cannot be read.
+    """
+    path = folder / DRAFTER_CONFIG
+    if not path.is_file():
+        raise MissingAssetError(f"there is no drafter in {folder}; train one with: {HOW_TO_TRAIN}")
+    try:
+        config = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise damaged_drafter(folder, f"{DRAFTER_CONFIG} is no JSON") from error
+    if not isinstance(config, dict) or config.get("format") != DRAFTER_FORMAT:
+        raise BundleError(
+            f"{folder} holds no drafter: its {DRAFTER_CONFIG} is not of the format "
+            f"{DRAFTER_FORMAT!r}; give a folder that {HOW_TO_TRAIN} wrote"
+        )
+    if config.get("version") != DRAFTER_VERSION:
+        raise BundleError(
+            f"the drafter in {folder} has format version {config.get('version')!r}, and this "
+            f"program reads {DRAFTER_VERSION}; train it again with: {HOW_TO_TRAIN}"
+        )
+    kinds = {"drafter": dict, "target": dict, "weights": str, "sha256": str, "training": dict}
+    for name, kind in kinds.items():
+        if not isinstance(config.get(name), kind):
+            raise damaged_drafter(folder, f"{DRAFTER_CONFIG} has no sound {name!r}")
+    return config
+
+
+def find_drafter_weights(folder: Path, config: Mapping[str, Any]) -> Path:
+    """The weights file of a drafter, every byte of which was checked. Raises: BundleError."""
+    path = folder / str(config["weights"])
+    if path.parent != folder or not path.is_file():
+        raise damaged_drafter(folder, f"its weights, {config['weights']}, are not there")
+    if file_sha256(path) != config["sha256"]:
+        raise damaged_drafter(folder, f"{path.name} does not hold what was written")
+    return path
+
+
+def damaged_drafter(folder: Path, reason: str) -> BundleError:
+    """The error about a drafter that cannot be used as it is."""
+    return BundleError(
+        f"the drafter in {folder} is damaged: {reason}; fetch it or train it again with: "
+        f"{HOW_TO_TRAIN}"
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

@@ -114,8 +114,8 @@ def open_alignment(
 ) -> Alignment:
     """The tables of a pair: from `file`, else those found for it, else computed.
 
-    otherwise: the builder, `build.alignment.alignment_bundle.align`. What it makes has no merge
-    sites; masking then also rules out proposals that only later text could have made possible.
+    otherwise: the builder, `build.alignment.align`. What it makes has no merge sites; masking then
+    also rules out proposals that only later text could have made possible.
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError for `file`.
     """
     build = "tokalign build --alignment-only --draft DRAFT --target TARGET"

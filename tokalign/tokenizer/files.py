@@ -1,7 +1,9 @@
-"""Reading a tokenizer file, whatever its kind: one reader per kind in `formats/`.
+"""Reading a tokenizer file, whatever its kind, by the reader of that kind.
 
-A reader undoes the spelling of its file and returns a `TokenizerSpec`. No module above this one
-knows which kind of file a tokenizer came from.
+A reader undoes the spelling of its file and returns a `TokenizerSpec`. It raises VocabularyError
+with a message that goes on from the file's name ("lists a merge twice; ..."), and KeyError,
+TypeError or ValueError for a file that is broken. No module above this one knows which kind of file
+a tokenizer came from.
 
 Files come from strangers. This is the door: a file is read whole, once, up to a limit; nothing that
 it says is followed or run; and whatever is wrong with it, the caller gets one VocabularyError.
@@ -22,15 +24,22 @@ from typing import Any
 
 from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
 from tokalign.storage import parse_json
-from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, checked_id, shortened
-from tokalign.tokenizer.formats.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
-from tokalign.tokenizer.formats.sentencepiece import read_sentencepiece
-from tokalign.tokenizer.formats.tokenizer_json import (
+from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
+from tokalign.tokenizer.sentencepiece import read_sentencepiece
+from tokalign.tokenizer.spec import (
+    MAX_FILE_BYTES,
+    Level,
+    Supplement,
+    TokenizerSpec,
+    checked_id,
+    find_roles,
+    shortened,
+)
+from tokalign.tokenizer.tokenizer_json import (
     opening_ids,
     read_tokenizer_json,
     template_opening,
 )
-from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec, find_roles
 
 _CONFIG = "tokenizer_config.json"
 

@@ -33,11 +33,16 @@ from tokalign.tokenizer.files import (
     read_spec,
     refusing,
 )
-from tokalign.tokenizer.formats.limits import TRY_ANOTHER, check_lengths, shortened
-from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec
-from tokalign.tokenizer.spelling import SPACE_MARK
+from tokalign.tokenizer.spec import (
+    TRY_ANOTHER,
+    Level,
+    Supplement,
+    TokenizerSpec,
+    check_lengths,
+    shortened,
+)
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import Id
+from tokalign.tokenizer.vocabulary import SPACE_MARK, Id
 
 _RULES = 3
 """Counted up whenever readers or checks change, so that older notes no longer count."""

@@ -28,8 +28,15 @@ from tokalign.tokenizer.bpe.pretokenizer import (
 from tokalign.tokenizer.bpe.validity import Merges
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, TokenizerSpec
-from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
-from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
+from tokalign.tokenizer.vocabulary import (
+    SPACE_MARK,
+    Id,
+    Roles,
+    Vocabulary,
+    token_bytes,
+    write_byte_level,
+    write_pieces,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

@@ -2,17 +2,15 @@
 
 Training, a target and a corpus in, a folder out. Both kinds of drafter share labels, steps, runs:
 
-options.py                     what a caller chooses
+options.py                     what a caller chooses, and what that will take
 labelled_corpus.py             target and corpus -> windows of ids -> what follows each
     labels.py                      labels on disk, and batches of them
 run.py                         a run that can be killed: steps of AdamW, evaluations, the best kept
-estimate.py                    what all this will take, before it starts
 
 training.py                    a recurrent drafter
 teaching.py                    a draft model with any tokenizer
-    lessons.py                     texts and labels -> what a batch adds up
-        covers.py                      which draft tokens begin with a target token
+    lessons.py                     texts and labels -> what a batch adds up: covers of target tokens
 
-`tokalign build --from-model` has two modules: `own_texts.py` has the target write a corpus, and
-`logit_table.py` makes the table that a logit store begins with.
+`from_model.py` is for `tokalign build --from-model`: the target writes a corpus, and what it finds
+likely becomes the table that a logit store begins with.
 """

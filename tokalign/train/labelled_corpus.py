@@ -33,8 +33,7 @@ from tokalign.storage import locked
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
-from tokalign.train.lessons import NO_LABEL
+from tokalign.train.labels import NO_LABEL, Labels, are_complete, open_labels, write_labels
 from tokalign.train.options import MOST_PROBABLE, Kind, Labelling, LabelOptions
 
 

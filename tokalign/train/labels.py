@@ -1,4 +1,4 @@
-"""Labels on disk, and the batches that a training run draws from them.
+"""Labels on disk, the texts that they are of, and the batches that a training run draws from them.
 
 Two plain arrays grow at their ends, and `labels.json` says after which window how many of their
 rows are whole. A killed run leaves rows beyond that, which the next one overwrites. A batch is
@@ -24,6 +24,9 @@ from tokalign.storage import parse_json, unwritable, write_file
 
 _HIDDEN, _IDS, _STATE = "hidden.f16", "ids.i32", "labels.json"
 _WINDOWS_PER_NOTE = 4
+
+NO_LABEL = -1
+"""In the place of an id: nothing follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,30 @@ def _require_size(path: Path, least: int) -> None:
 
 def _remedy(folder: Path) -> str:
     return f"remove {folder}, and label the corpus again with: tokalign train"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledText:
+    """A text and what the target says follows each of its ids.
+
+    ids: i32[n]. labels: i32[n, 1 + k]: the id to learn where one is learned, and the k ids that the
+    target finds most probable. probabilities: f16[n, k], of these.
+    """
+
+    ids: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    probabilities: NDArray[np.float16]
+
+
+def texts_of(labels: Labels, length: int) -> list[LabelledText]:
+    """The texts in `labels` as `NextIds` writes them, `length` rows for each."""
+    found = []
+    for begin in range(0, len(labels.ids) - length + 1, length):
+        ids = np.asarray(labels.ids[begin : begin + length])
+        values = np.asarray(labels.values[begin : begin + length])
+        known = int((ids[:, 0] != NO_LABEL).sum())
+        found.append(LabelledText(ids[:known, 0], ids[:known, 1:], values[:known]))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

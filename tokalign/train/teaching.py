@@ -30,10 +30,9 @@ from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
 from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
-from tokalign.train.covers import Covers
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import Shuffled
-from tokalign.train.lessons import MOST_FACTORS, NO_LABEL, Lesson, Lessons, readings_of, texts_of
+from tokalign.train.labels import NO_LABEL, Shuffled, texts_of
+from tokalign.train.lessons import MOST_FACTORS, Covers, Lesson, Lessons, readings_of
 from tokalign.train.options import FitOptions
 
 WEIGHTS, RECORD = "model.safetensors", "training.json"

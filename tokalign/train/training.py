@@ -14,7 +14,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_files import read_drafter_config
+from tokalign.tables.finding import read_drafter_config
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Batch, Batches, Labels, Shuffled

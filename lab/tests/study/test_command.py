@@ -26,8 +26,8 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.calibrate import measure_briefly
-from tokalign.evaluate.measurements import Block
-from tokalign.runtime.cost.curve import CostCurve
+from tokalign.evaluate.comparison import Block
+from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.runtime.options import DraftingOptions

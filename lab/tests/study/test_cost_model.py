@@ -22,8 +22,8 @@ from lab.study.cost_model import (
 from lab.study.measurements import work_of
 from lab.study.samples import Sample, trials
 from lab.study.waterfall import waterfalls
-from tokalign.evaluate.measurements import Condition
-from tokalign.runtime.draft_length.learned_costs import Costs
+from tokalign.evaluate.comparison import Condition
+from tokalign.runtime.draft.learned_costs import Costs
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -12,7 +12,7 @@ from studied import CONTEXT, CONTROL, COPY, PLAIN, a_block, a_result, a_sample
 from lab.study.figures import BUCKETS, Row, bootstrap, bucket_name, groups_of
 from lab.study.measurements import Surroundings, Work
 from lab.study.samples import Sample, trials
-from tokalign.evaluate.measurements import Condition
+from tokalign.evaluate.comparison import Condition
 
 
 def test_groups_are_all_prompts_and_each_set_at_each_temperature() -> None:

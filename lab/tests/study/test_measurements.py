@@ -14,7 +14,7 @@ from studied import measured
 
 from lab.study.measurements import MeasurementFile, StudyMeasurement, Work, read_measurements
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.evaluate.measurements import PLAIN, Condition
+from tokalign.evaluate.comparison import PLAIN, Condition
 
 ABOUT = {"target": "demo (abc)", "max_tokens": 64, "draft": None}
 ALL = [measured(Condition(PLAIN), block(n)) for n in range(1, 4)] + [measured(EXACT)]

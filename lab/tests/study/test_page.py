@@ -12,7 +12,7 @@ from lab.study.glossary import meanings
 from lab.study.measurements import Surroundings, Work
 from lab.study.page import study_page, study_summary
 from lab.study.protocol import PRESETS, Drafts, arms
-from tokalign.evaluate.measurements import BASELINES, Condition
+from tokalign.evaluate.comparison import BASELINES, Condition
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from lab.study.protocol import (
     windows,
 )
 from tokalign.errors import UsageError
-from tokalign.evaluate.measurements import BASELINES
+from tokalign.evaluate.comparison import BASELINES
 
 BOTH = Drafts(models=(("near", True), ("far", False)), methods=("dictionary",))
 

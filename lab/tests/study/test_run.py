@@ -17,8 +17,8 @@ from lab.study.causes import CAUSES, shares_of
 from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import PRESETS, Arm
 from lab.study.run import Study, expected_seconds
-from tokalign.build.alignment.alignment_bundle import align
-from tokalign.evaluate.measurements import Block, Condition
+from tokalign.build.alignment import align
+from tokalign.evaluate.comparison import Block, Condition
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling

@@ -13,8 +13,8 @@ from trees import ids, reached
 
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
+from tokalign.runtime.draft.learned_costs import Costs
 from tokalign.runtime.draft.mixing import Mixer, Mixing
-from tokalign.runtime.draft_length.learned_costs import Costs
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree

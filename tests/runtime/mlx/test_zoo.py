@@ -27,9 +27,9 @@ from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.draft_length.planner import Planner
+from tokalign.runtime.draft.knowledge import Knowledge
+from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.loop import MOST_READ_AGAIN, Limits
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.session import TargetModelSession

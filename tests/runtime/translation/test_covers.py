@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.runtime.mlx.draft_session import Shortlist
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import Boundary

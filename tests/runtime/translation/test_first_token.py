@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from first_token_oracle import FirstTokenOracle
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Context

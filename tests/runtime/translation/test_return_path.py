@@ -14,7 +14,7 @@ import mlx.core as mx
 import pytest
 from random_models import random_model
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from polish import SENTENCES
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.alignment import align
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.chat import Prompt

@@ -5,4 +5,11 @@ context_copy.py         copies of what followed an earlier occurrence of the tex
 neural.py               a draft model, and how far its drafts were right
 hybrid.py               one tree of all sources
     mixing.py               one probability for each id that several sources expect
+
+How many tokens to draft is decided in every round, from measured costs and learned acceptance:
+
+planner.py              the decision, and its connection with the clock
+    knowledge.py            what is learned of drafts, of losses and of what is to be tried again
+    learned_costs.py        what is learned of times
+    opening_knowledge.py    what is known before the first round
 """

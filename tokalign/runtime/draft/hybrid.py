@@ -4,8 +4,8 @@ The tree grows one id at a time, always by the id that is most probably reached.
 sources are asked what may follow, and `mixing.py` makes one probability of what they say. Growth
 ends where no further row can bring more than it costs; the part of the tree with the best expected
 rate is proposed. Where one source ends, another goes on, because all are asked at every node.
-The answer of a draft model joins them as one more source; `draft_length/planner.py`
-decides when it is worth its price.
+The answer of a draft model joins them as one more source; `planner.py` decides when it is worth its
+price.
 Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding (Oliaro et al.,
 2024).
 """
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from math import log
 from typing import Any, Protocol
 
+from tokalign.runtime.draft.learned_costs import Costs, Plan
 from tokalign.runtime.draft.mixing import LEAST, MOST, Candidate, Mixer, Mixing, Source
-from tokalign.runtime.draft_length.learned_costs import Costs, Plan
 from tokalign.runtime.grammar import Constraint, State
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree

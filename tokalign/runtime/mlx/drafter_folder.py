@@ -26,18 +26,19 @@ from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.weights import once_per_model, sampled_values
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, unwritable, write_file
-from tokalign.tables.drafter_files import (
-    CONFIG,
-    FORMAT,
-    REMEDY,
-    VERSION,
-    WEIGHTS,
-    damaged,
+from tokalign.tables.finding import (
+    DRAFTER_CONFIG,
+    DRAFTER_FORMAT,
+    DRAFTER_VERSION,
+    DRAFTER_WEIGHTS,
+    HOW_TO_TRAIN,
+    Note,
+    damaged_drafter,
+    drafter_folders,
     file_sha256,
-    find_weights,
+    find_drafter_weights,
     read_drafter_config,
 )
-from tokalign.tables.finding import Note, drafter_folders
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import LanguageModel
@@ -69,16 +70,16 @@ def save_drafter(
     """
     weights = _write_weights(folder, dict(tree_flatten(drafter.parameters())))
     config = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": DRAFTER_FORMAT,
+        "version": DRAFTER_VERSION,
         "drafter": drafter.config.to_json(),
         "target": dict(target),
         "weights": weights.name,
         "sha256": file_sha256(weights),
         "training": dict(training or {}),
     }
-    write_file(folder / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
-    for old in folder.glob(WEIGHTS.format(digest="*")):
+    write_file(folder / DRAFTER_CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+    for old in folder.glob(DRAFTER_WEIGHTS.format(digest="*")):
         if old != weights:
             with suppress(OSError):
                 old.unlink()
@@ -97,12 +98,12 @@ def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDraf
     try:
         drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
     except (TypeError, ValueError) as error:
-        raise damaged(folder, str(error)) from error
-    path = find_weights(folder, config)
+        raise damaged_drafter(folder, str(error)) from error
+    path = find_drafter_weights(folder, config)
     try:
         drafter.load_weights(str(path))
     except (ValueError, RuntimeError) as error:
-        raise damaged(folder, " ".join(str(error).split())) from error
+        raise damaged_drafter(folder, " ".join(str(error).split())) from error
     drafter.eval()
     drafter.set_dtype(ends.dtype)
     mx.eval(drafter.parameters())
@@ -117,7 +118,7 @@ def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
         # An open file, not a path: mlx would hide why a write failed.
         with written.open("wb") as file:
             mx.save_safetensors(file, weights)
-        path = folder / WEIGHTS.format(digest=file_sha256(written)[:12])
+        path = folder / DRAFTER_WEIGHTS.format(digest=file_sha256(written)[:12])
         with appearing(path) as temporary:
             written.replace(temporary)
     except OSError as error:
@@ -134,13 +135,13 @@ def _require_target(folder: Path, asked: Mapping[str, Any], found: Mapping[str, 
             f"the drafter in {folder}",
             expected=str(asked.get("tokenizer")),
             found=found["tokenizer"],
-            remedy=REMEDY,
+            remedy=HOW_TO_TRAIN,
         )
     if asked.get("weights") != found["weights"]:
         raise IncompatibleError(
             f"the drafter in {folder} was trained on another model with this tokenizer (weights "
             f"{str(asked.get('weights'))[:12]}, and not {found['weights'][:12]}; quantization and "
-            f"adapters count); give its own target, or train one with: {REMEDY}"
+            f"adapters count); give its own target, or train one with: {HOW_TO_TRAIN}"
         )
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from tokalign.runtime.cost.curve import find_curve, store_curve
+from tokalign.runtime.cost import find_curve, store_curve
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import machine_of, vocabulary_size
 from tokalign.runtime.rounds import Array

@@ -23,7 +23,7 @@ from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.utils import load_config, load_model
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
-from tokalign.runtime.cost.curve import Machine
+from tokalign.runtime.cost import Machine
 from tokalign.runtime.rounds import UNBOUNDED
 
 _QUANTIZED = (nn.QuantizedLinear, nn.QuantizedEmbedding)

@@ -27,7 +27,7 @@ In general: once a and b stand at the boundary, a merge of rank c joins them iff
 highest rank merged inside the left token before a is merged away, and not higher than the highest
 rank merged inside the right token before b is merged away; where ranks are equal, the leftmost
 merge goes first. What happens on one side does not affect the other until a merge crosses.
-`build/alignment/merge_sites.py` answers for a whole vocabulary at once.
+`build/merge_sites.py` answers for a whole vocabulary at once.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""Times that are learned come near what is observed, and follow a change."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes
+
+
+def test_times_of_counts_never_seen_follow_their_neighbours() -> None:
+    times = PassTimes([1.0, 1.2, 1.4, 1.6], weight=0)
+    assert not times.is_calibrated
+    times.observe(1, 0.030)
+    assert times(3) == pytest.approx(0.042)
+    times.observe(3, 0.084)
+    assert times(2) == pytest.approx(1.2 * 0.045)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.floats(0.01, 0.1)), max_size=12))
+def test_a_table_holds_the_time_of_every_count(observed: list[tuple[int, float]]) -> None:
+    times = PassTimes([1.0, 1.2, 1.4, 1.6], weight=0)
+    for count, seconds in observed:
+        times.observe(count, seconds)
+    assert times.table(12) == tuple(times(count) for count in range(1, 13))
+
+
+def test_what_was_not_measured_is_explored_step_by_step() -> None:
+    assumed, measured = PassTimes([1.0, 1.2], weight=0), PassTimes([1.0, 1.2], weight=4)
+    assert assumed.reach == 3
+    assumed.observe(3, 0.02)
+    assert assumed.reach == 5
+    assert measured.reach == 4
+    measured.observe(4, 0.02)
+    assert measured.reach == 6
+
+
+def test_one_slow_pass_is_not_believed_many_are() -> None:
+    times = PassTimes([0.010], weight=4)
+    times.observe(1, 1.0)
+    assert times(1) < 0.013
+    for _ in range(200):
+        times.observe(1, 0.050)
+    assert times(1) == pytest.approx(0.050, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("observed", "seconds", "later"),
+    [(1, 0.024, 0.018), (8, 0.024, 0.023), (1, 0.006, 0.006)],
+)
+def test_what_seems_dear_and_is_left_alone_is_hoped_to_be_as_usual(
+    observed: int, seconds: float, later: float
+) -> None:
+    """The more slowly the more often it was observed; what is cheap stays so."""
+    times = PassTimes([1.0, 1.2, 1.4], weight=0)
+    times.observe(1, 0.010)
+    for _ in range(observed):
+        times.observe(2, seconds)
+    assert times(2) == pytest.approx(seconds)
+    for _ in range(70):
+        times.count_round()
+    assert times(2) == pytest.approx(later, rel=0.02)
+
+
+def test_faster_passes_are_believed_sooner_than_slower_ones() -> None:
+    slower, faster = PassTimes([0.010], weight=100), PassTimes([0.010], weight=100)
+    for _ in range(20):
+        slower.observe(1, 0.015)
+        faster.observe(1, 0.005)
+    assert faster(1) < 0.006
+    assert slower(1) < 0.013
+
+
+def test_what_is_read_again_makes_proposals_dearer_and_plain_decoding_not() -> None:
+    costs = LearnedCosts(PassTimes([float(rows) for rows in range(1, 40)], weight=4))
+    before = costs.verification(4).rows
+    assert before == (1.0, 2.0, 3.0, 4.0, 5.0)
+    for _ in range(200):
+        costs.observe_rereading(3)
+    plain, *proposals = costs.verification(4).rows
+    assert plain == 1.0
+    assert proposals == pytest.approx([5.0, 6.0, 7.0, 8.0], abs=0.01)
+
+
+def test_plain_decoding_takes_no_longer_than_a_round_of_one_row() -> None:
+    """Such rounds tell that the machine has become faster, long before plain decoding is timed."""
+    costs = LearnedCosts(PassTimes([1.0, 1.2], weight=0))
+    for _ in range(3):
+        costs.observe_plain(0.5)
+    assert costs.plain == pytest.approx(0.5)
+    for _ in range(30):
+        costs.observe_round(1, 0.3)
+    assert costs.plain == pytest.approx(0.3, rel=0.05)
+    assert costs.overlap >= 0

@@ -1,0 +1,143 @@
+"""What a curve says is what the planner begins with; only a measured one has seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from random_drafters import random_drafter
+from random_models import random_model
+
+from tokalign.runtime.cost import (
+    PUBLISHED,
+    ContextCosts,
+    CostCurve,
+    Timing,
+    published_curve,
+    read_curve,
+    store_curve,
+)
+from tokalign.runtime.draft.opening_knowledge import (
+    knowledge_from,
+    opening_knowledge,
+)
+from tokalign.runtime.mlx.weights import machine_of, weight_bytes
+
+
+@pytest.fixture(autouse=True)
+def no_stored_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, seconds, seconds)
+
+
+def measured_curve() -> CostCurve:
+    """Of the two random models, in seconds."""
+    target, draft = random_model(0), random_model(1, heads=2)
+    rows = {1: timing(0.020), 2: timing(0.024), 3: timing(0.030)}
+    return CostCurve(
+        name="here",
+        source="a test",
+        contexts=(ContextCosts(tokens=128, rows=rows, draft_pass=timing(0.003)),),
+        host=0.002,
+        machine=machine_of(target, draft),
+        notes={"acceptance": [0.75, 0.5]},
+    )
+
+
+def test_a_measured_curve_is_believed_to_the_second() -> None:
+    target, draft = random_model(0), random_model(1, heads=2)
+    known = knowledge_from(measured_curve(), target, draft)
+    assert known.costs.rows.is_calibrated
+    assert known.costs.rows.table(3) == (0.020, 0.024, 0.030)
+    assert known.costs.plain == pytest.approx(0.018)
+    assert known.costs.draft_times(2) == pytest.approx([0.003, 0.006])
+    assert known.model.acceptance.probabilities(1) == [0.75]
+
+
+def test_the_first_pass_of_a_draft_reads_the_text_and_the_others_grow_a_tree() -> None:
+    target, draft = random_model(0), random_model(1, heads=2)
+    curve = measured_curve()
+    [costs] = curve.contexts
+    grown = replace(curve, contexts=(replace(costs, tree_pass=timing(0.005)),))
+    known = knowledge_from(grown, target, draft)
+    assert known.costs.draft_times(3) == pytest.approx([0.003, 0.008, 0.013])
+
+
+def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
+    """Its draft passes are to the target's as the bytes of the weights, with as many rows."""
+    target, draft = random_model(0), random_model(1, vocabulary=32)
+    known = knowledge_from(replace(measured_curve(), machine=None), target, draft)
+    assert not known.costs.rows.is_calibrated
+    assert known.costs.rows.reach == 3
+    ratio = weight_bytes(draft) / weight_bytes(target)
+    assert 0 < ratio < 1
+    assert known.costs.draft_times(2) == pytest.approx([ratio * 0.020, ratio * (0.020 + 0.036)])
+    known.costs.observe_plain(1.0)
+    assert known.costs.plain == pytest.approx(1.0)
+
+
+def curve_of_a_drafter(target: Any, drafter: Any) -> CostCurve:
+    """Of a target and its recurrent drafter, whose searches of one to four steps were timed."""
+    searches = {
+        1: {1: timing(0.001), 4: timing(0.0025)},
+        4: {1: timing(0.002), 4: timing(0.005)},
+    }
+    return replace(measured_curve(), machine=machine_of(target, drafter), searches=searches)
+
+
+def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> None:
+    target = random_model(0)
+    drafter = random_drafter(target)
+    known = knowledge_from(curve_of_a_drafter(target, drafter), target, drafter)
+    times = known.costs.draft_times(6)
+    assert times == pytest.approx([0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
+    assert known.costs.drafts is not None
+    assert known.costs.drafts.is_calibrated
+
+
+def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() -> None:
+    target = random_model(0)
+    drafter = random_drafter(target)
+    known = knowledge_from(replace(measured_curve(), machine=None), target, drafter)
+    read = weight_bytes(drafter) + weight_bytes(target.lm_head)
+    expected = read / weight_bytes(target) * known.costs.plain
+    assert known.costs.draft_times(1)[0] == pytest.approx(expected)
+    with_head = random_drafter(target, head="factored", rank=8)
+    assert with_head.step_bytes == weight_bytes(with_head)
+
+
+def test_without_a_draft_model_nothing_is_known_of_one() -> None:
+    known = knowledge_from(measured_curve(), random_model(0))
+    assert known.costs.drafts is None
+    assert known.model.acceptance.probabilities(1) == [0.5]
+
+
+def test_a_stored_curve_comes_before_an_assumed_one() -> None:
+    target, draft = random_model(0), random_model(1, heads=2)
+    said: list[str] = []
+    assert not opening_knowledge(target, draft, note=said.append).costs.rows.is_calibrated
+    [line] = said
+    assert read_curve("24-percent-per-row").name in line
+    assert "tokalign calibrate" in line
+    store_curve(measured_curve())
+    assert opening_knowledge(target, draft, note=said.append).costs.rows(1) == 0.020
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("device", PUBLISHED)
+def test_a_known_machine_begins_with_its_shipped_curve(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokalign.runtime.mlx.weights.device_name", lambda: device)
+    said: list[str] = []
+    known = opening_knowledge(random_model(0), note=said.append)
+    name = published_curve(device, 32)
+    assert name is not None
+    curve = read_curve(name)
+    assert known.costs.rows.table(8) == pytest.approx(curve.rows_at(128)[:8])
+    assert device in said[0]

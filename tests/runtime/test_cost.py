@@ -1,0 +1,251 @@
+"""Curves keep what they hold, know when they are stale, and are found again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.errors import UsageError
+from tokalign.runtime.cost import (
+    ASSUMED_DRAFT,
+    PUBLISHED,
+    ContextCosts,
+    CostCurve,
+    Machine,
+    Timing,
+    find_curve,
+    published_curve,
+    read_curve,
+    shipped_names,
+    store_curve,
+)
+from tokalign.runtime.draft.learned_costs import Costs, costs_at
+from tokalign.storage import cache_folder
+
+MACHINE = Machine(device="Apple M9", mlx="0.32.4", target="aa", draft="bb")
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, seconds * 0.5, seconds * 2)
+
+
+def a_curve(machine: Machine | None = MACHINE) -> CostCurve:
+    near = {m: timing(0.01 * m) for m in (1, 2, 4)}
+    far = {m: timing(0.02 * m) for m in (1, 2, 4)}
+    return CostCurve(
+        name="mine",
+        source="measured",
+        machine=machine,
+        host=0.0003,
+        contexts=(
+            ContextCosts(tokens=100, rows=near, draft_pass=timing(0.001)),
+            ContextCosts(tokens=300, rows=far, draft_pass=timing(0.003)),
+        ),
+    )
+
+
+TIMES = st.floats(1e-6, 10).map(lambda t: round(t, 7)).map(timing)
+
+
+@given(st.dictionaries(st.integers(2, 33), TIMES), TIMES, st.none() | TIMES)
+def test_json_keeps_everything(
+    rows: dict[int, Timing], plain: Timing, draft_pass: Timing | None
+) -> None:
+    costs = ContextCosts(tokens=7, rows={1: plain, **rows}, draft_pass=draft_pass, tree_pass=plain)
+    searches = {4: {1: plain, 4: plain}}
+    curve = CostCurve(name="a", source="b", contexts=(costs,), machine=MACHINE, searches=searches)
+    saved = json.loads(json.dumps(curve.to_json()))
+    again = CostCurve.from_json(saved, name="it")
+    assert again.to_json() == curve.to_json()
+    assert again.machine == MACHINE
+    assert again.rows_at(7)[0] == pytest.approx(plain.median, abs=1e-7)
+
+
+def test_rows_and_contexts_in_between_are_interpolated() -> None:
+    curve = a_curve()
+    assert curve.rows_at(100) == pytest.approx((0.01, 0.02, 0.03, 0.04))
+    assert curve.rows_at(200) == pytest.approx((0.015, 0.03, 0.045, 0.06))
+    assert curve.rows_at(5000) == curve.rows_at(300)
+    assert curve.rows_at(0) == curve.rows_at(100)
+    assert curve.draft_pass_at(150) == pytest.approx(0.0015)
+    assert curve.without_draft().draft_pass_at(150) is None
+
+
+def test_plain_decoding_hides_the_host_that_every_other_round_waits_for() -> None:
+    curve = replace(a_curve(), host=0.002)
+    assert curve.plain_at(100) == pytest.approx(0.008)
+    costs = costs_at(curve, 100)
+    assert costs.rows == pytest.approx((1.0, 2.25, 3.5, 4.75))
+    assert costs.verify(3) + costs.host == pytest.approx(0.03 / 0.008), "C(3) itself"
+    assert costs.draft_pass == pytest.approx(0.001 / 0.008)
+    assert replace(curve, host=0.05).plain_at(100) == pytest.approx(0.005)
+    assert costs_at(curve.without_draft(), 100).draft_pass == 0
+
+
+def test_searches_of_steps_in_between_are_interpolated() -> None:
+    curve = replace(a_curve(), searches={2: {1: timing(0.002), 4: timing(0.005)}})
+    assert curve.searches_of(2) == pytest.approx((0.002, 0.003, 0.004, 0.005))
+    assert curve.searches_of(3) == ()
+    assert curve.without_draft().searches_of(2) == ()
+    saved = curve.to_json()
+    del saved["searches"]  # as of a curve from before there were any
+    assert CostCurve.from_json(saved, name="it").searches == {}
+    with pytest.raises(ValueError, match="one step"):
+        replace(curve, searches={2: {4: timing(0.005)}})
+
+
+def test_a_timing_is_a_median_and_its_quartiles() -> None:
+    assert Timing.of([5.0, 1.0, 3.0, 2.0, 4.0]) == Timing(3.0, 2.0, 4.0)
+    assert Timing.of([1.0]) == Timing(1.0, 1.0, 1.0)
+
+
+BOUNDS = ("m1-max", "m2", "m2-ultra")
+"""Curves of whole steps, of which verification is only the larger part."""
+
+
+def verifying() -> dict[str, CostCurve]:
+    """The shipped curves of passes that verify, by name."""
+    names = (name for by_bits in PUBLISHED.values() for name in by_bits.values())
+    return {name: read_curve(name) for name in names}
+
+
+def test_every_shipped_curve_is_read_and_says_where_it_comes_from() -> None:
+    assert {"flat", "24-percent-per-row", *BOUNDS, *verifying()} == set(shipped_names())
+    for name in shipped_names():
+        curve = read_curve(name)
+        assert len(curve.source) > 40
+        assert len(curve.rows_at(0)) >= 8
+
+
+def test_shipped_curves_say_what_was_published() -> None:
+    ultra = read_curve("m2-ultra").rows_at(0)
+    assert ultra[15] / ultra[14] > 2  # the step from 15 to 16 rows
+    per_row = read_curve("24-percent-per-row").rows_at(0)
+    assert per_row[:3] == pytest.approx((1.0, 1.24, 1.48))
+    study = read_curve("m2-pro")
+    draft_pass = study.draft_pass_at(0)
+    assert draft_pass is not None
+    for k in (2, 4, 6):  # the formula's denominator
+        assert study.rows_at(0)[k] + k * draft_pass == pytest.approx(
+            (k + 1) * 0.071 + 1 + 0.19 * k**2
+        )
+
+
+def test_a_device_has_the_curve_of_the_nearest_number_format() -> None:
+    assert [published_curve("Apple M4 Pro", bits) for bits in (2, 4, 8, 16)] == [
+        "m4-pro",
+        "m4-pro",
+        "m4-pro-8-bit",
+        "m4-pro-8-bit",
+    ]
+    assert published_curve("Apple M5 Max", 8) == "m5-max"
+    assert published_curve("Apple M1", 4) is None
+
+
+def test_a_curve_without_draft_passes_can_assume_one() -> None:
+    curve = read_curve("m4-pro")
+    assert "more than 11% are accepted" in curve.expectation()
+    assert "more than 21% are accepted" in curve.expectation(assumed_draft=ASSUMED_DRAFT)
+    known = read_curve("m2-pro")  # one that knows the time of a draft pass
+    assert known.expectation(assumed_draft=0.5) == known.expectation()
+
+
+def test_a_curve_of_single_rows_alone_expects_nothing() -> None:
+    """As a slow machine leaves it when the time is up."""
+    costs = ContextCosts(tokens=100, rows={1: timing(2.0)})
+    curve = CostCurve(name="slow", source="measured", contexts=(costs,))
+    assert "give a larger --budget" in curve.expectation()
+    assert costs_at(curve, 100).rows == (1.0,)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        [],
+        {"format": "tokalign-cost-curve", "version": 2},
+        {**a_curve().to_json(), "contexts": []},
+        {**a_curve().to_json(), "contexts": [{"tokens": 1, "rows": {"2": 0.1}}]},
+        {**a_curve().to_json(), "contexts": [{"tokens": 1, "rows": {"1": 0.0}}]},
+    ],
+)
+def test_what_is_no_curve_is_refused_in_one_line(broken: object) -> None:
+    with pytest.raises(UsageError, match="not a cost curve") as found:
+        CostCurve.from_json(broken, name="it.json")
+    assert "\n" not in str(found.value)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_stored_curve_is_found_until_something_changes(store: Path) -> None:
+    assert find_curve(MACHINE) is None
+    path = store_curve(a_curve())
+    assert [*(store / "curves").iterdir()] == [path]
+    assert find_curve(MACHINE) == a_curve()
+    assert find_curve(replace(MACHINE, mlx="0.33.0")) is None
+    assert find_curve(replace(MACHINE, target="cc")) is None
+    assert find_curve(replace(MACHINE, device="Apple M10")) is None
+
+
+def test_the_target_alone_stands_in_for_a_pair(store: Path) -> None:
+    store_curve(a_curve())
+    found = find_curve(replace(MACHINE, draft="another"))
+    assert found is not None
+    assert found.rows_at(0) == a_curve().rows_at(0)
+    assert found.draft_pass_at(0) is None
+
+
+def test_a_damaged_file_is_measured_again(store: Path) -> None:
+    path = store_curve(a_curve())
+    path.write_text(path.read_text()[:-40])
+    assert find_curve(MACHINE) is None
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="TOKALIGN_CACHE"):
+        store_curve(a_curve())
+    with pytest.raises(UsageError, match="choose a file"):
+        store_curve(a_curve(), tmp_path / "file" / "own.json")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where the cache is depends on the system")
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/c")
+    monkeypatch.setenv("TOKALIGN_CACHE", "~/mine")
+    monkeypatch.setenv("HOME", "/home/ala")
+    assert cache_folder() == Path("/home/ala/mine")
+    monkeypatch.delenv("TOKALIGN_CACHE")
+    assert cache_folder() == Path("/var/c/tokalign")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path("/home/ala/.cache/tokalign")
+
+
+def test_after_the_measured_rows_the_last_step_goes_on() -> None:
+    costs = Costs(rows=(1.0, 1.5, 2.5))
+    assert costs.verify(5) == pytest.approx(4.5)
+    assert Costs(rows=(2.0,)).verify(9) == 2.0
+    assert Costs(rows=(1.0, 2.0, 1.5)).verify(9) == 1.5  # more rows are never taken to cost less
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8), st.integers(1, 16), st.floats(0, 1))
+def test_an_expected_number_of_rows_lies_between_its_neighbours(
+    rows: list[float], whole: int, part: float
+) -> None:
+    costs = Costs(rows=tuple(rows))
+    ends = costs.verify(whole), costs.verify(whole + 1)
+    assert costs.expected_verify(whole) == ends[0]
+    assert min(ends) - 1e-9 <= costs.expected_verify(whole + part) <= max(ends) + 1e-9

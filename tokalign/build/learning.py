@@ -1,0 +1,354 @@
+"""From folders of documents to a private dictionary for each of a user's models.
+
+A collection is a folder of its own, which only its owner can enter:
+
+    settings.json           the folders, what to leave out, the models it is for
+    TARGET.dictionary.tok   a dictionary for each of these models
+    learn.lock              held by the process that is changing it
+
+No text is kept. Where a file is new, changed or gone, all documents are read again and every
+dictionary is built anew, so a collection that was updated many times equals a new one. A stale
+dictionary is overwritten and no copy of it is kept, because it may know documents that are gone.
+Nothing here opens a connection: the caller finds the tokenizers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tokalign.build.corpus import Corpus, Stage, silent
+from tokalign.build.counting.runs import digest
+from tokalign.build.dictionary.dictionary_bundle import (
+    DICTIONARY_BYTES,
+    BackoffOptions,
+    build_dictionary,
+)
+from tokalign.build.documents import (
+    FoundFile,
+    Rules,
+    Skipped,
+    UnopenedError,
+    find_documents,
+    read_document,
+)
+from tokalign.build.text_files import LONGEST_PARAGRAPH
+from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.storage import (
+    TEMPORARY_SUFFIX,
+    appearing,
+    as_path,
+    locked,
+    parse_json,
+    unwritable,
+    write_file,
+)
+from tokalign.tables.bundle import write_bundle
+from tokalign.tables.dictionary import LANGUAGE
+from tokalign.tables.finding import learned_folder
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+_SETTINGS, _LOCK = "settings.json", "learn.lock"
+_FORMAT = 2
+Resolve = Callable[[str], tuple[str, Tokenizer[TargetId]]]
+"""Finds the tokenizer that a name stands for, and a short name for its files."""
+
+_BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a collection is made from, and for.
+
+    folders: absolute paths. targets: names of tokenizers, as the user gave them.
+    seen: a digest of what the dictionaries were built from; empty while that is not known.
+    """
+
+    folders: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    rules: Rules = field(default_factory=Rules)
+    max_bytes: int = DICTIONARY_BYTES
+    seen: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Learned:
+    """What learning did, in documents.
+
+    texts: those with a text that counts. copies: those with the text of another one, which counts
+    once. problems: why some could not be read. tables: file -> whether it was built anew.
+    """
+
+    skipped: Skipped
+    tables: dict[Path, bool]
+    read: int = 0
+    unchanged: int = 0
+    texts: int = 0
+    copies: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Collection:
+    """A named collection in the user's data folder; it need not exist yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.folder = learned_folder() / name
+
+    @property
+    def counting(self) -> Path:
+        """Where the texts are while they are counted; a killed process leaves them there."""
+        return self.folder / "counting"
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was learned and not forgotten."""
+        return (self.folder / _SETTINGS).is_file()
+
+    @property
+    def tables(self) -> list[Path]:
+        return sorted(self.folder.glob("*.dictionary.tok"))
+
+    def settings(self) -> Settings:
+        """Those that were saved, or the default ones. Raises: CorpusError if they are broken."""
+        path = self.folder / _SETTINGS
+        if not self.exists:
+            return Settings()
+        try:
+            value = parse_json(path.read_text("utf-8"))
+            rules = value["rules"]
+            return Settings(
+                folders=tuple(value["folders"]),
+                targets=tuple(value["targets"]),
+                rules=Rules(exclude=tuple(rules["exclude"]), largest_file=rules["largest_file"]),
+                max_bytes=value["max_bytes"],
+                seen=value["seen"],
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorpusError(_BROKEN, path=str(path)) from error
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Make the folder, which only its owner may enter, and keep other processes out of it.
+
+        What a killed process has left unfinished is deleted first: it may know documents that are
+        gone. Raises: UsageError if another process is changing it; OutputError.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        with locked(self.folder / _LOCK, f"learning {self.name}", "wait until it has ended"):
+            for unfinished in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
+                unfinished.unlink()
+            shutil.rmtree(self.counting, ignore_errors=True)
+            yield
+
+    def save(self, settings: Settings) -> None:
+        """Write the settings. Only in `changing`."""
+        content = {"format": _FORMAT, **asdict(settings)}
+        # ASCII also holds the names of folders that are not UTF-8.
+        write_file(self.folder / _SETTINGS, json.dumps(content, indent=1) + "\n")
+
+    def require(self) -> None:
+        """Raises: MissingAssetError if nothing is known of it, not even by a run that failed."""
+        if not self.folder.is_dir():
+            raise MissingAssetError(
+                f"nothing was learned under the name {self.name}; tokalign learn --list names "
+                f"what was, tokalign learn FOLDER --name {self.name} --target NAME learns it"
+            )
+
+    def forget(self) -> None:
+        """Delete everything that is known of it.
+
+        Raises: as `require`; UsageError while a process is learning it, which would write its
+            dictionary afterwards, and for a folder that cannot be deleted.
+        """
+        self.require()
+        with self.changing():
+            try:
+                shutil.rmtree(self.folder)
+            except OSError as error:
+                raise unwritable(self.folder, error, "delete that folder by hand") from error
+
+
+def collections() -> list[Collection]:
+    """Everything that was learned, by name."""
+    folder = learned_folder()
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return [one for one in map(Collection, names) if one.exists]
+
+
+class PrivateCorpus(Corpus):
+    """A corpus whose stamp marks every table that is built from it as private."""
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        files = super().stamp.get("files", [])
+        return {"files": [{**file, "private": True} for file in files]}
+
+
+def learn(
+    name: str,
+    resolve: Resolve,
+    *,
+    folders: Sequence[Path] = (),
+    targets: Sequence[str] = (),
+    exclude: Sequence[str] | None = None,
+    largest_file: int | None = None,
+    max_bytes: int | None = None,
+    stage: Stage = silent,
+) -> Learned:
+    """Bring the dictionaries of a collection up to date with its folders.
+
+    resolve: is asked for the tokenizer of every target.
+    folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
+    `Rules`; max_bytes: of each dictionary's file. What is not given stays as it was.
+    Raises: UsageError for a name that no folder can have, where a folder or a target has to be
+        given, or while another process learns under this name; MissingAssetError for a folder,
+        tokenizer or library that is not there; CorpusError if there is no text at all.
+    """
+    collection = Collection(check_name(name))
+    known = collection.settings()
+    rules = known.rules
+    if exclude is not None:
+        rules = replace(rules, exclude=tuple(exclude))
+    if largest_file is not None:
+        rules = replace(rules, largest_file=largest_file)
+    settings = Settings(
+        folders=tuple(str(folder.absolute()) for folder in folders) or known.folders,
+        targets=tuple(dict.fromkeys((*known.targets, *map(_lasting, targets)))),
+        rules=rules,
+        max_bytes=max_bytes or known.max_bytes,
+    )
+    for kind, values in (("FOLDER", settings.folders), ("--target NAME", settings.targets)):
+        if not values:
+            raise UsageError(
+                f"nothing was learned under the name {name} yet; give a {kind}, as in: "
+                f"tokalign learn FOLDER --name {name} --target NAME"
+            )
+    models = _resolve(settings.targets, resolve)
+    found, skipped = find_documents([Path(folder) for folder in settings.folders], rules)
+    seen = digest(
+        [[os.fsencode(file.path), file.bytes, file.modified] for file in found],
+        [[slug, tokenizer.fingerprint] for slug, tokenizer in models.items()],
+        settings.max_bytes,
+    )
+    tables = [collection.folder / f"{slug}.dictionary.tok" for slug in models]
+    with collection.changing():
+        if known.seen == seen and all(path.is_file() for path in tables):
+            collection.save(replace(settings, seen=seen))
+            return Learned(
+                skipped=skipped, tables=dict.fromkeys(tables, False), unchanged=len(found)
+            )
+        collection.save(settings)
+        learned = Learned(skipped=skipped, tables=dict.fromkeys(tables, True))
+        complete = _build(collection, settings, models, found, learned, stage)
+        if complete:
+            collection.save(replace(settings, seen=seen))
+    return learned
+
+
+def _build(
+    collection: Collection,
+    settings: Settings,
+    models: Mapping[str, Tokenizer[TargetId]],
+    found: Sequence[FoundFile],
+    learned: Learned,
+    stage: Stage,
+) -> bool:
+    """Read all documents and build all dictionaries; returns whether each could be opened."""
+    texts = collection.counting / "documents.txt"
+    options = BackoffOptions(
+        max_bytes=settings.max_bytes, workspace=collection.counting / "workspace"
+    )
+    collection.counting.mkdir()
+    try:
+        with stage(sum(file.bytes for file in found) or 1, "Reading documents") as advance:
+            complete = _read_all(found, texts, learned, advance)
+        for path in collection.tables:  # if building fails, what is gone is forgotten all the same
+            path.unlink()
+        if not learned.texts:
+            raise CorpusError(
+                f"there is no document with text in {', '.join(settings.folders)}, so there is no "
+                "dictionary; give a folder with text, Markdown, HTML or PDF files"
+            )
+        corpus = PrivateCorpus([texts])
+        for path, tokenizer in zip(learned.tables, models.values(), strict=True):
+            bundle = build_dictionary(
+                tokenizer, corpus, options, language=collection.name, stage=stage
+            )
+            write_bundle(path, bundle)
+    finally:
+        shutil.rmtree(collection.counting)
+    return complete
+
+
+def _read_all(
+    found: Sequence[FoundFile], texts: Path, learned: Learned, progress: Callable[[int], None]
+) -> bool:
+    """Write the text of every document to a corpus file, each text once.
+
+    Returns whether all of them could be opened, so that there is nothing to try again.
+    """
+    complete, seen = True, set[bytes]()
+    with appearing(texts, sync=False) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+        for one in found:
+            learned.read += 1
+            try:
+                text = read_document(Path(one.path))
+            except CorpusError as error:
+                learned.problems.append(str(error))
+                complete = complete and not isinstance(error, UnopenedError)
+                continue
+            finally:
+                progress(one.bytes)
+            name = sha256(text.encode()).digest()
+            if name in seen:
+                learned.copies += 1
+                continue
+            seen.add(name)
+            learned.texts += 1
+            for line in text.split("\n"):
+                for start in range(0, len(line), LONGEST_PARAGRAPH):
+                    file.write(f"{line[start : start + LONGEST_PARAGRAPH]}\n")
+    return complete
+
+
+def check_name(name: str) -> str:
+    """A name that a folder and a dictionary can have. Raises: UsageError."""
+    if not LANGUAGE.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a collection; use at most 64 letters, digits, - and _, as in "
+            "notes"
+        )
+    return name
+
+
+def _lasting(target: str) -> str:
+    """The name of a tokenizer, a path as an absolute one: the next run may be anywhere."""
+    path = as_path(target)
+    return str(path.absolute()) if path.exists() else target
+
+
+def _resolve(targets: Sequence[str], resolve: Resolve) -> dict[str, Tokenizer[TargetId]]:
+    """The tokenizers of these names, by their short names."""
+    models: dict[str, Tokenizer[TargetId]] = {}
+    for target in targets:
+        slug, tokenizer = resolve(target)
+        if slug in models:
+            raise UsageError(
+                f"two models are called {slug}; rename the folder {target}, or forget the "
+                "collection and learn it for one of them"
+            )
+        models[slug] = tokenizer
+    return models

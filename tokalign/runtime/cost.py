@@ -1,0 +1,348 @@
+"""What a pass costs on one machine: a measured staircase, as a value, as JSON and where it is kept.
+
+A curve says how long a pass of the target over m rows takes, m = 1, 2, ..., after contexts of a few
+lengths, and how long a pass of the draft model or a beam search of the recurrent drafter takes. It
+is measured by `evaluate/calibrate.py` and kept in the user's cache folder, shipped in
+`runtime/curves/`, or written by hand. The decode loop and `tokalign bench --text` only read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from tokalign.errors import UsageError
+from tokalign.storage import as_path, cache_folder, parse_json, write_file
+
+FORMAT, VERSION = "tokalign-cost-curve", 1
+SHIPPED = Path(__file__).with_name("curves")
+
+PUBLISHED: Mapping[str, Mapping[int, str]] = {
+    "Apple M2 Pro": {8: "m2-pro"},
+    "Apple M3 Max": {4: "m3-max"},
+    "Apple M3 Ultra": {4: "m3-ultra"},
+    "Apple M4 Pro": {4: "m4-pro", 8: "m4-pro-8-bit"},
+    "Apple M5 Max": {4: "m5-max"},
+}
+"""The shipped curves of passes that verify: by mlx's name of the device, by bits of the weights.
+
+Those of M1 Max, M2 and M2 Ultra are not here. They were taken from steps of a recurrent drafter, so
+they are upper bounds, and of float16 weights; they serve projections that ask for them by name.
+"""
+
+ASSUMED_DRAFT = 0.1
+"""Time of a draft pass in plain passes, where it is unknown.
+
+Passes are bound by memory, so this is a draft model with a tenth of the target's bytes.
+"""
+
+
+class Timing(NamedTuple):
+    """Seconds: the median of some repetitions, and the lower and upper quartile."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Self:
+        return cls(*np.quantile(seconds, [0.5, 0.25, 0.75]).tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCosts:
+    """Costs of passes after a context of `tokens` ids.
+
+    rows: C(m) by the number of rows m; some m may be missing. draft_pass: of the draft model, or a
+    step of the recurrent drafter, on average over a draft; None if there is neither, or if its time
+    is not known. tree_pass: of a draft model that grows a tree, where each pass goes on after
+    several texts and the host chooses them; None if it is not known.
+    """
+
+    tokens: int
+    draft_pass: Timing | None = None
+    tree_pass: Timing | None = None
+    rows: Mapping[int, Timing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a measured curve holds for; a change of any field makes the curve stale.
+
+    mlx: its version, and the reference BLAS where it computes with that.
+    target, draft: fingerprints of the shapes and number formats of the weights (quantization
+    included), because these determine what a pass costs. draft: of the draft model or of the
+    recurrent drafter; empty without either.
+    """
+
+    device: str
+    mlx: str
+    target: str
+    draft: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostCurve:
+    """Costs of passes on one machine.
+
+    source: where the figures come from, and every assumption behind them.
+    unit: "seconds", or "plain passes" where only ratios are known. host: the part of C(1) that
+    plain decoding hides by running ahead; C(1), C(2), ... are of rounds that do not.
+    machine: None for a curve that was not measured by `tokalign calibrate`.
+    searches: a whole beam search of the recurrent drafter, by its width and the number of its
+    steps. It does not depend on the context.
+    exact_rows: up to how many rows a pass gives the logits of single rows, bit for bit, see
+    `runtime/mlx/exact_rows.py`; None where that was not tried.
+    notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
+    """
+
+    name: str
+    source: str
+    machine: Machine | None = None
+    unit: str = "seconds"
+    host: float = 0.0
+    contexts: tuple[ContextCosts, ...]
+    searches: Mapping[int, Mapping[int, Timing]] = field(default_factory=dict)
+    exact_rows: int | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.contexts or any(1 not in costs.rows for costs in self.contexts):
+            raise ValueError("the time of a pass over one row is missing")
+        if any(timing.median <= 0 for costs in self.contexts for timing in costs.rows.values()):
+            raise ValueError("a pass takes no time")
+        if any(1 not in by_steps for by_steps in self.searches.values()):
+            raise ValueError("the time of a search of one step is missing")
+
+    def rows_at(self, context: int) -> tuple[float, ...]:
+        """C(1), C(2), ... after `context` ids, up to the most rows that were measured.
+
+        Rows and contexts in between are interpolated linearly; beyond the measured contexts the
+        nearest one counts.
+        """
+        known = [_every_count(costs.rows) for costs in self.contexts]
+        lengths = [costs.tokens for costs in self.contexts]
+        by_rows = zip(*known, strict=False)  # as far as the shortest goes
+        return tuple(float(np.interp(context, lengths, times)) for times in by_rows)
+
+    def draft_pass_at(self, context: int) -> float | None:
+        """Time of a pass of the draft model, interpolated in the same way; None if not known."""
+        known = {c.tokens: c.draft_pass.median for c in self.contexts if c.draft_pass}
+        return _interpolated(known, context)
+
+    def tree_pass_at(self, context: int) -> float | None:
+        """The same of a pass in which the draft model grows a tree."""
+        return _interpolated(
+            {c.tokens: c.tree_pass.median for c in self.contexts if c.tree_pass}, context
+        )
+
+    def plain_at(self, context: int) -> float:
+        """Time per token of plain decoding, which runs ahead; at least half of C(1)."""
+        one = self.rows_at(context)[0]
+        return max(one - self.host, one / 2)
+
+    def searches_of(self, width: int) -> tuple[float, ...]:
+        """Times of beam searches of 1, 2, ... steps, as far as they were measured at this width.
+
+        Numbers of steps in between are interpolated. Empty for a width that was not measured.
+        """
+        return tuple(_every_count(self.searches[width])) if width in self.searches else ()
+
+    def without_draft(self) -> Self:
+        """The same curve with the target's costs only."""
+        contexts = tuple(replace(c, draft_pass=None, tree_pass=None) for c in self.contexts)
+        machine = self.machine and replace(self.machine, draft="")
+        return replace(self, contexts=contexts, machine=machine, searches={}, notes={})
+
+    def expectation(self, *, assumed_draft: float = 0.0) -> str:
+        """Say in a sentence what the curve means for someone who wants to decode faster.
+
+        It speaks of the fewest rows that were measured, never of interpolated ones.
+        assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
+        """
+        rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
+        fewest = min((count for count in self.contexts[0].rows if count > 1), default=None)
+        if fewest is None:
+            return f"on {device}, no pass over several rows was timed; give a larger --budget"
+        cost = rows[fewest - 1] / rows[0]
+        known = f"on {device}, verifying {fewest} rows takes {cost:.2f} plain passes"
+        length = self.notes.get("length")
+        if length is None:
+            drafted = fewest - 1
+            drafting = (self.draft_pass_at(0) or assumed_draft * rows[0]) / rows[0]
+            pays = (cost - 1) / drafted + drafting
+            tokens = "one token" if drafted == 1 else f"{drafted} tokens"
+            return f"{known}: drafting {tokens} pays if more than {pays:.0%} are accepted"
+        if not length:
+            return f"{known}: passes of the draft are not expected to pay; decode drafts without"
+        speedup = self.notes["speedup"]
+        return f"{known}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one JSON object; a time is [median, low, high], to a hundred nanoseconds."""
+        saved = _as_json(asdict(replace(self, notes={})))
+        return {"format": FORMAT, "version": VERSION, **saved, "notes": dict(self.notes)}
+
+    @classmethod
+    def from_json(cls, saved: Any, *, name: str) -> Self:
+        """Read what `to_json` wrote; a time may also be a single number.
+
+        Raises: UsageError, with `name`, for anything that is not a curve of this version.
+        """
+        try:
+            if (saved["format"], saved["version"]) != (FORMAT, VERSION):
+                raise ValueError(f"it has format {saved['format']} version {saved['version']}")
+            return cls(
+                name=saved["name"],
+                source=saved["source"],
+                machine=saved.get("machine") and Machine(**saved["machine"]),
+                unit=saved.get("unit", "seconds"),
+                host=float(saved.get("host", 0.0)),
+                contexts=tuple(_context_from_json(one) for one in saved["contexts"]),
+                searches={
+                    int(width): _times_from_json(of)
+                    for width, of in saved.get("searches", {}).items()
+                },
+                exact_rows=(rows := saved.get("exact_rows")) and int(rows),
+                notes=saved.get("notes", {}),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"{name} is not a cost curve of version {VERSION} ({type(error).__name__}: "
+                f"{error}); measure one with: tokalign calibrate --target TARGET"
+            ) from error
+
+
+def shipped_names() -> list[str]:
+    """List the names of the curves that come with tokalign."""
+    return sorted(path.stem for path in SHIPPED.glob("*.json"))
+
+
+def published_curve(device: str, bits: int) -> str | None:
+    """The name of the shipped curve of a device; of several, that of the nearest bits.
+
+    None for a device of which none was published.
+    """
+    of_device = PUBLISHED.get(device, {})
+    nearest = min(of_device, key=lambda known: abs(known - bits), default=None)
+    return None if nearest is None else of_device[nearest]
+
+
+def read_curve(name: str) -> CostCurve:
+    """Read a shipped curve by its name, or a curve from a file. Raises: UsageError."""
+    shipped = SHIPPED / f"{name}.json"
+    path = shipped if name in shipped_names() else as_path(name)
+    try:
+        saved = parse_json(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise UsageError(
+            f"{name} is not a cost curve ({reason}); give a file that `tokalign calibrate "
+            f"--output` wrote, or one of: {', '.join(shipped_names())}"
+        ) from error
+    return CostCurve.from_json(saved, name=name)
+
+
+# -- the cache -------------------------------------------------------------------------------------
+
+
+def find_curve(machine: Machine) -> CostCurve | None:
+    """Find the stored curve; None if there is none, or if it is of another machine or version.
+
+    A curve of the same target with another draft model, or with none, is used for the target's
+    part, because the cost of the target's passes does not depend on the draft.
+    """
+    found = None
+    for curve in _stored():
+        if curve.machine == machine:
+            return curve
+        if curve.machine and replace(curve.machine, draft=machine.draft) == machine:
+            found = found or curve.without_draft()
+    return found
+
+
+def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
+    """Find a curve of models with these tokenizers (by fingerprint), or of the target alone."""
+    found = None
+    for curve in _stored():
+        of = curve.notes.get("tokenizers")
+        if of == [target, draft]:
+            return curve
+        if of and of[0] == target:
+            found = curve.without_draft()
+    return found
+
+
+def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
+    """Write a curve to `path`, or a measured one to its place in the cache; returns where it is.
+
+    The cache has one file for each target and draft on a device, whatever the version of mlx. The
+    file is written whole or not at all. Raises: UsageError if it cannot be written.
+    """
+    remedy = "choose a file that you may write"
+    if path is None:
+        assert curve.machine is not None, "only a measured curve has a place in the cache"
+        of = curve.machine.device, curve.machine.target, curve.machine.draft
+        key = sha256("\n".join(of).encode()).hexdigest()[:20]
+        path = cache_folder() / "curves" / f"{key}.json"
+        remedy = "set TOKALIGN_CACHE to a folder that you may write to"
+    content = json.dumps(curve.to_json(), ensure_ascii=False) + "\n"
+    write_file(path, content, parents=True, remedy=remedy)
+    return path
+
+
+def _stored() -> Iterator[CostCurve]:
+    """Every curve in the cache. A damaged or outdated file counts as none and is measured again."""
+    for path in sorted((cache_folder() / "curves").glob("*.json")):
+        with suppress(OSError, ValueError):
+            yield CostCurve.from_json(parse_json(path.read_text("utf-8")), name=str(path))
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def _interpolated(known: Mapping[int, float], context: int) -> float | None:
+    return float(np.interp(context, [*known], [*known.values()])) if known else None
+
+
+def _every_count(times: Mapping[int, Timing]) -> list[float]:
+    """The times of 1, 2, ... rows or steps, the missing ones interpolated."""
+    measured = sorted(times)
+    every = range(1, measured[-1] + 1)
+    found: list[float] = np.interp(every, measured, [times[n].median for n in measured]).tolist()
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    """Numbers of rows and of steps become texts; times are rounded."""
+    match value:
+        case float():
+            return round(value, 7)
+        case dict():
+            return {str(key): _as_json(one) for key, one in value.items()}
+        case tuple():
+            return [*map(_as_json, value)]
+    return value
+
+
+def _times_from_json(saved: Mapping[str, Any]) -> dict[int, Timing]:
+    return {int(count): _timing(values) for count, values in saved.items()}
+
+
+def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
+    passes = {name: saved.get(name) for name in ("draft_pass", "tree_pass")}
+    known = {name: _timing(time) for name, time in passes.items() if time is not None}
+    rows = _times_from_json(saved["rows"])
+    return ContextCosts(tokens=int(saved["tokens"]), rows=rows, **known)
+
+
+def _timing(saved: float | Sequence[float]) -> Timing:
+    median, low, high = [saved] * 3 if isinstance(saved, int | float) else saved
+    return Timing(float(median), float(low), float(high))

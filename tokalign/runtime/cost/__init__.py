@@ -1,1 +1,0 @@
-"""What a pass costs: measured curves, and where they are kept."""

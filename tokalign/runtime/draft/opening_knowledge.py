@@ -1,0 +1,112 @@
+"""What is known of a machine before the first round: a measured cost curve or an assumed one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+from weakref import ref
+
+from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
+from tokalign.runtime.draft.knowledge import MAX_DRAFT, Knowledge, ModelWorth
+from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.neural import Acceptance
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
+from tokalign.runtime.translation.growth import WIDTH
+
+_MEASURED_WEIGHT = 4
+"""Observations that a measured time is worth; the machine may have changed since."""
+
+_CONTEXT = 128
+"""About how many ids precede the passes."""
+
+_OTHERS = "24-percent-per-row"
+
+_shared: deque[tuple[list[ref[Any]], Knowledge]] = deque(maxlen=8)
+_shared_lock = Lock()
+
+
+def opening_knowledge(
+    target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
+) -> Knowledge:
+    """What the planner begins with, for a loaded target and what drafts for it.
+
+    draft: an mlx-lm model, or a recurrent drafter of the target.
+    note: told once if a curve is assumed.
+    """
+    machine = machine_of(target, draft)
+    curve = find_curve(machine)
+    if curve is not None:
+        return knowledge_from(curve, target, draft)
+    _, bits = number_format(target)
+    assumed = read_curve(published_curve(machine.device, bits) or _OTHERS)
+    note(
+        f"verification cost not measured on {machine.device}: decoding starts from the curve "
+        f"{assumed.name!r} and learns; tokalign calibrate measures it"
+    )
+    return knowledge_from(assumed, target, draft)
+
+
+def shared_knowledge(
+    target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
+) -> Knowledge:
+    """The knowledge of two loaded models in this process: one request learns for the next.
+
+    The last eight pairs are kept. No model is kept alive. draft, note: as for `opening_knowledge`.
+    """
+    models = [model for model in (target, draft) if model is not None]
+    with _shared_lock:
+        for known, knowledge in _shared:
+            # Models are dictionaries of arrays, which `==` would compare element by element.
+            if [id(model()) for model in known] == [id(model) for model in models]:
+                return knowledge
+        knowledge = opening_knowledge(target, draft, note=note)
+        _shared.append(([ref(model) for model in models], knowledge))
+        return knowledge
+
+
+def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledge:
+    """The knowledge that a curve gives. Only the seconds of a measured one are believed.
+
+    draft: as for `opening_knowledge`. Where the time of its passes is not known, it is assumed to
+    be to the target's, over as many rows, as the bytes of weights that they read.
+    """
+    measured = curve.machine is not None
+    drafts = None
+    if draft is not None:
+        times = _measured_drafts(curve) if measured else ()
+        drafts = PassTimes(
+            times or _drafts_by_bytes(curve, target, draft), weight=_MEASURED_WEIGHT if times else 0
+        )
+    rows = PassTimes(curve.rows_at(_CONTEXT), weight=_MEASURED_WEIGHT if measured else 0)
+    acceptance = curve.notes.get("acceptance") if draft is not None else None
+    return Knowledge(
+        costs=LearnedCosts(rows, drafts, host=curve.host if measured else 0.0),
+        model=ModelWorth(Acceptance(start=acceptance[0]) if acceptance else None),
+    )
+
+
+def _measured_drafts(curve: CostCurve) -> Sequence[float]:
+    """Measured times of drafts of 1, 2, ... passes; further ones add the last difference.
+
+    Where passes that grow a tree were measured, the draft model grows trees.
+    """
+    if searches := curve.searches_of(DEFAULT_SHAPE.width):
+        return searches
+    first, further = curve.draft_pass_at(_CONTEXT), curve.tree_pass_at(_CONTEXT)
+    return [] if first is None else _drafts(first, first if further is None else further)
+
+
+def _drafts_by_bytes(curve: CostCurve, target: Any, draft: Any) -> Sequence[float]:
+    if isinstance(draft, RecurrentDrafter):
+        return _drafts(*[draft.step_bytes / weight_bytes(target)] * 2)
+    share, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.rows_at(_CONTEXT))
+    return _drafts(share, share * rows.verify(WIDTH) / rows.verify(1))
+
+
+def _drafts(first: float, further: float) -> Sequence[float]:
+    """Times of drafts of 1, 2, ... passes. The first one reads the text, the others grow a tree."""
+    return [first + passes * further for passes in range(MAX_DRAFT)]

@@ -1,0 +1,129 @@
+"""Reading tokenizer.model, the file of SentencePiece.
+
+Modelled are BPE models with byte fallback that leave text as it is, but for the spaces that become
+`▁` and the dummy prefix. Whatever else changes ids is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.spec import (
+    MAX_IDS,
+    Supplement,
+    TokenizerSpec,
+    every_triple,
+    find_roles,
+    shortened,
+)
+from tokalign.tokenizer.tokenizer_json import looks_like_markup, opening_ids
+from tokalign.tokenizer.vocabulary import read_pieces
+
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
+_BPE = 2
+"""Enumerations of sentencepiece_model.proto."""
+
+_OTHER = "choose another model, or its tokenizer.json"
+
+
+def read_sentencepiece(
+    data: bytes, supplement: Supplement | None, config: Mapping[str, Any]
+) -> TokenizerSpec:
+    """data: the file; config: the tokenizer_config.json beside it, or nothing.
+
+    Raises: VocabularyError for what tokalign does not model; protobuf's DecodeError for a file that
+    is broken.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(data)
+    supplement = supplement or Supplement()
+    _check_model(model)
+    pieces = model.pieces
+    if len(pieces) > MAX_IDS:
+        raise VocabularyError(
+            f"has {len(pieces):,} pieces, where at most {MAX_IDS:,} were expected; {_OTHER}"
+        )
+    spellings, kinds = [piece.piece for piece in pieces], [piece.type for piece in pieces]
+    special_types = (_CONTROL, _USER_DEFINED, _UNKNOWN)
+    specials = {i: spellings[i] for i, kind in enumerate(kinds) if kind in special_types}
+    specials |= supplement.specials
+    size = 1 + max(len(pieces) - 1, max(specials, default=0))
+    tokens, fallback = read_pieces(
+        ["" if i in specials or i >= len(pieces) else spellings[i] for i in range(size)]
+    )
+    _check_pieces(spellings, kinds, fallback)
+    literal = {t: i for i, t in enumerate(tokens) if t and i not in fallback}
+    order = sorted(literal.values(), key=lambda i: (-pieces[i].score, i))
+    if supplement.ranked_by_id:
+        order.sort()
+    else:
+        _check_scores([pieces[i].score for i in order if len(spellings[i]) > 1])
+    eos = supplement.eos or config.get("eos_token")
+    roles = find_roles(specials, {**config, "eos_token": eos})
+    return TokenizerSpec(
+        tokens=tokens,
+        triples=every_triple(order, tokens, literal),
+        fallback=fallback,
+        specials=specials,
+        roles=roles,
+        by_characters=True,
+        dummy_prefix=bool(model.normalizer_spec.add_dummy_prefix),
+        unknown=None if fallback else next((i for i, k in enumerate(kinds) if k == _UNKNOWN), None),
+        fuses_unknown=True,
+        opening=opening_ids((), config, roles.bos),
+    )
+
+
+def _check_model(model: Any) -> None:
+    """Refuse (VocabularyError) a model that is not BPE or changes text before it is encoded."""
+    if not model.pieces:
+        raise VocabularyError("holds no SentencePiece model; download the file again")
+    if model.trainer_spec.model_type != _BPE:
+        raise VocabularyError(
+            "is a SentencePiece model but not BPE; tokalign aligns BPE tokenizers"
+        )
+    normalizer = model.normalizer_spec
+    if normalizer.precompiled_charsmap or normalizer.normalization_rule_tsv:
+        raise VocabularyError(
+            f"normalizes text by the rule {shortened(normalizer.name or 'of its own')}, where "
+            f"identity was expected; {_OTHER}"
+        )
+    for wrong, what in (
+        (normalizer.remove_extra_whitespaces, "removes extra spaces"),
+        (not normalizer.escape_whitespaces, "leaves spaces as they are"),
+        (model.trainer_spec.treat_whitespace_as_suffix, "puts spaces at the end of words"),
+    ):
+        if wrong:
+            raise VocabularyError(f"{what}, which tokalign does not model; {_OTHER}")
+
+
+def _check_pieces(spellings: list[str], kinds: list[int], fallback: frozenset[int]) -> None:
+    """Refuse (VocabularyError) pieces that SentencePiece treats otherwise than tokalign."""
+
+    def refuse(index: int, what: str) -> NoReturn:
+        raise VocabularyError(f"{what} ({shortened(spellings[index], 30)}, id {index}); {_OTHER}")
+
+    if not all(spellings) or any(" " in spelling for spelling in spellings):
+        at = next(i for i, spelling in enumerate(spellings) if not spelling or " " in spelling)
+        refuse(at, "has a piece that is empty or holds a space")
+    for index in fallback ^ {i for i, kind in enumerate(kinds) if kind == _BYTE}:
+        refuse(index, "has a piece that is spelled as a byte but is none, or the reverse")
+    if _UNUSED in kinds:
+        refuse(kinds.index(_UNUSED), "has an unused piece, which tokalign does not model")
+    for index, kind in enumerate(kinds):
+        if kind == _USER_DEFINED and not looks_like_markup(spellings[index]):
+            refuse(index, "finds a user-defined symbol in ordinary text before BPE")
+
+
+def _check_scores(scores: Sequence[float]) -> None:
+    """Refuse (VocabularyError) scores that leave open which merge goes first."""
+    if not all(map(math.isfinite, scores)) or len(set(scores)) < len(scores):
+        raise VocabularyError(
+            "has scores that are equal or no numbers, so that the order of its merges is unclear; "
+            f"{_OTHER}"
+        )

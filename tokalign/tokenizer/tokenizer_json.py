@@ -1,0 +1,270 @@
+"""Reading tokenizer.json, the file of Hugging Face's `tokenizers` library.
+
+The library's own objects do what its normalizers and pre-tokenizers say (`library.py`,
+`Tokenizer.prepared`). What is read here of these steps is what only a growing text asks for: which
+spaces are put in front of texts, how a space is spelled, and which steps cut nothing.
+A file that is sound but does more than is known here raises VocabularyError, and is then used by
+its ids only (`files.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.spec import (
+    Level,
+    Step,
+    TokenizerSpec,
+    checked_id,
+    checked_ids,
+    find_roles,
+    flag,
+    shortened,
+)
+from tokalign.tokenizer.vocabulary import SPACE_MARK, read_byte_level, read_pieces
+
+_AGAIN = "download the file again"
+
+
+def read_tokenizer_json(document: Any, config: Mapping[str, Any], data: bytes) -> TokenizerSpec:
+    """document: the content of `data`; config: the tokenizer_config.json beside it, or nothing.
+
+    Raises: VocabularyError for what is not known here; KeyError, TypeError or ValueError for a file
+    that is broken.
+    """
+    model = _read_model(document)
+    is_bpe = model.get("type", "BPE") == "BPE"
+    vocab = _vocab(model)
+    added = _read_added(document, vocab)
+    spellings = [""] * (1 + max(max(vocab.values()), max(added, default=0)))
+    for spelling, index in vocab.items():
+        spellings[index] = spelling
+    in_text = {i for i, token in added.items() if _is_text(token, vocab)}
+    specials = {i: token["content"] for i, token in added.items() if i not in in_text}
+    for index in added:
+        spellings[index] = ""
+    by_characters = "ByteLevel" not in str(document.get("pre_tokenizer"))
+    tokens, fallback = read_byte_level(spellings), frozenset[int]()
+    if by_characters:
+        byte_fallback = flag(model, "byte_fallback", default=False)
+        tokens, fallback = read_pieces(spellings, fallback=byte_fallback)
+    # No text can give what the byte alphabet does not spell.
+    specials |= {i: spellings[i] for i, token in enumerate(tokens) if token is None}
+    spelled = [token or b"" for token in tokens]
+    pipeline = _read_pipeline(document, spelled)
+    text_tokens = _write_text_tokens(spelled, {i: added[i] for i in in_text})
+    roles = find_roles(specials, config)
+    takes = {i: (t.get("lstrip", False), t.get("rstrip", False)) for i, t in added.items()}
+    unknown = model.get("unk_token") if is_bpe else None
+    return TokenizerSpec(
+        tokens=tuple(spelled),
+        triples=_listed_triples(model.get("merges"), vocab) if is_bpe else (),
+        fallback=fallback,
+        specials=specials,
+        swallowing={s: takes[i] for i, s in specials.items() if any(takes.get(i, ()))},
+        roles=roles,
+        by_characters=by_characters,
+        text_tokens=frozenset(text_tokens),
+        unknown=None if unknown is None else vocab.get(unknown),
+        fuses_unknown=flag(model, "fuse_unk", default=False),
+        ignore_merges=flag(model, "ignore_merges", default=False),
+        opening=opening_ids(template_opening(document), config, roles.bos),
+        level=Level.ALIGNED if is_bpe else Level.BY_TEXT,
+        why="" if is_bpe else f"the model is {model['type']}, not BPE",
+        document=b"" if is_bpe else data,
+        **pipeline,
+    )
+
+
+def _read_model(document: Any) -> Mapping[str, Any]:
+    """The model, if there is one that gives each text one encoding."""
+    model = document.get("model") if isinstance(document, dict) else None
+    if not isinstance(model, dict):
+        raise VocabularyError(f"has no tokenizer model where one was expected; {_AGAIN}")
+    if model.get("dropout"):
+        raise VocabularyError(
+            f"drops merges at random (dropout {shortened(model['dropout'])}), so that a text has "
+            "no one encoding; set dropout to null in the file"
+        )
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise VocabularyError(
+                f"marks the pieces of words ({key} {shortened(model[key])}), so that its tokens "
+                f"are not the bytes of a text; {_AGAIN}"
+            )
+    return model
+
+
+def _vocab(model: Mapping[str, Any]) -> dict[str, int]:
+    """The spellings of the model's tokens with their ids; a Unigram model lists them in order."""
+    vocab = model.get("vocab")
+    if isinstance(vocab, list) and model.get("type") == "Unigram":
+        vocab = {spelling: index for index, (spelling, _) in enumerate(vocab)}
+    if not isinstance(vocab, dict) or not vocab:
+        raise VocabularyError(f"has no vocabulary of tokens and ids; {_AGAIN}")
+    checked_ids(vocab)
+    return vocab
+
+
+def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[int, dict[str, Any]]:
+    """The added tokens by id. Raises: VocabularyError where the file contradicts itself."""
+    added: dict[int, dict[str, Any]] = {}
+    for entry in document.get("added_tokens") or ():
+        spelling = entry["content"]
+        if not isinstance(spelling, str) or not spelling:
+            raise VocabularyError(f"has an added token without a spelling; {_AGAIN}")
+        index = checked_id(entry["id"], f"the added token {shortened(spelling, 30)}")
+        for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
+            flag(entry, option, default=False)
+        if added.setdefault(index, entry)["content"] != spelling:
+            raise VocabularyError(f"adds the token {shortened(spelling)} or its id twice; {_AGAIN}")
+    ids = {entry["content"]: index for index, entry in added.items()}
+    of_vocab = {index: spelling for spelling, index in vocab.items() if index in added}
+    for spelling, index in ids.items():
+        if vocab.get(spelling, index) != index or of_vocab.get(index, spelling) != spelling:
+            raise VocabularyError(
+                f"gives the added token {shortened(spelling)} the id {index}, but its vocabulary "
+                f"says otherwise; {_AGAIN}"
+            )
+    return added
+
+
+def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
+    """Whether an added token is found in ordinary text.
+
+    Markup beyond the model's vocabulary (`<tool_call>`) is taken for a special token, whatever the
+    file says, so that a user's words cannot forge it.
+    """
+    if token.get("special", False):
+        return False
+    return token["content"] in vocab or not looks_like_markup(token["content"])
+
+
+def looks_like_markup(spelling: str) -> bool:
+    """Whether a token is spelled so that no ordinary text holds it (`<tool_call>`, `[INST]`)."""
+    return len(spelling) > 2 and spelling[0] + spelling[-1] in ("<>", "[]")
+
+
+def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Write the bytes of added tokens that are text; returns the ids of those that are cut out.
+
+    A token of space marks is found where a text has the mark itself, which nobody writes; spaces
+    are merged into it as into any token.
+    """
+    cut_out = []
+    for index, token in added.items():
+        if any(token.get(option, False) for option in ("lstrip", "rstrip", "single_word")):
+            raise VocabularyError(
+                f"finds the added token {shortened(token['content'])} in ordinary text by what is "
+                f"around it; {_AGAIN}"
+            )
+        spelling = token["content"]
+        tokens[index] = spelling.replace(SPACE_MARK, " ").encode()
+        if SPACE_MARK not in spelling:
+            cut_out.append(index)
+    return cut_out
+
+
+def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> list[tuple[int, int, int]]:
+    if not isinstance(merges, list):
+        raise VocabularyError(f"has no list of merges; {_AGAIN}")
+    triples = []
+    for merge in merges:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        try:
+            triples.append((vocab[left], vocab[right], vocab[left + right]))
+        except KeyError as error:
+            raise VocabularyError(
+                f"merges {shortened(left, 30)} and {shortened(right, 30)}, but has no token "
+                f"{shortened(error.args[0])}; {_AGAIN}"
+            ) from error
+    return triples
+
+
+def opening_ids(
+    adds: tuple[int, ...], config: Mapping[str, Any], bos: int | None
+) -> tuple[int, ...]:
+    """The ids before every text: the template's, unless the configuration says no BOS, or one."""
+    wanted = flag(config, "add_bos_token", default=bool(adds))
+    return (adds or (() if bos is None else (bos,))) if wanted else ()
+
+
+_PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
+_TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
+"""They mark the beginning of a text and its spaces, which bytes do as spaces."""
+
+
+def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict[str, Any]:
+    """What happens to a text before the model, as fields of `TokenizerSpec`.
+
+    tokens: as bytes; a step that cuts where no token lies across cuts nothing.
+    Raises: VocabularyError for steps that spell neither bytes nor the spaces of a text, and for a
+        step with a switch that is none.
+    """
+    normalizer = _read_steps(document.get("normalizer"), "normalizers")
+    steps = _read_steps(document.get("pre_tokenizer"), "pretokenizers")
+    marks = [step for step in steps if step["type"] == "Metaspace"]
+    scheme = _prefix_scheme(marks[0]) if marks else "never"
+    spells = any(step["type"] == "ByteLevel" for step in steps) or _TAKES_SPACES in normalizer
+    if not (marks or spells) or [mark["replacement"] for mark in marks] not in ([], [SPACE_MARK]):
+        raise VocabularyError(
+            "spells neither bytes nor the spaces of a text, so that its tokens are not the bytes "
+            f"of a text; {_AGAIN}"
+        )
+    first = steps and steps[0]["type"] == "ByteLevel" and steps[0].get("add_prefix_space", True)
+    prefixes, runs_of_spaces = scheme != "never" or bool(first), any(b" " in t[1:] for t in tokens)
+
+    def cuts(step: Step) -> bool:
+        match step:
+            case {"type": "Metaspace"}:
+                return runs_of_spaces and bool(step.get("split", True))
+            case {"type": "Split", "pattern": {"String": " "}}:
+                return False  # Gemma: the normalizer has left no space to split at
+            case {"type": "WhitespaceSplit"}:
+                return runs_of_spaces  # before Metaspace, which spells the space again
+        return True
+
+    return {
+        "normalizer": tuple(step for step in normalizer if step not in (_PREPENDS, _TAKES_SPACES)),
+        "pre_tokenizer": tuple(filter(cuts, steps)),
+        "dummy_prefix": _PREPENDS in normalizer or prefixes,
+        "prefix_once": scheme == "first",
+        "prefix_unless_space": prefixes,
+    }
+
+
+def _prefix_scheme(mark: Step) -> str:
+    never = mark.get("add_prefix_space") is False
+    scheme = mark.get("prepend_scheme", "never" if never else "always")
+    if scheme not in ("always", "first", "never"):
+        raise VocabularyError(
+            f"has {shortened(scheme)} for prepend_scheme, where always, first or never was "
+            "expected; download the file again"
+        )
+    return str(scheme)
+
+
+def template_opening(document: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids that the post-processor puts before a text; those after it end no prompt."""
+    opening: list[int] = []
+    for step in _read_steps(document.get("post_processor"), "processors"):
+        match step:
+            case {"type": "TemplateProcessing", "single": list(items), "special_tokens": listed}:
+                for item in items:
+                    if "Sequence" in item:
+                        break
+                    opening += listed[item["SpecialToken"]["id"]]["ids"]
+            case {"type": "BertProcessing" | "RobertaProcessing", "cls": [_, int(first)]}:
+                opening.append(first)
+    return tuple(opening)
+
+
+def _read_steps(node: Mapping[str, Any] | None, key: str) -> list[Step]:
+    """The steps of a normalizer, pre-tokenizer or post-processor, nested sequences flattened."""
+    if node is None:
+        return []
+    if node["type"] == "Sequence":
+        return [step for child in node[key] for step in _read_steps(child, key)]
+    return [node]
