@@ -19,8 +19,8 @@ from fixtures import (  # noqa: F401
     tokenizer,
 )
 
-WHOLE_PROGRAMS = "api", "cli", "hostile", "report", "serve", "train"
-"""Folders whose tests run, serve, attack, draw or train as a user does: not in the fast lane."""
+WHOLE_PROGRAMS = "api", "cli", "hostile", "serve", "train"
+"""Folders whose tests run, serve, attack or train as a user does: not in the fast lane."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

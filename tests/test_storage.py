@@ -1,4 +1,4 @@
-"""A file holds its old content or its new one, and what comes with tokalign is found."""
+"""Files hold their old content or their new one; paths, JSON and what comes with tokalign."""
 
 from __future__ import annotations
 
@@ -10,33 +10,45 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import pytest
+from click.testing import CliRunner
 from places import ROOT
 from processes import small_disk
 
 from tokalign import storage as module
-from tokalign.errors import MissingAssetError, OutputError, UsageError
+from tokalign.build.sources import find_sources
+from tokalign.cli import group
+from tokalign.errors import (
+    BundleError,
+    CorpusError,
+    MissingAssetError,
+    OutputError,
+    TokalignError,
+    UsageError,
+)
+from tokalign.names.registry import resolve_model, resolve_tokenizer
+from tokalign.runtime.cost import read_curve
+from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import (
-    CORPORA,
     LANGUAGES,
-    PROMPTS,
     TABLES,
     TEMPORARY_SUFFIX,
-    appearing,
+    as_path,
     locked,
+    parse_json,
     prompts,
     require_writable,
     sample_text,
     shipped,
     write_file,
 )
-
-NAMES = (CORPORA, PROMPTS, TABLES)
+from tokalign.tables.finding import read_drafter_config
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\r\n\xff", "zażółć\r\ngęślą\n"])
@@ -98,21 +110,6 @@ def test_a_failure_leaves_no_new_folders(tmp_path: Path, monkeypatch: pytest.Mon
     assert path.read_text() == "new"
 
 
-def test_a_body_that_fails_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    write_file(path, "old")
-
-    def write_half() -> None:
-        with appearing(path) as temporary:
-            temporary.write_text("half of the")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write_half()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
@@ -150,27 +147,22 @@ def test_a_place_is_refused_before_the_work_as_it_would_be_after_it(tmp_path: Pa
         require_writable(right)
 
 
-def test_the_holder_is_named_and_the_next_one_gets_the_lock(tmp_path: Path) -> None:
-    lock = tmp_path / "a.lock"
-    with (
-        locked(lock, "counting", "wait"),
-        pytest.raises(UsageError, match=rf"^process {os.getpid()} on .* is counting; wait$"),
-        locked(lock, "counting", "wait"),
-    ):
+@pytest.mark.parametrize(
+    ("disk", "holder"),
+    [
+        (nullcontext, rf"process {os.getpid()} on .*"),
+        (partial(small_disk, 0), "another process"),  # who comes to make room is not stopped
+    ],
+    ids=["usual", "full disk"],
+)
+def test_the_holder_is_named_and_the_next_one_gets_the_lock(
+    tmp_path: Path, disk: Callable[[], AbstractContextManager[None]], holder: str
+) -> None:
+    lock = partial(locked, tmp_path / "a.lock", "counting", "wait")
+    with disk(), lock(), pytest.raises(UsageError, match=rf"^{holder} is counting; wait$"), lock():
         raise AssertionError("two hold it")
-    with locked(lock, "counting", "wait"):
+    with lock():
         pass
-
-
-def test_a_full_disk_does_not_stop_who_comes_to_make_room(tmp_path: Path) -> None:
-    lock = tmp_path / "a.lock"
-    with (
-        small_disk(0),
-        locked(lock, "counting", "wait"),
-        pytest.raises(UsageError, match=r"^another process is counting; wait$"),
-        locked(lock, "counting", "wait"),
-    ):
-        raise AssertionError("two hold it")
 
 
 def test_a_file_system_without_locks_is_an_error(
@@ -187,19 +179,6 @@ def test_a_file_system_without_locks_is_an_error(
         locked(tmp_path / "a.lock", "counting", "wait"),
     ):
         raise AssertionError("nobody holds it")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_checkout_has_them_at_the_top(name: str) -> None:
-    assert shipped(name) == ROOT / name
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_wheel_is_told_to_hold_them(name: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert all(place == f"tokalign/data/{source}" for source, place in included.items())
-    assert any(name == source or name.startswith(source + "/") for source in included)
 
 
 def test_an_installation_is_read_where_there_is_one(
@@ -247,3 +226,61 @@ def test_every_public_corpus_says_where_it_is_and_what_it_costs() -> None:
     languages = {entry["language"].partition("-")[0] for entry in manifest}
     assert languages >= {"pl", "uk", "cs", "sk", "lt", "hu", "crh"}
     assert len({entry["name"] for entry in manifest}) == len(manifest)
+
+
+NOBODY = "~no-such-user/x"
+
+
+def test_a_home_is_expanded_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ala")
+    assert as_path("~/kot") == Path("/home/ala/kot")
+    assert as_path(NOBODY) == Path(NOBODY)
+    with pytest.raises(TokalignError, match=NOBODY):
+        read_curve(NOBODY)
+
+
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(UsageError, match="is empty"):
+        as_path("")
+    for name in ("dictionary", "alignment", "drafter"):
+        with pytest.raises(UsageError, match=f"{name} is empty"):
+            DraftingOptions(**{name: ""})  # type: ignore[arg-type]
+    for read in (resolve_tokenizer, resolve_model, read_curve):
+        with pytest.raises(UsageError, match="is empty"):
+            read("")
+    with pytest.raises(CorpusError, match="is empty"):
+        find_sources([""])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"decode --target {NOBODY} -p x",
+        f"decode --target bielik -p @{NOBODY}",
+        f"build --target {NOBODY} --dictionary-only",
+        f"learn --name notes --target {NOBODY} .",
+        f"tables pull {NOBODY}",
+    ],
+)
+def test_a_home_of_nobody_is_a_path_that_is_not_there(line: str) -> None:
+    error = CliRunner().invoke(group, line.split()).exception
+    assert isinstance(error, TokalignError), error
+    assert "~no-such-user" in str(error)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", [DEEP, DEEP.encode(), "{", b"\xff", "", "nonsense"])
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError):  # each reader says what it expected
+        parse_json(text)
+
+
+def test_readers_of_strangers_files_tell_of_deep_nesting_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(DEEP)
+    with pytest.raises(BundleError, match="is no JSON"):
+        read_drafter_config(tmp_path)
+    with pytest.raises(UsageError, match="nested too deeply"):
+        read_curve(str(path))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import inspect
+import pickle
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +16,6 @@ from counted import cut_into, small_tokenizer, write_files
 from places import ROOT
 from polish import SENTENCES
 from processes import small_disk
-from small_tokenizers import write_tokenizer
 
 from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove
@@ -25,13 +23,9 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack, find_words
 from tokalign.build.pipeline import BuildReport
-from tokalign.build.sources import Source, find_sources
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked
 from tokalign.tables.bundle import encode_bundle
-from tokalign.tokenizer.self_check import read_tokenizer
-from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
 
 pytest.importorskip("datatrove")
 
@@ -82,8 +76,12 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 @pytest.mark.slow
-def test_datatrove_makes_the_same_file(tmp_path: Path, corpus: Corpus, expected: bytes) -> None:
-    report = run_job(job_in(tmp_path, corpus))
+@pytest.mark.parametrize("shares", [3, 5])
+def test_datatrove_makes_the_same_file(
+    tmp_path: Path, corpus: Corpus, expected: bytes, shares: int
+) -> None:
+    """Also where there are more tasks than files."""
+    report = run_job(job_in(tmp_path, corpus, shares=shares))
     assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
     [table] = report.tables
     assert (table.bytes, table.previous) == (len(expected), None)
@@ -137,23 +135,15 @@ def test_a_run_goes_on_when_a_corpus_file_is_mended(
     marks = tmp_path / "workspace" / "logs" / "encode" / "completions"
     assert [path.name for path in marks.iterdir()] == ["00000"]
     files[1].write_bytes(good)
-    called = note_calls(monkeypatch)
-    run_job(job_in(tmp_path, Corpus(files)))
-    assert [rank for step, rank in called if step == "encode"] == [1, 2]
-    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
-
-
-def note_calls(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The step and the rank of each task that is done from now on."""
-    called: list[tuple[str, int]] = []
     call = Task.__call__
 
-    def note(self: Task, data: object, rank: int, world_size: int) -> None:
-        called.append((self.step, rank))
+    def go_on(self: Task, data: object, rank: int, world_size: int) -> None:
+        assert (self.step, rank) != ("encode", 0)
         call(self, data, rank, world_size)
 
-    patch.setattr(Task, "__call__", note)
-    return called
+    monkeypatch.setattr(Task, "__call__", go_on)
+    run_job(job_in(tmp_path, Corpus(files)))
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
 
 
 @pytest.mark.slow
@@ -246,64 +236,36 @@ def test_a_table_that_was_made_before_is_reported_where_it_is(
     assert table.path.is_file()
 
 
-def test_tasks_without_a_file_do_no_harm(tmp_path: Path, expected: bytes) -> None:
-    corpus = Corpus(
-        [Source(f"{i}.txt", str(path)) for i, path in enumerate(write_files(tmp_path, FILES))]
-    )
-    job = job_in(tmp_path, corpus, shares=5)
-    run_job(job)
-    assert (tmp_path / "pl.dictionary.tok").stat().st_size == len(expected)
+class AtOnce:
+    """What takes the place of datatrove's executor for Slurm: it does every task at once."""
+
+    def __init__(self, pipeline: list[Task], **options: Any) -> None:
+        from datatrove.executor.slurm import SlurmPipelineExecutor
+
+        inspect.signature(SlurmPipelineExecutor).bind(pipeline, **options)
+        self.task, self.options = pickle.loads(pickle.dumps(pipeline[0])), options
+
+    def run(self) -> None:
+        if self.options["depends"] is not None:
+            self.options["depends"].run()
+        for rank in range(self.options["tasks"]):
+            self.task(None, rank, self.options["tasks"])
 
 
-PAGE = ROOT / "docs" / "scale.md"
-STAND_INS = {
-    "sbatch": """
-        script="${@: -1}"
-        last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
-        export SLURM_NODELIST=here SLURM_JOB_ID=1 RUN_OFFSET=0
-        grep -q merge_stats "$script" || for i in $(seq 0 "$last"); do
-            SLURM_ARRAY_TASK_ID=$i bash "$script" >&2 || exit 1
-        done
-        echo Submitted batch job 1
-    """,
-    "srun": 'exec "${@: -2}"',
-    "scontrol": "echo here",
-}
-
-
-@pytest.mark.long
-def test_the_script_in_the_manual_makes_the_table_of_the_local_engine(tmp_path: Path) -> None:
-    """That for Slurm, with a stand-in that starts tasks at once."""
-    for name in ("a", "b", "c"):
-        (tmp_path / "text" / f"{name}.txt").parent.mkdir(exist_ok=True)
-        lines = [sentence.replace("\n", f" {name} ") for sentence in SENTENCES]
-        (tmp_path / "text" / f"{name}.txt").write_text("".join(f"{one}\n" for one in lines * 2))
-    tokenizer = write_tokenizer(tmp_path / "target", vocabulary_size=320)
-    (tmp_path / "bin").mkdir()
-    for name, script in STAND_INS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "activate").write_text("")
-    changes = {
-        "/shared/fineweb-2/pol_Latn": str(tmp_path / "text"),
+def test_the_script_in_the_manual_makes_the_table_of_the_local_engine(
+    tmp_path: Path, corpus: Corpus, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datatrove.executor.SlurmPipelineExecutor", AtOnce)
+    text = (ROOT / "docs" / "scale.md").read_text("utf-8")
+    [script] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for shown, here in {
+        '["/shared/fineweb-2/pol_Latn"]': repr([str(tmp_path / name) for name in FILES]),
         "/shared/tables": str(tmp_path / "tables"),
-        "/shared/venv/bin/activate": str(tmp_path / "activate"),
-        '"bielik"': repr(str(tokenizer)),
+        'resolve_tokenizer("bielik").tokenizer': "small_tokenizer()",
+        "BackoffOptions(": "BackoffOptions(max_bytes=4000, ",
         "shares=200": "shares=2",
-    }
-    [script] = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    for shown, here in changes.items():
+    }.items():
         assert shown in script
         script = script.replace(shown, here)
-    folders = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PATH": os.pathsep.join(folders)},
-        check=True,
-        capture_output=True,
-        cwd=tmp_path,
-    )
-    target: Tokenizer[TargetId] = read_tokenizer(tokenizer)
-    corpus = Corpus(find_sources([str(tmp_path / "text")]))
-    expected = build_dictionary(target, corpus, BackoffOptions(), language="pl")
-    assert (tmp_path / "tables" / "pl.dictionary.tok").read_bytes() == encode_bundle(expected)
+    exec(script, {"small_tokenizer": small_tokenizer})
+    assert (tmp_path / "tables" / "pl.dictionary.tok").read_bytes() == expected

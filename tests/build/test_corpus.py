@@ -51,8 +51,9 @@ def written(folder: Path, name: str, data: bytes) -> Path:
 def test_every_kind_of_file_gives_the_same_paragraphs(
     tmp_path: Path, name: str, data: bytes
 ) -> None:
-    corpus = Corpus([written(tmp_path, name, data)])
-    assert list(corpus.lines()) == PARAGRAPHS
+    corpus, done = Corpus([written(tmp_path, name, data)]), list[int]()
+    assert list(corpus.lines(done.append)) == PARAGRAPHS
+    assert sum(done) == corpus.size
     [stamp] = corpus.stamp["files"]
     assert stamp["name"] == name
     assert stamp["bytes"] == len(data)
@@ -82,41 +83,6 @@ def test_files_come_in_the_order_of_their_names_wherever_they_are(tmp_path: Path
     assert str(tmp_path) not in str(corpus.stamp)
 
 
-def test_progress_adds_up_to_the_size_on_disk(tmp_path: Path) -> None:
-    corpus = Corpus([written(tmp_path, "a.txt.gz", gz(TEXT))])
-    done: list[int] = []
-    list(corpus.lines(done.append))
-    assert sum(done) == corpus.size
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "message"),
-    [
-        ("a.txt", b"za\xc5 dobrze", "not UTF-8 at byte 2"),
-        ("a.jsonl", b'{"text": "bez ko', "not JSON at column"),
-        ("a.jsonl", b'{"body": "inne pole"}', 'no text in field "text".*--field'),
-        ("a.jsonl", b'{"text": 7}', 'no text in field "text"'),
-        ("a.jsonl", b"[]", 'no text in field "text"'),
-        ("a.jsonl", b'{"text": "\xff"}', "not UTF-8"),
-    ],
-)
-def test_a_line_that_cannot_be_read_is_named_and_skipped_or_refused(
-    tmp_path: Path, name: str, line: bytes, message: str
-) -> None:
-    good = JSON if name.endswith("jsonl") else TEXT.rstrip()
-    path = written(tmp_path, name, good + b"\n" + line + b"\n" + good)
-
-    problems: list[CorpusError] = []
-    corpus = Corpus([path], report=problems.append)
-    assert list(corpus.lines()) == PARAGRAPHS * 2
-    assert corpus.skipped == 1
-    [problem] = problems
-    assert (problem.path, problem.line) == (str(path), 4)
-
-    with pytest.raises(CorpusError, match=f":4: {message}"):
-        list(Corpus([path]).lines())
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_a_field_that_the_first_object_lacks_is_an_error_that_names_its_fields(
     tmp_path: Path, name: str
@@ -131,21 +97,11 @@ def test_a_field_that_the_first_object_lacks_is_an_error_that_names_its_fields(
     assert len(problems) == 3
 
 
-def test_files_that_cannot_be_a_corpus_are_refused_before_reading(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"not a kind of corpus file.*\.jsonl"):
-        Corpus([written(tmp_path, "a.pdf", TEXT)])
-    with pytest.raises(CorpusError, match="no such file"):
-        Corpus([tmp_path / "none.txt"])
+def test_two_files_of_one_name_are_refused_before_reading(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     twice = [written(tmp_path, "a.txt", TEXT), written(tmp_path / "x", "a.txt", TEXT)]
     with pytest.raises(CorpusError, match="this name"):
         Corpus(twice)
-
-
-def test_the_stamp_waits_for_a_complete_reading(tmp_path: Path) -> None:
-    corpus = Corpus([written(tmp_path, "a.txt", TEXT)])
-    next(corpus.lines())
-    assert corpus.stamp == {}
 
 
 @pytest.mark.parametrize("weight", [0, -1, 0.0005, 10_001, 1e18, float("inf"), float("nan")])

@@ -14,13 +14,11 @@ from processes import small_disk
 from small_tokenizers import write_tokenizer
 
 from tokalign.build import learning as kept
-from tokalign.build.documents import UnopenedError
+from tokalign.build.documents import UnopenedError, read_document
 from tokalign.build.learning import Collection, Learned, collections
 from tokalign.cli.travelling import push_tables
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import read_bundle
-from tokalign.tables.dictionary import Dictionaries
-from tokalign.tables.finding import find_tables
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.self_check import read_tokenizer
 
@@ -54,7 +52,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def notes(folder: Path, target: Path) -> Collection:
-    """What was learned of the documents."""
     learn("notes", folders=[folder], targets=[str(target)])
     return Collection("notes")
 
@@ -143,23 +140,6 @@ def test_every_model_has_a_dictionary_and_all_forget_together(
     assert all(again().tables.values())
 
 
-def test_it_is_used_beside_the_dictionary_of_the_language(
-    notes: Collection, target: Path, tmp_path: Path
-) -> None:
-    general = tmp_path / "general"
-    general.mkdir()
-    own = notes.tables[0]
-    (general / "pl.dictionary.tok").write_bytes(own.read_bytes())
-    tokenizer = read_tokenizer(target)
-    found = [path for path, _ in find_tables("dictionary", target=tokenizer.fingerprint)]
-    assert found == [own]
-    both = open_dictionary(tokenizer, files=[general / "pl.dictionary.tok"], languages=["notes"])
-    assert isinstance(both, Dictionaries)
-    assert len(both.by_source) == 2
-    start = tokenizer.encode(MEETING[:30])
-    assert tokenizer.decode(both.follow(start, 8).ids) in MEETING
-
-
 def test_nothing_of_a_forgotten_collection_is_left(
     folder: Path, target: Path, notes: Collection, user_data: Path
 ) -> None:
@@ -197,13 +177,20 @@ def test_no_connection_is_made(folder: Path, target: Path, monkeypatch: pytest.M
 def test_what_was_read_is_not_in_the_table_after_it_is_gone(
     folder: Path, target: Path, notes: Collection
 ) -> None:
+    tokenizer = read_tokenizer(target)
+
+    def known() -> str:
+        """How the table goes on with the beginning of what was read."""
+        table = open_dictionary(tokenizer, files=notes.tables)
+        assert table is not None
+        return tokenizer.decode(table.follow(tokenizer.encode(MEETING[:30]), 8, p_min=0.5).ids)
+
+    assert known()
+    assert known() in MEETING
     for path in folder.iterdir():
         path.write_text("Krótka i zupełnie inna notatka o pogodzie.\n" * 2)
     again()
-    tokenizer = read_tokenizer(target)
-    table = open_dictionary(tokenizer, files=notes.tables)
-    assert table is not None
-    assert not table.follow(tokenizer.encode(MEETING[:30]), 8, p_min=0.5).ids
+    assert not known()
     kept_files = {"learn.lock", "settings.json", "small-target.dictionary.tok"}
     assert {path.name for path in notes.folder.iterdir()} == kept_files
     for path in folder.iterdir():
@@ -265,14 +252,13 @@ def test_a_document_that_cannot_be_opened_is_read_as_soon_as_it_can(
 ) -> None:
     """Permission changes neither the size of a file nor its time."""
 
-    def refuse(path: Path) -> str:
+    def read(path: Path) -> str:
+        if path.name != "3.txt":
+            return read_document(path)
         raise UnopenedError("Permission denied; the document is left out for now", path=str(path))
 
     with monkeypatch.context() as patch:
-        read = kept.read_document
-        patch.setattr(
-            kept, "read_document", lambda path: (refuse if path.name == "3.txt" else read)(path)
-        )
+        patch.setattr(kept, "read_document", read)
         [problem] = learn("notes", folders=[folder], targets=[str(target)]).problems
     assert "3.txt: " in problem
     learned = again()

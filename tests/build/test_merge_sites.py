@@ -54,18 +54,6 @@ def test_the_example_of_the_followers(bielik: Tokenizer[Any], followers: Followe
     assert bielik.encode("Warsz") == [id_of(bielik, "▁Wars"), id_of(bielik, "z")]
 
 
-def test_the_example_of_the_merge_sites(bielik: Tokenizer[Any], sites: MergeSites) -> None:
-    war, order = id_of(bielik, "▁War"), bielik.bpe.order
-    follows = bielik.bpe.validity.may_follow
-    first, last = order.starting_with(b"su")
-    assert last - first == 31
-    assert not any(follows(war, token) for token in [id_of(bielik, "s"), *order.ids[first:last]])
-    assert follows(war, id_of(bielik, "st"))
-    found = after(sites, war)
-    assert b"su" in found
-    assert b"s" not in found
-
-
 def test_what_is_ruled_out_is_what_may_not_follow(
     bielik: Tokenizer[Any], followers: Followers
 ) -> None:
@@ -89,7 +77,6 @@ def compare_followers(tokenizer: Tokenizer[Any], followers: Followers, *, tokens
 
 
 def after(sites: MergeSites, token: int) -> list[bytes]:
-    """The stored sites of one token, sorted."""
     return list(sites.sites[sites.rows[token]])
 
 

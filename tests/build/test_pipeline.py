@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +86,6 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     assert report.peak_memory > 1 << 20
 
 
-@pytest.mark.slow
-def test_the_stages_are_counted_to_their_ends(tmp_path: Path, tokenizers: tuple[Any, Any]) -> None:
-    stages: dict[str, list[int]] = {}
-
-    @contextmanager
-    def stage(total: int, label: str):  # type: ignore[no-untyped-def]
-        done = stages.setdefault(label, [0, 0])  # two dictionaries have the same stages
-        done[0] += total
-
-        def advance(amount: int) -> None:
-            done[1] += amount
-
-        yield advance
-
-    build_tables(
-        Corpus([write_corpus(tmp_path)]), builders_in(tmp_path / "out", *tokenizers), stage
-    )
-    assert len(stages) >= 4
-    assert all(0 <= done <= total for total, done in stages.values())
-
-
 def test_a_pair_is_measured_on_no_more_text_than_fits_and_stamped_with_all_of_it(
     tmp_path: Path, tokenizers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,3 +145,5 @@ def test_a_dictionary_too_small_for_its_header_is_refused(
     corpus = Corpus([write_corpus(tmp_path)])
     with pytest.raises(UsageError, match="give at least"):
         build_dictionary(tokenizers[1], corpus, BackoffOptions(max_bytes=100), language="pl")
+    with pytest.raises(UsageError, match="p_min"):
+        BackoffOptions(p_min=float("nan"))

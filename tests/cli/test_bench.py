@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from command_lines import Ended, run, words
-from hypothesis import given as drawn
-from hypothesis import strategies as st
 from measured import block
 from measured import measured as measurement
 from places import DEMO
@@ -17,10 +15,9 @@ from places import DEMO
 from tokalign.cli.bench import HEAD, as_object, cells
 from tokalign.cli.output import markdown_table
 from tokalign.cli.texts import read_prompts
-from tokalign.errors import UsageError
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.comparison import BASELINES, Comparison, Condition, Measurement, compare
-from tokalign.storage import LANGUAGES
+from tokalign.evaluate.comparison import BASELINES, Condition, Measurement, compare
+from tokalign.storage import POLISH, sample_text
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
 SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--method", "exact", "--method", "copy"]
@@ -30,7 +27,6 @@ def bench(*words: object) -> Ended:
     return run("bench", *words)
 
 
-@pytest.mark.slow
 def test_three_sets_are_measured_and_shown() -> None:
     found = bench(*PAIR, *SHORT, "--json").json
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
@@ -50,6 +46,10 @@ def test_three_sets_are_measured_and_shown() -> None:
         ("--target x --method exact", 2, "--method exact needs a draft"),
         ("--target x -k 2,none", 2, "--num-draft-tokens"),
         ("--target x -k 0", 2, "--method plain"),
+        ("--target x a.txt a.jsonl", 2, "the same name; rename one"),
+        ("--target x --language crh", 2, "no prompts in language crh"),
+        ("--target bielik --text", 2, "FILEs"),
+        (f"--target bielik --text {sample_text(POLISH)} -k auto", 2, "depends on costs"),
         ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),
     ],
 )
@@ -73,32 +73,6 @@ def test_windows_are_cut_in_target_tokens(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({m.token_ids for m in measured}) == 1
 
 
-@pytest.mark.parametrize(("default", "measured_in"), [("float32", "float32"), (None, "of the we")])
-def test_the_device_chooses_the_number_format(
-    default: str | None, measured_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokalign.runtime.mlx.weights.default_dtype", lambda: default)
-    (tmp_path / "p.txt").write_text("Wisła\n")
-    given = ["--target", str(DEMO / "target"), str(tmp_path / "p.txt"), "-m", "2"]
-    result = bench(*given, "-k", "2", "--method", "copy", "--json")
-    assert result.json["about"]["dtype"].startswith(measured_in)
-    assert result.err.count("weights in float32") == (default is not None)
-
-
-@pytest.mark.slow
-def test_prompts_are_in_the_language_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))  # for the pack that is compiled
-    given = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "2", "-k", "2"]
-    given += ["--method", "copy", "--dtype", "float32", "--json"]
-    english, ukrainian = bench(*given), bench(*given, "--language", "uk")
-    assert "prompts -> those in en; --language CODE" in english.err
-    assert "prompts ->" not in ukrainian.err
-    assert ukrainian.json["sets"].keys() == english.json["sets"].keys()
-    bench(*given, "--language", "crh").is_refused(2, "no prompts in language crh")
-
-
 def test_prompts_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("jeden\n\ndwa\n")
     (tmp_path / "b.jsonl").write_text('{"text": "trzy"}\n')
@@ -109,44 +83,28 @@ def test_prompts_come_from_files(tmp_path: Path) -> None:
         ("a", "dwa", False),
     ]
     assert len({one.block for one in found}) == 3
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_our_own_prompts_are_thirty(language: str) -> None:
-    found = read_prompts([], [], field="text", limit=None, language=language)
-    assert len(found) == len({one.text for one in found}) == 30
-    assert sum(one.window for one in found) == 10
-
-
-def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.txt", tmp_path / "a.jsonl"]
-    with pytest.raises(UsageError, match="rename"):
-        read_prompts(paths, [], field="text", limit=None)
+    own = read_prompts([], [], field="text", limit=None, language="pl")
+    assert (len(own), sum(one.window for one in own)) == (30, 10)
 
 
 CONDITIONS = [*BASELINES, Condition("exact", 2), Condition("exact", 4), Condition("copy", 2)]
 ABOUT = {"target": "a <model>", "draft": None}
 
 
-@st.composite
-def comparisons(draw: st.DrawFn) -> Comparison:
-    """Some prompts in two sets, measured under all conditions, at any speed."""
-    speeds = st.floats(0.5, 500) | st.just(0.0)
-    where = [block(n, prompt_set=s) for s in "ab" for n in range(1, draw(st.integers(0, 4)) + 1)]
-    return compare(
+@pytest.mark.parametrize("prompts", [0, 1, 4])
+@pytest.mark.parametrize("speed", [0.0, 0.5, 500.0])
+def test_tables_have_all_rows_and_columns(prompts: int, speed: float) -> None:
+    comparison = compare(
         measurement(
             condition,
-            one,
-            tokens_per_second=draw(speeds),
-            accepted=draw(st.integers(0, 4)) if condition.drafts else 0,
+            block(number, prompt_set=name),
+            tokens_per_second=speed * number,
+            accepted=number if condition.drafts else 0,
         )
-        for one in where
+        for name in "ab"
+        for number in range(prompts)
         for condition in CONDITIONS
     )
-
-
-@drawn(comparisons())
-def test_tables_have_all_rows_and_columns(comparison: Comparison) -> None:
     lines = markdown_table(HEAD, map(cells, comparison.overall)).split("\n")
     assert len(lines) == 2 + len(comparison.overall)
     assert {line.count("|") for line in lines} == {len(HEAD) + 1}

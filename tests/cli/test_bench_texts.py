@@ -59,22 +59,6 @@ def test_rounds_match_a_count_by_hand(
     assert rest["generation_tokens"] == first["generation_tokens"] - 3
 
 
-@pytest.mark.parametrize("method", ["dictionary", "copy", "hybrid"])
-def test_every_source_is_played(
-    method: str, dictionary: Path, tmp_path: Path, bielik: Tokenizer[Any]
-) -> None:
-    """On text that repeats itself, every source that copies saves most of the repetition."""
-    text = tmp_path / "t.txt"
-    text.write_text(" ".join([TEXT] * 6) + "\n")
-    asked = ["--dictionary", dictionary, "--prompt-tokens", "0", "-k", "8"]
-    found = figures(text, *asked, "--method", method)
-    expected = 1 + found["coverage"] * found["mean_accepted_length"]
-    assert found["tokens_per_round"] == pytest.approx(expected, abs=1e-12)
-    assert found["generation_tokens"] == len(bielik.encode(" ".join([TEXT] * 6)))
-    assert (found["tokens_per_round"] > 2) == (method != "dictionary")
-    assert found["rows_per_round"] <= 1 + 8
-
-
 def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text(" ".join([TEXT] * 6) + "\n")
@@ -90,22 +74,16 @@ def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def draft(models: dict[str, str]) -> str:
-    return models["draft"]
-
-
-@pytest.fixture
 def two_texts(tmp_path: Path) -> Path:
     (tmp_path / "t.txt").write_text("\n".join([SENTENCES[0] * 2, SENTENCES[1] * 2]))
     return tmp_path / "t.txt"
 
 
 @pytest.mark.parametrize("translation", ["context:3", "intersection", "exact"])
-@pytest.mark.slow
 def test_a_draft_model_drafts(
-    draft: str, two_texts: Path, translation: str, bielik: Tokenizer[Any]
+    models: dict[str, str], two_texts: Path, translation: str, bielik: Tokenizer[Any]
 ) -> None:
-    asked = ["--draft", draft, "--method", translation, "-k", "3"]
+    asked = ["--draft", models["draft"], "--method", translation, "-k", "3"]
     found = figures(two_texts, *asked)
     assert (found["name"], found["k"]) == (translation, 3)
     tokens = sum(len(bielik.encode(s * 2)) - 12 for s in SENTENCES[:2])
@@ -114,15 +92,11 @@ def test_a_draft_model_drafts(
     assert figures(two_texts, *asked, "--limit", "1")["rounds"] < found["rounds"]
 
 
-def test_without_a_choice_every_condition_is_measured(draft: str, two_texts: Path) -> None:
+def test_without_a_choice_every_condition_is_measured(
+    models: dict[str, str], two_texts: Path
+) -> None:
+    draft = models["draft"]
     asked = ["--draft", draft, "-k", "2", "--limit", "1", "--json", "--quiet"]
     found = play(two_texts, *asked, target=draft).json
     assert {"none", "copy", "hybrid"} <= {row["name"] for row in found["conditions"]}
     assert (found["target"], found["draft"], found["texts"]) == (draft, draft, 1)
-
-
-def test_what_cannot_be_honoured_is_refused(draft: str, two_texts: Path) -> None:
-    play(two_texts, "--draft", draft, "--method", "no").is_refused(2, "no condition 'no'")
-    play(two_texts, "--draft", draft, "--method", "none", "--quiet").is_refused(3, "tokenizer")
-    play(two_texts, "-k", "auto").is_refused(2, "depends on costs")
-    run("bench", "--target", "bielik", "--text").is_refused(2, "FILEs")

@@ -27,7 +27,6 @@ def first(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
         yield calibrate(models, "--json")
 
 
-@pytest.mark.slow
 def test_a_curve_is_measured_once_reused_and_refreshed(
     models: dict[str, str], first: Ended
 ) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import struct
-import subprocess
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ from command_lines import Ended, run, start
 from places import DEMO
 from processes import wait_for
 
-from tokalign.cli.chat import Chat
 from tokalign.cli.generation import closing_line
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.storage import cache_folder
@@ -42,7 +40,6 @@ def ctrl_c_interrupts() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def target(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The target with a template."""
     folder = copytree(models["target"], tmp_path_factory.mktemp("chat") / "target")
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return str(folder)
@@ -85,26 +82,6 @@ def test_every_answer_is_that_of_the_whole_conversation(
         assert answer["token_ids"] == decoded(target, prompt)["token_ids"]
         assert answer["prompt_tokens"] == decoded(target, prompt)["prompt_tokens"]
         prompt += answer["text"] + "\n"
-
-
-def test_a_turn_computes_only_what_is_new(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[int] = []
-    answer = Chat._answer
-
-    def counting(chat: Chat) -> None:
-        before = chat._target.computed
-        answer(chat)
-        computed.append(chat._target.computed - before)
-
-    monkeypatch.setattr(Chat, "_answer", counting)
-    long = "Zażółć gęślą jaźń, " * 4
-    found = answers(target, long, "Tak?", "Nie?", options=PLAIN)
-    prompts = [answer["prompt_tokens"] for answer in found]
-    assert computed[0] >= prompts[0]
-    for number in (1, 2):
-        new = prompts[number] - prompts[number - 1]
-        assert computed[number] <= new + found[number]["generation_tokens"] + 1
-        assert computed[number] < prompts[number]
 
 
 def test_what_goes_to_stdout_and_what_to_stderr(target: str) -> None:
@@ -337,31 +314,10 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
 DEMO_CHAT = ("chat", "--target", DEMO / "target", "--no-calibrate")
 
 
-@pytest.mark.slow
-def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
-    """An answer without end is stopped, and then more may be said."""
-    stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
-    options = ["--ignore-chat-template", "--temp", "1", "--seed", "1"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": stdout.open("wb"), "stderr": stderr.open("wb")}
-    chat = start(*DEMO_CHAT, *options, text=True, **pipes)
-    assert chat.stdin is not None
-    chat.stdin.write("Wisła jest\n")
-    chat.stdin.flush()
-    wait_for(lambda: len(stdout.read_bytes()) > 20)
-    chat.send_signal(signal.SIGINT)
-    wait_for(lambda: b"tokens/s" in stderr.read_bytes())
-    chat.communicate("/help\n")
-    said = stderr.read_text("utf-8")
-    assert chat.returncode == 0
-    assert "interrupted]" in said
-    assert "/retry" in said
-
-
 PROMPTS = b"\x1b[?2004h"
 """What a prompt begins with: from here on pasted text can be told from typed text."""
 
 
-@pytest.mark.slow
 def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     """With line editing: a message of two lines, a command that does not exist, and Ctrl-D.
 

@@ -1,7 +1,9 @@
-"""Options declared as data: conditions, help, empty paths; and those of every command."""
+"""Options declared as data: conditions, help, empty paths; those of every command; without mlx."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from command_lines import run as tokalign
+from command_lines import words
+from places import DEMO
 
 from tokalign.cli import group
 from tokalign.cli.command import Command, FilePath, Option, flag_of
 from tokalign.cli.output import asked
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import UsageError
+from tokalign.storage import POLISH, sample_text
 
 PARAMETERS = [
     Option("--draft", "A model.", metavar="NAME"),
@@ -84,11 +89,6 @@ def test_rare_options_are_shown_on_request() -> None:
     assert "--help-all" in usual
     assert "--tables" in whole
     assert "Do a little." in whole
-
-
-def test_options_are_named_as_they_are_typed_in_full() -> None:
-    assert [flag_of(one) for one in PARAMETERS][2:5] == ["--size", "--tables", "--loud"]
-    assert flag_of(PARAMETERS[-1]) == "FILE"
 
 
 def test_a_file_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:
@@ -168,21 +168,6 @@ def test_an_option_without_effect_is_refused_before_anything_loads(line: str, to
     assert ended.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"{DECODE} --draft D --alignment a.tok --translation exact",
-        f"{DECODE} --top-p 1 --kv-group-size 64",
-        f"{DECODE} --method plain --num-draft-tokens auto",
-        f"{DECODE} --no-color --json",
-        f"{DECODE} --verbose False --quiet",
-        f"{SERVE} --allow-model-switching --translation context:5 --port 0",
-    ],
-)
-def test_what_has_an_effect_or_asks_for_nothing_is_let_pass_by_every_command(line: str) -> None:
-    tokalign(*line.split()).is_refused(MissingAssetError.exit_code)
-
-
 def test_an_empty_api_key_would_leave_the_server_open() -> None:
     tokalign("serve", "--target", NOWHERE, "--api-key", " ").is_refused(2, "--api-key")
 
@@ -197,3 +182,44 @@ def test_only_close_options_are_suggested(typed: str, suggested: str | None) -> 
     assert typed in message
     assert ("Did you mean" in message) == (suggested is not None)
     assert (suggested or typed) in message
+
+
+WITHOUT_MLX = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Blocked(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mlx", "mlx_lm"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from tokalign.cli import main
+main()
+"""
+
+
+def without_mlx(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_MLX, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "line", ["decode -p Ala", "chat", "calibrate", "bench --quiet", "train TEXT --output drafter"]
+)
+def test_a_command_that_runs_models_says_what_to_install(line: str) -> None:
+    """And says it before it looks for a model, which might be a long download."""
+    typed = line.replace("TEXT", str(sample_text(POLISH))).split()
+    result = without_mlx(*typed, "--target", NOWHERE)
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr.splitlines() == [
+        "tokalign: this command runs models with mlx, which is not installed; "
+        "install it with: pip install 'tokalign[mlx]'"
+    ]
+
+
+def test_commands_that_only_read_texts_work(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Ala ma kota, a kot ma Alę.\n")
+    for line in ("check --draft DRAFT", "bench --method copy --text"):
+        result = without_mlx(*words(line), "--target", DEMO / "target", tmp_path / "text.txt")
+        assert result.returncode == 0, result.stderr

@@ -136,31 +136,15 @@ def test_minus_one_token_is_as_many_as_the_context_holds(models: dict[str, str])
     assert found["generation_tokens"] > 20
 
 
-@pytest.fixture
-def chat(models: dict[str, str], tmp_path: Path) -> Path:
-    """The template of a copy of the target, to be written."""
-    return Path(copytree(models["target"], tmp_path / "chat")) / "chat_template.jinja"
-
-
-def test_the_chat_template_gets_its_variables(models: dict[str, str], chat: Path) -> None:
-    chat.write_text("{{ messages[-1].content }}{{ ending }}")
-    arguments = ["--target", str(chat.parent), "--chat-template-config"]
+def test_the_chat_template_gets_its_variables(models: dict[str, str], tmp_path: Path) -> None:
+    folder = copytree(models["target"], tmp_path / "chat")
+    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}{{ ending }}")
+    arguments = ["--target", str(folder), "--chat-template-config"]
     longer = decode(models, *arguments, '{"ending": "jaźń i żółw"}')
     shorter = decode(models, *arguments[:2])
     assert longer["prompt_tokens"] > shorter["prompt_tokens"]
     plain = decode(models, *arguments[:2], "--ignore-chat-template")
     assert plain["token_ids"] == shorter["token_ids"] == decode(models)["token_ids"]
-
-
-def test_the_answer_may_be_begun(models: dict[str, str], chat: Path) -> None:
-    chat.write_text(
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}[assistant]{% endif %}"
-    )
-    begun = decode(models, "--target", chat.parent, "--prefill-response", "Tak, ")
-    same = decode(models, "--ignore-chat-template", "-p", f"[user]{PROMPT}[assistant]Tak, ")
-    assert begun["token_ids"] == same["token_ids"]
-    assert begun["prompt_tokens"] == same["prompt_tokens"]
 
 
 def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> None:
@@ -231,17 +215,12 @@ def test_further_tokens_may_end_the_output(models: dict[str, str]) -> None:
     decode(models, "--extra-eos-token", "</s>", "--extra-eos-token", "a")
 
 
-def test_a_bounded_cache_is_said_to_have_no_effect_where_it_has_none(
-    models: dict[str, str],
-) -> None:
-    result = run("--target", models["target"], "-p", PROMPT, "-m", "4", "--max-kv-size", "16")
-    assert result.err.count("has no effect, as in mlx-lm") == 1
-
-
 def test_drafting_stops_once_a_bounded_cache_is_full(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a model that, unlike Llama, leaves its cache to mlx-lm."""
+    bounded = ("--target", models["target"], "-p", PROMPT, "-m", "4", "--max-kv-size", "16")
+    assert run(*bounded).err.count("has no effect, as in mlx-lm") == 1
     monkeypatch.delattr(Model, "make_cache")
     arguments = ["--max-kv-size", "24", "-m", "60", "--num-draft-tokens", "3"]
     plain = decode(models, "--method", "plain", *arguments[:4])
@@ -280,29 +259,3 @@ def test_an_interrupt_still_prints_the_statistics(
     found = json.loads(ended.out)
     assert found["finish_reason"] == "interrupted"
     assert found["generation_tokens"] == len(found["token_ids"]) == 4
-
-
-def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_path: Path) -> None:
-    tokenizer: Tokenizer[Any] = read_tokenizer(models["target"])
-    table = write_dictionary(tmp_path / "x.dictionary.tok", tokenizer, fingerprint="ab" * 32)
-    named = run("--target", models["target"], "-p", "a", "--dictionary", table)
-    named.is_refused(3, "abababababab", "tokalign build")
-
-
-def test_of_two_languages_both_are_followed_unless_one_is_chosen(
-    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
-    tokenizer = LanguageModel.from_folder(Path(models["target"])).tokenizer
-    for language in ("pl", "uk"):
-        write_dictionary(tmp_path / f"{language}.dictionary.tok", tokenizer, language=language)
-    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "5"]
-    unsaid = run(*arguments)
-    assert (unsaid.code, unsaid.err.count("chooses among them")) == (0, 1)
-    assert "hybrid of context copy, dictionary:pl, dictionary:uk" in unsaid.err
-    both = run(*arguments, "--language", "uk,pl")
-    assert "hybrid of context copy, dictionary:uk, dictionary:pl" in both.err
-    said = run(*arguments, "--language", "uk")
-    assert f"dictionary -> {tmp_path / 'uk.dictionary.tok'}" in said.err
-    assert "hybrid of context copy, dictionary" in said.err
-    run(*arguments, "--language", "de").is_refused(4, "pl, uk")

@@ -109,6 +109,8 @@ def test_what_was_saved_is_loaded(system: str | None, said: list[str]) -> None:
         '[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]',
         '[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]',
         '[{"role": "robot", "content": "a"}]',
+        '[{"role": "user", "content": "\\ud83d"}]',  # half a surrogate pair
+        "[" * 100_000,
     ],
 )
 def test_what_is_no_conversation_is_refused(text: str) -> None:

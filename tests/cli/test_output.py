@@ -97,7 +97,6 @@ def test_the_metadata_of_a_table_is_shown_and_not_obeyed(evil_table: Path, form:
     assert not drives_a_terminal(shown)
 
 
-@pytest.mark.slow
 def test_a_models_text_is_escaped_on_a_terminal_and_exact_in_a_pipe(tmp_path: Path) -> None:
     """A model of random weights says control characters; the seed makes it say them twice."""
     model = write_model(tmp_path / "model", vocabulary_size=420)

@@ -153,12 +153,6 @@ def test_text_is_escaped_wherever_it_stands(content: str, value: str) -> None:
     assert len(document.elements) == 2
 
 
-def test_attributes_are_named_as_in_html() -> None:
-    assert tag("td", class_="n", aria_label=None, data_note="a b") == (
-        '<td class="n" data-note="a b"></td>'
-    )
-
-
 @settings(max_examples=10)
 @given(st.text(max_size=20))
 def test_a_page_is_valid_and_needs_nothing(text: str) -> None:

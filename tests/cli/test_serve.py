@@ -80,7 +80,6 @@ def test_a_port_in_use_is_no_crash() -> None:
 
 @contextmanager
 def process(*options: str, **environment: str) -> Iterator[tuple[Any, str]]:
-    """A running server and where it listens."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words = ("serve", *options, "--port", "0", "--json")
     with start(*words, env={**os.environ, **environment}, **pipes) as started:
@@ -100,7 +99,6 @@ def connect(url: str) -> HTTPConnection:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-@pytest.mark.slow
 def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) -> None:
     with process(*TARGET) as (server, url):
         client = connect(url)
@@ -116,7 +114,6 @@ def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) ->
     assert rest.endswith("data: [DONE]\n\n")
 
 
-@pytest.mark.slow
 def test_a_key_from_the_environment() -> None:
     with process(*TARGET, TOKALIGN_API_KEY="klucz\n") as (_, url):
         statuses = []

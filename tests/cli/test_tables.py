@@ -1,4 +1,4 @@
-"""`tokalign tables show` and `tables verify` on whole, damaged and missing tables."""
+"""Tables that are shown, verified, learned from documents and forgotten."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from command_lines import run
+from documents import LETTER, MEETING
 from small_families import write_family
 from small_tables import dictionary_bundle
+from small_tokenizers import write_tokenizer
 
 from tokalign.tables.bundle import write_bundle
 
@@ -74,3 +76,41 @@ def test_show_says_how_far_a_tokenizer_is_understood(tmp_path: Path) -> None:
         assert ("added_tokens_in_text" in told) == (level != "ids only")
     for missing, code in (("no/such/folder", 4), ("nothing.tok", 4), ("no-alias", 2)):
         run("tables", "show", missing).is_refused(code, missing)
+
+
+def test_learn_list_use_and_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, place in {"HOME": "", "XDG_DATA_HOME": "data"}.items():
+        monkeypatch.setenv(variable, str(tmp_path / place))
+    reader, documents = write_tokenizer(tmp_path / "m", vocabulary_size=300), tmp_path / "documents"
+    documents.mkdir()
+    for number in range(3):
+        (documents / f"{number}.md").write_text(f"Sprawa {number}.\n{MEETING}\n{LETTER}\n")
+    notes = ("--name", "notes", "--json")
+    for wrong, code, said in (
+        ([documents], 2, "give --name NAME"),
+        ([documents / "no", "--name", "a", "--target", reader], 4, "not there"),
+    ):
+        assert run("learn", *wrong).is_refused(code, said).count("\n") == 0
+    learned = run("learn", documents, "--target", reader, *notes).json
+    assert (learned["documents_read"], learned["documents_with_text"]) == (3, 3)
+    (table,) = learned["tables"]
+    assert table["built"]
+
+    (listed,) = run("learn", "--list", "--json").json["learned"]
+    assert listed["name"] == "notes"
+    assert listed["folders"] == [str(documents)]
+    assert listed["tables"] == [table["path"]]
+
+    (documents / "text.txt").write_text(f"{MEETING} {LETTER}\n" * 5)
+    played = ("--language", "notes", "--method", "hybrid", "--text", documents / "text.txt")
+    used = run("bench", "--target", reader, *played)
+    assert used.code == 0, used.err
+    assert table["path"] in used.err
+    assert run("learn", *notes).json["documents_read"] == 4
+
+    refused = run("tables", "forget", "notes", "other")
+    refused.is_refused(4, "nothing was learned under the name other")
+    assert "notes" in run("learn", "--list").out
+    forgotten = run("tables", "forget", "notes", "notes", "--json").json["forgotten"]
+    assert forgotten == [str(Path(table["path"]).parent)]
+    assert run("learn", "--list", "--json").json == {"learned": []}

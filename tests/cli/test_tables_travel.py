@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
-from command_lines import run
+from command_lines import Ended, run, start
 from fake_hub import Hub, serve_hub, write_snapshot
+from places import DEMO
 from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
 
-from tokalign.errors import BundleError
 from tokalign.names.registry import find_alias
-from tokalign.tables.finding import DRAFTER_FORMAT, DRAFTER_VERSION, DRAFTER_WEIGHTS
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])
 DRAFT: Tokenizer[Any] = of_merges(b"abc ", [(b"b", b"c")])
-
-pytestmark = pytest.mark.slow
-"""What asks the Hub runs in a process of its own: its library reads its settings at import."""
-
 
 WHOLE = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
 """The files of a model."""
@@ -46,7 +39,10 @@ print(resolve_model("someone/model").folder)
 
 @dataclass
 class World:
-    """A Hub, a Hub cache and a table folder; `run` runs `tokalign` there."""
+    """A Hub, a Hub cache and a table folder; `run` runs `tokalign` there.
+
+    In a process of its own: the Hub's library reads its settings at import.
+    """
 
     folder: Path
     address: str
@@ -57,26 +53,26 @@ class World:
     def tables(self) -> Path:
         return self.folder / "tables"
 
-    def run(
-        self, *arguments: str | Path, program: str = IMPATIENT, **settings: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: object, program: str = IMPATIENT, **settings: str) -> Ended:
         environment = {
             "HF_ENDPOINT": self.address,
             "HF_HOME": str(self.folder / "hf"),
             "TOKALIGN_TABLES": str(self.tables),
             "TMPDIR": str(self.temporary),
         }
-        return subprocess.run(
-            [sys.executable, "-c", program, *map(str, arguments)],
-            env=os.environ | environment | settings,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = start(*words, code=program, env=os.environ | environment | settings, **pipes)
+        out, err = process.communicate()
+        return Ended(process.returncode, out, err)
+
+    def succeeds(self, *words: object, **settings: str) -> Ended:
+        ended = self.run("tables", *words, **settings)
+        assert ended.code == 0, ended.err
+        return ended
 
     def resolved(self, **settings: str) -> Path:
         """The folder of the model someone/model, which is downloaded if it is not in the cache."""
-        return Path(self.run(program=RESOLVING, **settings).stdout.strip())
+        return Path(self.run(program=RESOLVING, **settings).out.strip())
 
     @property
     def temporary(self) -> Path:
@@ -109,8 +105,8 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
     world: World, dictionary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alignment = write_alignment(dictionary.with_name("d.alignment.tok"), DRAFT, TARGET)
-    pushed = world.run("tables", "push", dictionary, alignment, "someone/tables", HF_TOKEN="secret")
-    assert (pushed.returncode, pushed.stderr.count("\n")) == (0, 2), pushed.stderr
+    pushed = world.succeeds("push", dictionary, alignment, "someone/tables", HF_TOKEN="secret")
+    assert pushed.err.count("\n") == 2
     assert set(world.repositories["someone/tables"]) == {
         "tokalign/pl.dictionary.tok",
         "tokalign/d.alignment.tok",
@@ -118,12 +114,11 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
     assert "Bearer secret" in world.hub.tokens
     pulls = "tokalign tables pull someone/tables"
     for said in (pulls, "| dictionary | pl |", TARGET.fingerprint[:12]):
-        assert said in pushed.stdout
-    pulled = world.run("tables", "pull", "someone/tables", "--quiet")
+        assert said in pushed.out
+    pulled = world.succeeds("pull", "someone/tables", "--quiet")
     kept = world.tables / "pulled" / "someone--tables"
-    assert (pulled.returncode, pulled.stderr) == (0, "")
     files = {kept / "pl.dictionary.tok": dictionary, kept / "d.alignment.tok": alignment}
-    assert pulled.stdout.split() == [*map(str, files)]
+    assert (pulled.out.split(), pulled.err) == ([*map(str, files)], "")
     assert all(there.read_bytes() == here.read_bytes() for there, here in files.items())
     assert not any(world.temporary.iterdir())
     monkeypatch.setenv("TOKALIGN_TABLES", str(world.tables))
@@ -144,27 +139,12 @@ def test_what_is_not_there_is_not_pushed(names: list[str], code: int, said: str)
     assert (found.code, found.err.splitlines()[-1].count(said)) == (code, 1)
 
 
-def test_a_local_folder_is_a_repository_too(
-    tmp_path: Path, dictionary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
-    model = tmp_path / "model"
-    model.mkdir()
-    told = run("tables", "push", dictionary, model, "--json").json
-    assert told["files"][0]["path"] == "tokalign/pl.dictionary.tok"
-    assert open_dictionary(TARGET, model_folder=model) is not None
-    told = run("tables", "pull", model, "--json").json
-    assert told["files"] == [str(tmp_path / "tables" / "pulled" / "model" / "pl.dictionary.tok")]
-
-
 def test_tables_of_several_models_do_not_replace_each_other(world: World, dictionary: Path) -> None:
     other = write_dictionary(world.folder / "pl.dictionary.tok", DRAFT, " abc abc")
-    twice = world.run("tables", "push", dictionary, other, "someone/tables")
-    assert (twice.returncode, "--folder" in twice.stderr) == (2, True)
+    world.run("tables", "push", dictionary, other, "someone/tables").is_refused(2, "--folder")
     for folder, file in (("one", dictionary), ("two", other)):
-        pushed = world.run("tables", "push", file, "someone/tables", "--folder", folder)
-        assert pushed.returncode == 0, pushed.stderr
-    assert world.run("tables", "pull", "someone/tables").returncode == 0
+        world.succeeds("push", file, "someone/tables", "--folder", folder)
+    world.succeeds("pull", "someone/tables")
     assert world.left() == {
         "pulled/someone--tables--one/pl.dictionary.tok",
         "pulled/someone--tables--two/pl.dictionary.tok",
@@ -195,9 +175,8 @@ def test_of_a_repository_with_a_damaged_table_nothing_is_kept(
         "tokalign/b.dictionary.tok": damaged(good),
     }
     refused = world.run("tables", "pull", "someone/tables", "--quiet")
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
-    assert "someone/tables/tokalign/b.dictionary.tok is damaged" in refused.stderr
-    assert world.left() == set()
+    refused.is_refused(3, "someone/tables/tokalign/b.dictionary.tok is damaged")
+    assert (refused.out, world.left()) == ("", set())
 
 
 def test_a_half_download_leaves_nothing(world: World, dictionary: Path) -> None:
@@ -207,20 +186,18 @@ def test_a_half_download_leaves_nothing(world: World, dictionary: Path) -> None:
     }
     world.hub.cut.add("b.dictionary.tok")
     refused = world.run("tables", "pull", "someone/tables", "--quiet")
-    assert (refused.returncode, refused.stdout) == (4, ""), refused.stderr
-    assert refused.stderr.splitlines()[-1].startswith("tokalign: someone/tables was not downloaded")
-    assert "try: tokalign tables pull someone/tables" in refused.stderr
-    assert world.left() == set()
+    refused.is_refused(
+        4, "someone/tables was not downloaded", "try: tokalign tables pull someone/tables"
+    )
+    assert (refused.out, world.left()) == ("", set())
     world.hub.cut.clear()
-    assert world.run("tables", "pull", "someone/tables").returncode == 0
+    world.succeeds("pull", "someone/tables")
     assert len(world.left()) == 2
 
 
 def test_offline_both_say_so_in_one_line(world: World, dictionary: Path) -> None:
     for arguments in (["pull", "bielik"], ["push", dictionary, "someone/tables"]):
-        refused = world.run("tables", *arguments, HF_HUB_OFFLINE="1")
-        assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
-        assert "online" in refused.stderr
+        world.run("tables", *arguments, HF_HUB_OFFLINE="1").is_refused(4, "online")
     assert world.left() == set()
 
 
@@ -233,9 +210,7 @@ def test_what_is_not_there_or_not_allowed_is_said(world: World, dictionary: Path
         ((*push, "someone/tables"), 2, "HF_TOKEN"),
     ):
         world.hub.read_only = code == 2
-        refused = world.run("tables", *words)
-        assert (refused.returncode, said in refused.stderr) == (code, True)
-    assert refused.stderr.count("\n") == 1
+        world.run("tables", *words).is_refused(code, said)
 
 
 def test_of_an_alias_the_first_repository_with_tables_is_pulled(
@@ -244,17 +219,16 @@ def test_of_an_alias_the_first_repository_with_tables_is_pulled(
     alias = find_alias("bielik")
     world.repositories[alias.mlx] = {"config.json": b"{}"}
     world.repositories[alias.repository] = {"pl.dictionary.tok": dictionary.read_bytes()}
-    pulled = world.run("tables", "pull", "bielik", HF_TOKEN="own")
-    assert pulled.returncode == 0, pulled.stderr
+    pulled = world.succeeds("pull", "bielik", HF_TOKEN="own")
     assert "Bearer own" in world.hub.tokens
-    assert f"bielik -> {alias.repository}\n" in pulled.stderr
+    assert f"bielik -> {alias.repository}\n" in pulled.err
     slug = alias.repository.replace("/", "--")
     assert world.left() == {f"pulled/{slug}/pl.dictionary.tok"}
 
 
 def test_a_model_that_is_downloaded_brings_its_tables(world: World, dictionary: Path) -> None:
     world.repositories["someone/model"] |= WHOLE
-    assert world.run("tables", "push", dictionary, "someone/model").returncode == 0
+    world.succeeds("push", dictionary, "someone/model")
     folder = world.resolved()
     assert (folder / "tokalign" / "pl.dictionary.tok").is_file()
     assert open_dictionary(TARGET, model_folder=folder) is not None
@@ -267,39 +241,22 @@ def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictiona
         **WHOLE,
         "tokalign/pl.dictionary.tok": dictionary.read_bytes(),
     }
-    assert world.run("tables", "pull", "someone/model").returncode == 0
+    world.succeeds("pull", "someone/model")
     assert world.left() == {"pulled/someone--model/pl.dictionary.tok"}
     assert world.resolved(HF_HUB_OFFLINE="1") == snapshot
 
 
 @pytest.fixture
 def drafter(tmp_path: Path) -> Path:
-    """A drafter's folder, of which only what `push` and `pull` check is real."""
-    folder, weights = tmp_path / "made" / "small.drafter", b"weights" * 9
-    folder.mkdir(parents=True)
-    digest = sha256(weights).hexdigest()
-    config = {
-        "format": DRAFTER_FORMAT,
-        "version": DRAFTER_VERSION,
-        "drafter": {},
-        "target": {"tokenizer": TARGET.fingerprint, "weights": "0"},
-        "weights": DRAFTER_WEIGHTS.format(digest=digest[:12]),
-        "sha256": digest,
-        "training": {},
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / str(config["weights"])).write_bytes(weights)
-    return folder
+    return Path(copytree(DEMO / "drafter", tmp_path / "made" / "small.drafter"))
 
 
 def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
     """Pulled by itself, and with a model that is downloaded."""
-    pushed = world.run("tables", "push", drafter, "someone/model")
-    assert pushed.returncode == 0, pushed.stderr
-    assert "| drafter |" in pushed.stdout
-    pulled = world.run("tables", "pull", "someone/model", "--quiet")
+    assert "| drafter |" in world.succeeds("push", drafter, "someone/model").out
+    pulled = world.succeeds("pull", "someone/model", "--quiet")
     kept = world.tables / "pulled" / "someone--model" / "small.drafter"
-    assert pulled.stdout.split() == [str(kept)], pulled.stderr
+    assert pulled.out.split() == [str(kept)]
     files = {file.name: file.read_bytes() for file in drafter.iterdir()}
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == files
     world.repositories["someone/model"] |= WHOLE
@@ -308,10 +265,8 @@ def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
 
 
 def test_of_a_damaged_drafter_nothing_is_kept(world: World, drafter: Path) -> None:
-    assert world.run("tables", "push", drafter, "someone/tables").returncode == 0
+    world.succeeds("push", drafter, "someone/tables")
     weights = next(name for name in world.repositories["someone/tables"] if "safetensors" in name)
     world.repositories["someone/tables"][weights] += b"!"
-    pulled = world.run("tables", "pull", "someone/tables")
-    assert pulled.returncode == BundleError.exit_code
-    assert "does not hold what was written" in pulled.stderr
+    world.run("tables", "pull", "someone/tables").is_refused(3, "does not hold what was written")
     assert world.left() == set()

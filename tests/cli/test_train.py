@@ -70,7 +70,6 @@ def test_it_tells_how_far_it_is(trained: tuple[Path, Ended]) -> None:
     assert lines[-1].endswith("min left")
 
 
-@pytest.mark.slow
 def test_a_killed_process_is_resumed_by_the_same_command(
     target: Path, corpus: Path, trained: tuple[Path, Ended], tmp_path: Path
 ) -> None:
@@ -105,6 +104,10 @@ def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Pat
 
 def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "drafter"
+    taught = ("train", "--target", target, "--draft", target, "--output", output, corpus)
+    tokalign(*taught, "--loss", "kl", "--labels", "text").is_refused(2, "give other --labels")
+    tokalign(*taught, "--width", "8").is_refused(2, "--draft")
+    assert list(tmp_path.iterdir()) == []
     run(target, corpus, output, "--candidates", "64").is_refused(2, "--candidates")
     run(target, tmp_path / "none.txt", output).is_refused(1, "none.txt")
     run(target, corpus, corpus / "drafter").is_refused(2, "cannot be written")
@@ -131,18 +134,3 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
     decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "8", "--json")
     plain, drafted = tokalign(*decode).json, tokalign(*decode, "--draft", output).json
     assert plain["text"] == drafted["text"]
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--loss", "kl", "--labels", "text"], "give other --labels"),
-        (["--width", "8"], "--draft"),
-    ],
-)
-def test_what_a_draft_model_cannot_learn_is_refused(
-    target: Path, corpus: Path, tmp_path: Path, more: list[str], message: str
-) -> None:
-    pair = ("--target", target, "--draft", target, "--output", tmp_path / "o")
-    tokalign("train", *pair, corpus, *more).is_refused(2, message)
-    assert list(tmp_path.iterdir()) == []

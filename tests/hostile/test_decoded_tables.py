@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from forged_tables import alignment_bundle, backoff_bundle
-from places import documented_attacks
 from random_models import random_model
 from small_tokenizers import write_tokenizer
 
@@ -208,9 +207,7 @@ def plain(pair: dict[str, Any]) -> Callable[[str], list[tuple[Any, list[int]]]]:
 def lane(number: int) -> list[pytest.MarkDecorator]:
     """The first way of the first table, the second of the second, and so on are in every run."""
     table, way = divmod(number, 6)
-    if way != table % 6:
-        return [pytest.mark.long]
-    return [] if table % 3 == 0 else [pytest.mark.slow]
+    return [] if way == table % 6 else [pytest.mark.long]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +279,3 @@ def test_a_dictionary_of_narrow_ids_is_asked_about_wide_ones(
     path = tmp_path / "wide.dictionary.tok"
     write_bundle(path, dictionary("backoff-0", ANSWERS["cycle-of-all"], pair["tokenizer"]))
     assert emitted(one, prompt, method="dictionary", dictionary=path) == expected
-
-
-def test_there_are_as_many_attacks_as_documented() -> None:
-    assert len(ATTACKS) >= documented_attacks("tables: decoded")

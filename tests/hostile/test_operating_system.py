@@ -39,33 +39,23 @@ def run(
     *,
     start: Callable[[], None] = lambda: None,
     stdin: int | None = None,
-    stdout: int = subprocess.PIPE,
-    stderr: int = subprocess.PIPE,
+    **streams: int,
 ) -> Ended:
-    """Run a command in a folder.
+    """Run a command in a folder. start: called in the new process before anything else.
 
-    start: called in the new process before anything else.
-    stdin: a file; without one, a pipe with a line that somebody typed.
+    stdin, stdout, stderr: files. Without a stdin, a pipe has a line that somebody typed.
     """
     if arguments[:2] == ["tables", "forget"]:  # what is deleted must be there
         assert run(folder, COMMANDS["learn"]).code == 0
-    ended = subprocess.run(
-        [sys.executable, "-m", "tokalign", *arguments],
-        **({"input": "Wisła jest\n"} if stdin is None else {"stdin": stdin}),
-        stdout=stdout,
-        stderr=stderr,
-        preexec_fn=start,
-        cwd=folder,
-        text=True,
-        env=os.environ
-        | {"TOKALIGN_CACHE": str(folder / "cache"), "TOKALIGN_TABLES": str(folder / "tables")}
-        | {"XDG_DATA_HOME": str(folder / "data")}
-        # A disk that takes 400 bytes a file would cut what Python compiles.
-        | {"PYTHONDONTWRITEBYTECODE": "1"}
-        | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        timeout=300,
-        check=False,
-    )
+    places = {"TOKALIGN_CACHE": "cache", "TOKALIGN_TABLES": "tables", "XDG_DATA_HOME": "data"}
+    # A disk that takes 400 bytes a file would cut what Python compiles.
+    own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    own |= {variable: str(folder / place) for variable, place in places.items()}
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    how |= {"input": "Wisła jest\n"} if stdin is None else {"stdin": stdin}
+    how |= {"cwd": folder, "env": os.environ | own, "preexec_fn": start, "timeout": 300}
+    command = [sys.executable, "-m", "tokalign", *arguments]
+    ended = subprocess.run(command, text=True, check=False, **how)
     return Ended(ended.returncode, ended.stdout or "", ended.stderr or "")
 
 

@@ -33,15 +33,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return cache
 
 
-def test_every_alias_is_complete() -> None:
-    known = "bielik bielik-pl bielik-1.5b bielik-4.5b llama3.2 qwen2.5 mistral"
-    assert set(known.split()) <= set(aliases())
-    for alias in aliases().values():
-        assert alias.repository.count("/") == alias.mlx.count("/") == 1
-        assert alias.revision
-        assert alias.licence
-
-
 def test_an_installed_vocabulary_is_found_offline(offline: Path) -> None:
     found = resolve_tokenizer("bielik")
     assert "mistral-common" in found.description

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from processes import wait_for
 from served import WEATHER as FUNCTION
-from served import chat, demo_settings, request, serving
+from served import chat, content, demo_settings, request, serving
 
 from tokalign.serve.server import Server
 
@@ -178,8 +178,8 @@ def test_a_wrong_field_is_named(
 def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     harmless: dict[str, Any] = {"stop": ["", ""], "prediction": {"content": 5}, "seed": -1}
     harmless |= {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
-    body = {"messages": MESSAGES, "max_tokens": 2, "functions": [], **harmless}
-    assert request(server, "POST", CHAT, body).status == 200
+    harmless |= {"functions": [], "temperature": None, "stream": None, "store": True}
+    assert content(chat(server, "Wisła", **harmless)) == content(chat(server, "Wisła"))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,6 @@ def test_what_is_not_served_is_not_found(server: Server) -> None:
 
 
 def raw(server: Server, data: bytes) -> bytes:
-    """What comes back for these bytes."""
     address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=60) as client:
         try:
@@ -236,7 +235,6 @@ def raw(server: Server, data: bytes) -> bytes:
     ("head", "status"),
     [
         (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
-        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: ten\r\n\r\n", 400),
         (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{", 408),
         (b"BREW /coffee HTTP/1.1\r\n\r\n", 501),
         (b"GET http://[x/v1/models HTTP/1.1\r\n\r\n", 404),
@@ -263,9 +261,3 @@ def test_one_connection_more_than_there_are_places_is_closed() -> None:
             first.sendall(b"GET /hea")  # and no end
             wait_for(lambda: not raw(small, b"GET /health HTTP/1.0\r\n\r\n"))
         wait_for(lambda: raw(small, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/"))
-
-
-def test_a_field_that_is_null_or_unknown_is_ignored(server: Server) -> None:
-    plain = chat(server, "Wisła").json["choices"]
-    body = {"temperature": None, "stop": None, "seed": None, "stream": None, "store": True}
-    assert chat(server, "Wisła", **body).json["choices"] == plain

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 from places import DEMO
-from random_drafters import taught_drafter
 from random_models import random_model, write_model
 from served import assert_both_ways, complete, demo_settings, ids_of, metric, plain_ids, serving
 from zoo import make_model
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.runtime.mlx.layers import Layers
 from tokalign.runtime.options import DraftingOptions
 from tokalign.serve import Settings
@@ -34,7 +32,6 @@ def windowed(size: int, _seed: int) -> Any:
 
 
 @pytest.mark.parametrize("make", [windowed, hybrid])
-@pytest.mark.slow
 def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: Any) -> None:
     folder = write_model(tmp_path, vocabulary_size=300, make=make)
     target: LanguageModel[Any] = LanguageModel.from_folder(folder, dtype="float32")
@@ -98,19 +95,12 @@ def test_a_method_asked_for_by_name_decodes_plainly_where_nothing_can_be_rewound
 PROMPT, OTHER = "Wisła jest", "Zima w górach"
 
 
-@pytest.mark.slow
-def test_it_drafts_for_requests_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_drafter_drafts_for_requests_and_changes_nothing() -> None:
     with serving(demo_settings(draft_model=None)) as server:
         expected = {text: complete(server, text).json["choices"][0] for text in (PROMPT, OTHER)}
-    target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    ids = target.tokenizer.encode(PROMPT + expected[PROMPT]["text"])
-    drafter = taught_drafter(target.model, ids, steps=60)
-    save_drafter(tmp_path / "drafter", drafter, target_fingerprints(target))
     settings = demo_settings(
         draft_model=None,
-        drafting=DraftingOptions(
-            method="drafter", drafter=tmp_path / "drafter", num_draft_tokens=3
-        ),
+        drafting=DraftingOptions(method="drafter", drafter=DEMO / "drafter", num_draft_tokens=3),
     )
     with serving(settings) as server:
         alone = complete(server, PROMPT).json

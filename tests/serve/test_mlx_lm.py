@@ -14,21 +14,11 @@ from places import DEMO
 from served import At, demo_settings, mlx_lms_server, request, serving
 
 from tokalign.serve.server import Server
+from tokalign.storage import POLISH, prompts
 
 IM_END, END_OF_TEXT = 4, 2
 
-PROMPTS = (
-    "Opisz krótko Wisłę.",
-    "Ile dni ma luty?",
-    "Napisz zdanie o zimie.",
-    "Co to jest gęś?",
-    "Podaj trzy miasta w Polsce.",
-    "Wymień kolory tęczy.",
-    "Kto napisał list?",
-    "Jak zrobić zupę?",
-    "Dlaczego niebo jest niebieskie?",
-    "Opowiedz bajkę o lisie.",
-)
+PROMPTS = (prompts(POLISH) / "questions.txt").read_text("utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def theirs(folder: Path) -> Iterator[At]:
-    """A real `mlx_lm.server` with this model."""
     with mlx_lms_server("--model", str(folder)) as running:
         yield running
 
@@ -58,7 +47,6 @@ def both(theirs: At, ours: Server, path: str, body: Any) -> tuple[Any, Any]:
     return replies[0].json, replies[1].json
 
 
-@pytest.mark.slow
 def test_twenty_requests_are_answered_as_by_mlx_lms_server(theirs: At, folder: Path) -> None:
     chats = [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]})
@@ -75,7 +63,6 @@ def test_twenty_requests_are_answered_as_by_mlx_lms_server(theirs: At, folder: P
                 assert found["usage"][count] == expected["usage"][count]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", [IM_END, END_OF_TEXT])
 def test_both_servers_end_an_answer_at_the_same_ids(theirs: At, folder: Path, end: int) -> None:
     body = {"prompt": PROMPTS[0], "max_tokens": 5, "logit_bias": {str(end): 100}}

@@ -156,6 +156,7 @@ def test_without_keys_everybody_shares_one_store(alone: Server) -> None:
 
 
 def test_pages_of_other_origins_may_not_ask(alone: Server) -> None:
+    assert alone.is_local
     for method, path, body in (
         ("POST", PATH, BODY),
         ("OPTIONS", PATH, None),
@@ -188,52 +189,36 @@ OWN = f"{gethostname()}:8080"
 
 
 @pytest.mark.parametrize(
-    ("host", "allowed"),
+    ("is_local", "origin", "host", "has_keys", "allowed"),
     [
-        ("localhost", True),
-        ("localhost:8080", True),
-        (OWN, True),
-        ("127.0.0.1:9", True),
-        ("[::1]:8080", True),
-        ("rebound.example.com", False),
-        ("127.0.0.1.example.com:8080", False),
+        *((True, None, host, False, True) for host in ("localhost", "localhost:8080", OWN)),
+        *((True, None, host, False, True) for host in ("127.0.0.1:9", "[::1]:8080")),
+        (True, None, "rebound.example.com", False, False),
+        (True, None, "127.0.0.1.example.com:8080", False, False),
+        (True, None, "rebound.example.com", True, True),
+        (False, "http://127.0.0.1:8080", "127.0.0.1:8080", False, True),
+        (False, "http://[::1]:8080", "[::1]:8080", False, True),
+        (False, "http://localhost:8080", "localhost:8080", False, True),
+        (False, "http://192.168.1.9:8080", "192.168.1.9:8080", False, True),
+        (False, f"http://{OWN}", OWN, False, True),
+        (False, "http://localhost:3000", "localhost:8080", False, False),
+        (False, "http://192.168.1.8:8080", "192.168.1.9:8080", True, False),
+        (False, "http://evil.example:8080", "evil.example:8080", False, False),  # DNS rebinding
+        (False, "https://chat.example", "chat.example", True, True),
+        *((False, origin, "", True, False) for origin in ("null", "file://")),
+        (False, "http://[", "[", True, False),
     ],
 )
-def test_a_local_server_answers_to_local_names_only(
-    alone: Server, host: str, allowed: bool
+def test_a_page_may_ask_the_server_it_came_from_and_a_local_one_has_local_names(
+    is_local: bool, origin: str | None, host: str, has_keys: bool, allowed: bool
 ) -> None:
-    assert alone.is_local
-    reply = request(alone, "GET", "/v1/models", headers={"Host": host})
-    assert reply.status == (200 if allowed else 403)
-
-
-@pytest.mark.parametrize(
-    ("origin", "host", "has_keys", "allowed"),
-    [
-        ("http://127.0.0.1:8080", "127.0.0.1:8080", False, True),
-        ("http://[::1]:8080", "[::1]:8080", False, True),
-        ("http://localhost:8080", "localhost:8080", False, True),
-        ("http://192.168.1.9:8080", "192.168.1.9:8080", False, True),
-        (f"http://{OWN}", OWN, False, True),
-        ("http://localhost:3000", "localhost:8080", False, False),
-        ("http://192.168.1.8:8080", "192.168.1.9:8080", True, False),
-        ("http://evil.example:8080", "evil.example:8080", False, False),  # DNS rebinding
-        ("https://chat.example", "chat.example", True, True),
-        ("null", "", True, False),
-        ("file://", "", True, False),
-        ("http://[", "[", True, False),
-    ],
-)
-def test_a_page_may_ask_the_server_it_came_from(
-    origin: str, host: str, has_keys: bool, allowed: bool
-) -> None:
-    headers = {"Origin": origin, "Host": host}
+    headers = {"Host": host} | ({} if origin is None else {"Origin": origin})
     settings = Settings(api_keys=("key",) if has_keys else ())
-    with nullcontext() if allowed else pytest.raises(Refusal, match="--allowed-origins"):
-        require_allowed(headers, settings, is_local=False)
+    told = "--allowed-origins" if origin else "for this machine only"
+    with nullcontext() if allowed else pytest.raises(Refusal, match=told):
+        require_allowed(headers, settings, is_local=is_local)
 
 
-@pytest.mark.slow
 def test_models_are_switched_only_if_that_was_allowed(
     alone: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,18 @@ def text_of(chunks: list[Any]) -> str:
     return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
 
 
+def answered(server: Server, text: str, *, stream: bool, **more: Any) -> tuple[str, Any, str]:
+    """The text of a chat of one message, the calls of tools in it and why it ended."""
+    answer = ask(server, text, stream=stream, **more)
+    if not stream:
+        message, reason = answer.choices[0].message, answer.choices[0].finish_reason
+        return message.content or "", message.tool_calls or [], reason
+    chunks = [one for one in answer if one.choices]
+    calls = [call for one in chunks for call in one.choices[0].delta.tool_calls or ()]
+    assert {one.choices[0].finish_reason for one in chunks[:-1]} <= {None}
+    return text_of(chunks), calls, chunks[-1].choices[0].finish_reason
+
+
 def content(reply: Reply) -> str:
     """The text of a chat's answer."""
     assert reply.status == 200, reply.text

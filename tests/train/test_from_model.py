@@ -63,14 +63,11 @@ def test_a_cold_target_writes_what_it_answers_alone(
             pass
         ids = [one for one in generation.context.emitted if one not in target.stop_ids]
         answers.add(target.tokenizer.decode(ids))
-    texts = _texts(write_texts(target, prompts, tmp_path / "a.jsonl", options), tmp_path)
+    write_texts(target, prompts, tmp_path / "a.jsonl", options)
+    lines = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines[1:]]
     assert len(texts) == from_model.TEXTS
     assert set(texts) == answers
-
-
-def _texts(_written: Corpus, folder: Path) -> list[str]:
-    lines = (folder / "a.jsonl").read_text("utf-8").splitlines()
-    return [json.loads(line)["text"] for line in lines[1:]]
 
 
 @pytest.mark.parametrize("answers", [True, False])

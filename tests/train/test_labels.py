@@ -53,14 +53,6 @@ def test_killed_and_resumed_is_the_same(tmp_path: Path, windows: int) -> None:
     assert are_complete(tmp_path / "a", RECIPE)
 
 
-def test_a_finished_folder_is_not_labelled_again(tmp_path: Path) -> None:
-    def never(*_: object) -> Labels:
-        raise AssertionError
-
-    positions = sum(write_labels(whole(tmp_path), RECIPE, WINDOWS, never))
-    assert positions == len(open_labels(tmp_path).ids)
-
-
 def test_labels_of_another_recipe_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match="another window"):
         list(write_labels(whole(tmp_path), RECIPE | {"window": 9}, WINDOWS, label))
@@ -107,13 +99,6 @@ def test_an_epoch_has_every_position_once() -> None:
     assert made.per_epoch == 6
     assert sorted(rows) == sorted(map(tuple, random_labels(future=3).values.tolist()))
     assert made[0].hidden.tolist() != made[6].hidden.tolist()
-
-
-def test_a_batch_is_known_by_its_number() -> None:
-    one, two, other = batches(40)[9], batches(40)[9], batches(40, seed=1)[9]
-    for name in type(one).__dataclass_fields__:
-        assert np.array_equal(getattr(one, name), getattr(two, name))
-    assert not np.array_equal(one.hidden, other.hidden)
 
 
 @pytest.mark.parametrize("candidates", [None, 40, 96, 200])

@@ -45,13 +45,6 @@ def pair(folders: tuple[Path, Path]) -> Pair:
     return Pair(target, draft)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    path = tmp_path_factory.mktemp("c") / "text.txt"
-    path.write_text("\n".join(sentence.replace("\n", " ") for sentence in SENTENCES * 20), "utf-8")
-    return Corpus([path])
-
-
 def brute_force(pair: Pair, labels: Labels, row_of: Callable[[int], Any]) -> list[float]:
     """The probability of each label, from the definition: every token of the draft is looked at."""
     [text] = texts_of(labels, WINDOW)
@@ -115,45 +108,50 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     assert loss == pytest.approx(-np.log(found).mean(), rel=1e-5)
 
 
-def taught(
-    folders: tuple[Path, Path],
-    corpus: Corpus,
-    place: Path,
-    options: FitOptions = FIT,
-    *,
-    kind: Kind = "text",
-    kill_at: int = -1,
-) -> list[Evaluation]:
-    """Label and teach into `place`; what was measured on the way."""
+Teach = Callable[..., list[Evaluation]]
 
-    target: LanguageModel[TargetId] = LanguageModel.from_folder(folders[0])
-    draft: LanguageModel[Any] = LanguageModel.from_folder(folders[1])
-    wanted = LabelOptions(positions=512, held_out=64, window=WINDOW, labelling=Labelling(kind=kind))
-    labels = label_corpus(target, corpus, place / "work", wanted, labeller=NextIds)
-    found: list[Evaluation] = []
-    fit(
-        DraftLearner(draft, Pair(target.tokenizer, draft.tokenizer), labels, options, WINDOW),
-        place / "draft",
-        place / "work",
-        stage=killed_when(lambda label, done: label == "training" and done == kill_at),
-        report=found.append,
-    )
-    return found
+
+@pytest.fixture(scope="module")
+def teach(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Teach:
+    """Labels and teaches into a place; returns what was measured on the way."""
+    text = tmp_path_factory.mktemp("c") / "text.txt"
+    text.write_text("\n".join(sentence.replace("\n", " ") for sentence in SENTENCES * 20), "utf-8")
+
+    def run(
+        place: Path, options: FitOptions = FIT, *, kind: Kind = "text", kill_at: int = -1
+    ) -> list[Evaluation]:
+        target: LanguageModel[TargetId] = LanguageModel.from_folder(folders[0])
+        draft: LanguageModel[Any] = LanguageModel.from_folder(folders[1])
+        how = {"positions": 512, "held_out": 64, "window": WINDOW}
+        wanted = LabelOptions(**how, labelling=Labelling(kind=kind))
+        corpus = Corpus([text])
+        labels = label_corpus(target, corpus, place / "work", wanted, labeller=NextIds)
+        pair, found = Pair(target.tokenizer, draft.tokenizer), list[Evaluation]()
+        fit(
+            DraftLearner(draft, pair, labels, options, WINDOW),
+            place / "draft",
+            place / "work",
+            stage=killed_when(lambda label, done: label == "training" and done == kill_at),
+            report=found.append,
+        )
+        return found
+
+    return run
 
 
 @pytest.mark.parametrize("lora", [None, 8])
 def test_it_learns_and_goes_on_where_it_was_killed(
-    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, lora: int | None
+    teach: Teach, tmp_path: Path, lora: int | None
 ) -> None:
     options = replace(FIT, lora=lora)
-    found = taught(folders, corpus, tmp_path / "whole", options)
+    found = teach(tmp_path / "whole", options)
     assert found[-1].loss < (0.85 if lora is None else 0.95) * found[0].loss
     if lora is None:
         assert found[-1].accepted_per_round > 0.05 > found[0].accepted_per_round
     for at in (9, 23):
         with pytest.raises(Killed):
-            taught(folders, corpus, tmp_path / "parts", options, kill_at=at)
-    rest = taught(folders, corpus, tmp_path / "parts", options)
+            teach(tmp_path / "parts", options, kill_at=at)
+    rest = teach(tmp_path / "parts", options)
     assert rest[1:] == found[-len(rest) + 1 :]
     assert 1 < len(rest) < len(found)
     assert files(tmp_path / "parts" / "draft") == files(tmp_path / "whole" / "draft")
@@ -162,21 +160,19 @@ def test_it_learns_and_goes_on_where_it_was_killed(
 
 
 @pytest.mark.parametrize("loss", ["kl", "acceptance", "text"])
-def test_every_other_loss_is_learned(
-    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, loss: Any
-) -> None:
+def test_every_other_loss_is_learned(teach: Teach, tmp_path: Path, loss: Any) -> None:
     options = replace(FIT, losses=(loss,), epochs=3)
-    found = taught(folders, corpus, tmp_path, options, kind="greedy")
+    found = teach(tmp_path, options, kind="greedy")
     assert found[-1].loss < 0.98 * found[0].loss
 
 
 @pytest.mark.parametrize("lora", [None, 8])
 def test_the_result_keeps_a_share_of_the_own_weights(
-    folders: tuple[Path, Path], corpus: Corpus, tmp_path: Path, lora: int | None
+    folders: tuple[Path, Path], teach: Teach, tmp_path: Path, lora: int | None
 ) -> None:
     options = replace(FIT, lora=lora, epochs=2, evaluations=1)
-    taught(folders, corpus, tmp_path / "0", options)
-    taught(folders, corpus, tmp_path / "1", replace(options, keep=0.25))
+    teach(tmp_path / "0", options)
+    teach(tmp_path / "1", replace(options, keep=0.25))
     own, trained, mean = (
         mx.load(str(folder / "model.safetensors"))
         for folder in (folders[1], tmp_path / "0" / "draft", tmp_path / "1" / "draft")

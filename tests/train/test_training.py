@@ -45,36 +45,36 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel[Any]:
     return LanguageModel.from_folder(folder)
 
 
+Train = Callable[..., Trained]
+
+
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    path = tmp_path_factory.mktemp("c") / "text.txt"
-    path.write_text("\n".join(list(SENTENCES) * 20), "utf-8")
-    return Corpus([path])
+def train(target: LanguageModel[Any], tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Labels and trains into a folder; killed when `kill` says so of a stage and its units done."""
+    text = tmp_path_factory.mktemp("c") / "text.txt"
+    text.write_text("\n".join(list(SENTENCES) * 20), "utf-8")
 
+    def run(
+        folder: Path,
+        options: FitOptions = FIT,
+        *,
+        kill: Callable[[str, int], bool] = lambda _label, _done: False,
+        report: Callable[[Evaluation], None] = lambda _: None,
+    ) -> Trained:
+        stage, workspace = killed_when(kill), folder / "workspace"
+        labelled = label_corpus(target, Corpus([text]), workspace, LABELS, stage=stage)
+        learner = RecurrentLearner(target, small_config(target.model), labelled, options)
+        return fit(learner, folder / "drafter", workspace, stage=stage, report=report)
 
-def train(
-    target: LanguageModel[Any],
-    corpus: Corpus,
-    folder: Path,
-    options: FitOptions = FIT,
-    *,
-    kill: Callable[[str, int], bool] = lambda _label, _done: False,
-    report: Callable[[Evaluation], None] = lambda _: None,
-) -> Trained:
-    """Label and train into `folder`; killed when `kill` says so of a stage and its units done."""
-    stage = killed_when(kill)
-    workspace = folder / "workspace"
-    labelled = label_corpus(target, corpus, workspace, LABELS, stage=stage)
-    learner = RecurrentLearner(target, small_config(target.model), labelled, options)
-    return fit(learner, folder / "drafter", workspace, stage=stage, report=report)
+    return run
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path_factory: pytest.TempPathFactory
+    target: LanguageModel[Any], train: Train, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     folder = tmp_path_factory.mktemp("whole")
-    trained = train(target, corpus, folder)
+    trained = train(folder)
     assert trained.steps == 39
     assert trained.best > 0
     assert list((folder / "workspace").glob("run-*")) == []
@@ -92,33 +92,19 @@ def uninterrupted(
     ],
 )
 def test_killed_and_resumed_is_the_same(
-    target: LanguageModel[Any],
-    corpus: Corpus,
-    uninterrupted: Path,
-    tmp_path: Path,
-    points: list[tuple[str, int]],
+    train: Train, uninterrupted: Path, tmp_path: Path, points: list[tuple[str, int]]
 ) -> None:
     for where, when in points:
         with pytest.raises(Killed):
-            train(target, corpus, tmp_path, kill=lambda s, d, a=where, b=when: s == a and d >= b)
+            train(tmp_path, kill=lambda s, d, a=where, b=when: s == a and d >= b)
         assert not (tmp_path / "drafter").exists()
-    train(target, corpus, tmp_path)
+    train(tmp_path)
     assert files(tmp_path / "drafter") == files(uninterrupted / "drafter")
-
-
-def test_a_resumed_run_does_not_begin_again(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
-) -> None:
-    with pytest.raises(Killed):
-        train(target, corpus, tmp_path, kill=lambda s, d: s == "training" and d > 30)
-    steps: list[int] = []
-    train(target, corpus, tmp_path, report=lambda evaluation: steps.append(evaluation.step))
-    assert steps == [36, 39]
 
 
 @pytest.mark.parametrize("stage", ["labelling labels", "training"])
 def test_two_processes_do_not_write_the_same_files(
-    target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path, tmp_path: Path, stage: str
+    train: Train, uninterrupted: Path, tmp_path: Path, stage: str
 ) -> None:
     """A second one gives up, and the first one goes on as if it had been alone."""
     refused: list[str] = []
@@ -126,37 +112,30 @@ def test_two_processes_do_not_write_the_same_files(
     def start_another(label: str, done: int) -> bool:
         if label == stage and done and not refused:
             with pytest.raises(UsageError, match="wait until it has ended") as caught:
-                train(target, corpus, tmp_path)
+                train(tmp_path)
             refused.append(str(caught.value))
         return False
 
-    train(target, corpus, tmp_path, kill=start_another)
+    train(tmp_path, kill=start_another)
     assert str(tmp_path / "workspace") in refused[0]
     assert files(tmp_path / "drafter") == files(uninterrupted / "drafter")
 
 
 def test_labels_are_made_once_for_many_drafters(
-    target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path, tmp_path: Path
+    train: Train, uninterrupted: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(uninterrupted / "workspace", tmp_path / "workspace")
     labelled = files(tmp_path / "workspace" / "labels")
-    train(
-        target,
-        corpus,
-        tmp_path,
-        replace(FIT, learning_rate=1e-3),
-        kill=lambda stage, _: stage.startswith("labelling"),
-    )
+    slower = replace(FIT, learning_rate=1e-3)
+    train(tmp_path, slower, kill=lambda stage, _: stage.startswith("labelling"))
     assert files(tmp_path / "workspace" / "labels") == labelled
     assert files(tmp_path / "drafter") != files(uninterrupted / "drafter")
 
 
-def test_training_stops_early_and_keeps_the_best(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
-) -> None:
+def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -> None:
     seen: list[Evaluation] = []
     fit = replace(FIT, learning_rate=3.0, patience=1)  # so high that it gets worse
-    trained = train(target, corpus, tmp_path, fit, report=seen.append)
+    trained = train(tmp_path, fit, report=seen.append)
     assert trained.stopped_early
     assert [evaluation.is_best for evaluation in seen].count(False) == 1
     assert trained.best == max(evaluation.accepted_per_round for evaluation in seen)
@@ -171,10 +150,10 @@ def test_patience_begins_with_the_first_guess_that_is_right() -> None:
 
 
 def test_a_run_that_diverges_is_ended_in_one_line_and_leaves_nothing(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+    train: Train, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=r"it is nan in step \d; give a lower --learning-rate"):
-        train(target, corpus, tmp_path, replace(FIT, learning_rate=1e30))
+        train(tmp_path, replace(FIT, learning_rate=1e30))
     assert not list(tmp_path.glob("drafter/*.safetensors"))
 
 
@@ -184,14 +163,14 @@ def test_a_run_that_diverges_is_ended_in_one_line_and_leaves_nothing(
     ids=["cut", "flip"],
 )
 def test_a_damaged_checkpoint_is_refused(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path, harm: Callable[[bytes], bytes]
+    train: Train, tmp_path: Path, harm: Callable[[bytes], bytes]
 ) -> None:
     with pytest.raises(Killed):
-        train(target, corpus, tmp_path, kill=lambda s, d: s == "training" and d > 12)
+        train(tmp_path, kill=lambda s, d: s == "training" and d > 12)
     (checkpoint,) = tmp_path.glob("workspace/run-*/checkpoint.safetensors")
     checkpoint.write_bytes(harm(checkpoint.read_bytes()))
     with pytest.raises(BundleError, match="training starts again"):
-        train(target, corpus, tmp_path)
+        train(tmp_path)
 
 
 STEPS = 60
@@ -203,7 +182,6 @@ def batches(windows: int = 4, *, size: int = 16, candidates: int | None = None) 
 
 
 def learn(drafter: RecurrentDrafter, made: Batches) -> list[float]:
-    """Train a drafter for some steps; returns the losses."""
     loss = partial(loss_of, drafter)
     training = Training(drafter, made, loss, steps=STEPS, learning_rate=1e-2)
     return [training.advance() for _ in range(STEPS)]

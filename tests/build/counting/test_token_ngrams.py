@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from tokalign.build.counting.windows import (
     join,
     sort_windows,
 )
-from tokalign.tokenizer.tokenizer import Tokenizer
 
 # Few words, so that n-grams repeat; each sentence also as it stands.
 paragraphs = st.lists(
@@ -119,30 +117,6 @@ def test_the_least_count_is_raised_until_the_result_is_small_enough(
 def sorted_windows(lines: list[list[int]], max_order: int, space: IdSpace) -> Windows:
     ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
     return sort_windows(ids, max_order, space, weight=1)
-
-
-def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
-    tokens = bielik.vocabulary.tokens
-    space = IdSpace(len(tokens))
-    lines = [bielik.encode(line) for line in ("w Polsce", "w Polskę")]
-    windows = sorted_windows(lines, 3, space)
-
-    def spell(row: list[int]) -> str:
-        spelled = ("·" if i == space.gap else tokens[i].decode().replace(" ", "▁") for i in row)
-        return " ".join(spelled)
-
-    assert [spell(row) for row in windows["ids"].tolist()] == [
-        *("▁w ▁Pol sk", "▁w ▁Pol s", "ce · ·", "sk ę ·"),
-        *("▁Pol sk ę", "▁Pol s ce", "s ce ·", "ę · ·"),
-    ]
-    orders = count_ngrams(windows, space, least=[1] * 3)
-    counts = {spell(list(ngram)): c for order in orders for ngram, c in as_dict(order).items()}
-    assert {ngram: c for ngram, c in counts.items() if c > 1} == {
-        "▁w": 2,
-        "▁Pol": 2,
-        "▁w ▁Pol": 2,
-    }
-    assert not any("·" in ngram for ngram in counts)
 
 
 def ngrams_of(rows: list[list[int]], n: int, space: IdSpace) -> Counter[tuple[int, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from tokalign.build.dictionary.pruning import (
     occurrences,
     ranked_predictions,
 )
-from tokalign.tokenizer.tokenizer import Tokenizer
 
 MAX_ORDER = 4
 lines = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8)
@@ -74,24 +72,6 @@ def test_the_tree_holds_the_ngrams_and_links_prefixes_and_suffixes(
             assert [shorter[i] for i in level.suffix] == [row[1:] for row in rows]
 
 
-def test_the_example_of_the_tree(bielik: Tokenizer[Any]) -> None:
-    text = [bielik.encode(line) for line in ("w Polsce", "w Polskę")]
-    levels = grow_tree(as_orders(counted(text)))
-
-    def spell(ngram: tuple[int, ...]) -> list[str]:
-        return [bielik.vocabulary.tokens[i].decode() for i in ngram]
-
-    bigrams = [spell(ngram) for ngram in rows_of(levels, 2)]
-    trigrams = [spell(ngram) for ngram in rows_of(levels, 3)]
-    at = trigrams.index([" w", " Pol", "s"])
-    assert bigrams[levels[2].prefix[at]] == [" w", " Pol"]
-    assert bigrams[levels[2].suffix[at]] == [" Pol", "s"]
-    at = bigrams.index([" Pol", "s"])
-    unigrams = [spell(ngram) for ngram in rows_of(levels, 1)]
-    assert unigrams[levels[1].prefix[at]] == [" Pol"]
-    assert unigrams[levels[1].suffix[at]] == ["s"]
-
-
 @given(lines)
 def test_what_a_context_gives_away_is_what_its_ngrams_lose(text: list[list[int]]) -> None:
     """Probabilities after a context add up to 1, except for ends of lines and unseen n-grams."""
@@ -123,25 +103,6 @@ def test_a_rare_context_is_less_sure_than_a_frequent_one() -> None:
     unigrams = dict(zip(rows_of(levels, 1), probabilities[0].tolist(), strict=True))
     assert likely[1, 2] == pytest.approx((3 - 0.9 + (0.9 + 0.5) * unigrams[2,]) / 3.5)
     assert likely[1, 2] < 0.65 < 0.99 < likely[4, 5]
-
-
-@given(lines)
-def test_the_best_prediction_is_the_most_probable_and_ties_go_to_the_lowest_id(
-    text: list[list[int]],
-) -> None:
-    levels = grow_tree(as_orders(counted(text)))
-    probabilities, _ = smooth(levels)
-    for order, found in enumerate(ranked_predictions(levels, probabilities)[0], start=1):
-        continued = levels[order]
-        for context in range(len(levels[order - 1])):
-            following = np.flatnonzero(continued.prefix == context)
-            if not len(following):
-                assert found.probabilities[context] == 0
-                continue
-            likely = probabilities[order][following]
-            best = min(continued.last[following][likely == likely.max()])
-            assert found.probabilities[context] == likely.max()
-            assert found.ids[context] == best
 
 
 trees = st.lists(
