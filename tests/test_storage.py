@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from tokalign.storage import (
     LANGUAGES,
     TABLES,
     TEMPORARY_SUFFIX,
+    appearing,
     as_path,
     locked,
     parse_json,
@@ -108,6 +110,16 @@ def test_a_failure_leaves_no_new_folders(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
     write_file(path, "new", parents=True)
     assert path.read_text() == "new"
+
+
+def test_two_threads_write_one_file_and_each_content_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with appearing(path) as mine, ThreadPoolExecutor() as others:
+        mine.write_text("mine")
+        others.submit(write_file, path, "theirs").result()
+        assert path.read_text() == "theirs"
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 KILLED_WHILE_WRITING = """

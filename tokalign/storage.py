@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from platformdirs import user_cache_path
@@ -143,7 +144,8 @@ def appearing(
     sync: wait until the content is on the disk. Without it, a power cut can leave a part of the
         file at `path`, which its readers have to notice.
     """
-    temporary = path.parent / f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}"  # `.` has no name
+    writer = f"{os.getpid()}-{get_ident()}"  # threads may write the same file, too
+    temporary = path.parent / f".{path.name}.{writer}{TEMPORARY_SUFFIX}"  # `.` has no name
     made = [folder for folder in path.parents if parents and not folder.exists()]
     try:
         if parents:

@@ -57,7 +57,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _SETTINGS, _LOCK = "settings.json", "learn.lock"
-_FORMAT = 2
+
 Resolve = Callable[[str], tuple[str, Tokenizer[TargetId]]]
 """Finds the tokenizer that a name stands for, and a short name for its files."""
 
@@ -155,9 +155,8 @@ class Collection:
 
     def save(self, settings: Settings) -> None:
         """Write the settings. Only in `changing`."""
-        content = {"format": _FORMAT, **asdict(settings)}
         # ASCII also holds the names of folders that are not UTF-8.
-        write_file(self.folder / _SETTINGS, json.dumps(content, indent=1) + "\n")
+        write_file(self.folder / _SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
 
     def require(self) -> None:
         """Raises: MissingAssetError if nothing is known of it, not even by a run that failed."""
