@@ -19,12 +19,15 @@ from fixtures import (  # noqa: F401
     tokenizer,
 )
 
-WHOLE_PROGRAMS = "api", "cli", "hostile", "serve", "train"
-"""Folders whose tests run, serve, attack or train as a user does: not in the fast lane."""
+WHOLE_PROGRAMS = (
+    *("api", "build/test_pack.py", "build/test_pipeline.py", "cli", "hostile"),
+    *("names", "serve", "train"),
+)
+"""Where tests build, download, run, serve, attack or train as a user does: not in the fast lane."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    folders = [Path(__file__).parent / name for name in WHOLE_PROGRAMS]
+    places = [Path(__file__).parent / name for name in WHOLE_PROGRAMS]
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in folders):
+        if any(item.path.is_relative_to(place) for place in places):
             item.add_marker(pytest.mark.slow)

@@ -127,6 +127,7 @@ def ngrams_of(rows: list[list[int]], n: int, space: IdSpace) -> Counter[tuple[in
 lines_of_ids = st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(
     shards=st.lists(lines_of_ids, min_size=1, max_size=5),
     size=st.sampled_from([4, 40_000, 1 << 17]),
