@@ -23,7 +23,6 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -165,8 +164,7 @@ def decoder_of(pair: Any, sampler: Any, grammar: Grammar | None = None, **how: A
     target, draft = pair
     tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
     opened = {name: how.pop(name) for name in ("dictionary", "outputs") if name in how}
-    options = DraftingOptions(**{"method": "plain", "translation": "none"} | how)
-    drafting = Drafting(options=options, alignment=tables, **opened)
+    drafting = Drafting(alignment=tables, **opened).with_options(**how)
     return Decoder(target=target, draft=draft, drafting=drafting, sampler=sampler, grammar=grammar)
 
 

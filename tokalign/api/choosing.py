@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.options import (
     AUTO,
     DraftingOptions,
@@ -84,18 +84,17 @@ def choose_drafting(
         dictionary=dictionary is not None or grows,
         drafter=with_drafter,
     )
-    translation = "none"
+    translation, alignment = "none", no_alignment
     if draft is not None:
         translation = choose_translation(options.translation, target, draft)
+        file = None if options.alignment is None else Path(options.alignment)
+        alignment = pair_tables(target, draft, file=file, model_folder=model_folder, note=note)
     drafting = Drafting(
         options=replace(options, method=method, translation=translation),
         dictionary=dictionary,
         packs=packs if grows else None,
+        alignment=alignment,
     )
-    if draft is not None:
-        file = None if options.alignment is None else Path(options.alignment)
-        tables = pair_tables(target, draft, file=file, model_folder=model_folder, note=note)
-        drafting = replace(drafting, alignment=tables)
     if drafting.uses_logits:
         rows = open_logit_rows(
             target, languages=options.languages, model_folder=model_folder, note=note

@@ -101,7 +101,7 @@ class Bench:
         if isinstance(condition.k, str):
             assert self.knowledge is not None, "auto needs opening knowledge"
             return replace(drafting, knowledge=self.knowledge(decoder))
-        return replace(drafting, knowledge=None)
+        return drafting
 
 
 def measurement(generation: Generation, block: Block, condition: Condition) -> Measurement:

@@ -92,8 +92,10 @@ class Drafting:
     mixing: Mixing = field(default_factory=Mixing)
 
     def with_options(self, **changed: Any) -> Drafting:
-        """The same with other options; what was opened stays."""
-        return replace(self, options=replace(self.options, **changed))
+        """The same with other options, and without knowledge where these give the lengths."""
+        options = replace(self.options, **changed)
+        knowledge = self.knowledge if options.chooses_lengths else None
+        return replace(self, options=options, knowledge=knowledge)
 
     @property
     def uses_logits(self) -> bool:

@@ -54,10 +54,9 @@ def decoder_of(
         if drafting.logits is None:  # else they are remembered, and serve every API key
             drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
-        drafting = replace(drafting.with_options(method="plain"), knowledge=None)
+        drafting = drafting.with_options(method="plain")
     elif asked.num_draft_tokens != settings.num_draft_tokens:
         drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
-        drafting = replace(drafting, knowledge=None)
     if asked.prediction:
         tokenizer, prompt = decoder.target.tokenizer, job.answer.prompt
         if tokenizer.opens_segment(prompt):

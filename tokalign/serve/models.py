@@ -113,8 +113,7 @@ class Models:
             session = decoder.open_target()
         except CacheError as error:
             self._note(f"decoding plainly: {error}")
-            drafting = replace(decoder.drafting.with_options(method="plain"), knowledge=None)
-            decoder = replace(decoder, drafting=drafting)
+            decoder = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
             session = decoder.open_target()
         self.decoder, self.context_length = decoder, session.context_length
         self.layers, self.trims = len(session.layers), can_trim_prompt_cache(session.layers)
