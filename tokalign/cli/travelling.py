@@ -9,7 +9,6 @@ Recurrent drafters travel in the same way, each as a folder `drafter` or NAME.dr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,8 +18,8 @@ from typing import Any
 
 from tokalign.errors import MissingAssetError, UsageError, shown_path
 from tokalign.names import hub
-from tokalign.names.registry import find_alias
-from tokalign.storage import as_path, write_file
+from tokalign.names.registry import find_alias, local_folder
+from tokalign.storage import write_file
 from tokalign.tables.bundle import decode_bundle, read_table_file
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
@@ -107,8 +106,7 @@ def push_tables(
             "with --folder"
         )
     contents = {path: data for table in tables for path, data in table.contents.items()}
-    place = as_path(repository)
-    if os.path.isdir(place):
+    if (place := local_folder(repository)) is not None:
         for path, data in contents.items():
             write_file(place / path, data, parents=True)
         return repository, tables
@@ -126,8 +124,7 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
     Raises: BundleError for a damaged table, and then none of them is kept; MissingAssetError if
     there are none or they cannot be reached.
     """
-    place = as_path(name)
-    if os.path.isdir(place):
+    if (place := local_folder(name)) is not None:
         return _keep(list(_tables_in(place, str(place))), place.resolve().name)
     alias = find_alias(name)
     with TemporaryDirectory(prefix="tokalign-") as temporary:

@@ -7,6 +7,7 @@ nothing is imported), the Hub itself. The aliases are those of registry.toml.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -100,7 +101,7 @@ def resolve_model(name: str) -> ModelLocation:
 def local_folder(name: str) -> Path | None:
     """The folder on this machine that a name is the path of; None if it is none."""
     path = as_path(name)
-    return path if path.is_dir() else None
+    return path if os.path.isdir(path) else None  # False for what no path can be; `is_dir` raises
 
 
 def models_here() -> list[str]:
