@@ -20,8 +20,14 @@ from fixtures import (  # noqa: F401
 )
 
 WHOLE_PROGRAMS = (
-    *("api", "build/test_pack.py", "build/test_pipeline.py", "cli", "hostile"),
-    *("names", "serve", "train"),
+    "api",
+    "build/test_pack.py",
+    "build/test_pipeline.py",
+    "cli",
+    "hostile",
+    "names",
+    "serve",
+    "train",
 )
 """Where tests build, download, run, serve, attack or train as a user does: not in the fast lane."""
 
