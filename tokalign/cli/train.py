@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from tokalign.train.run import Evaluation
 
 _WIDEST = 2_048
-_RANK, _SMALL, _CANDIDATES = 16, 500_000_000, 4_096
+_RANK, _SMALL, _RATE_OF_LAYERS = 16, 500_000_000, 0.0003
+
+_LABELLING, _LABELS, _FIT = Labelling(), LabelOptions(), FitOptions()
+"""Their fields have the defaults."""
 
 _of_drafter, _of_draft = partial(Option, excludes="--draft"), partial(Option, needs="--draft")
 
@@ -48,20 +51,34 @@ _OPTIONS = (
         "What follows a position of the corpus: the target's own ids, greedy or sampled, or "
         "the text's.",
         type=click.Choice(get_args(Kind)),
-        default="greedy",
+        default=_LABELLING.kind,
     ),
     Option(
         "--label-temp temperature",
         "The temperature of sampled labels.",
         type=POSITIVE,
-        default=0.7,
+        default=_LABELLING.temperature,
         needs="--labels sampled",
         rare=True,
     ),
-    Option("--positions", "Positions to train on, about.", type=AT_LEAST_1, default=1_000_000),
-    Option("--held-out", "Positions to measure acceptance on.", type=AT_LEAST_1, default=8_192),
     Option(
-        "--window", "Ids of text read at once.", type=click.IntRange(min=16), default=256, rare=True
+        "--positions",
+        "Positions to train on, about.",
+        type=AT_LEAST_1,
+        default=_LABELS.positions,
+    ),
+    Option(
+        "--held-out",
+        "Positions to measure acceptance on.",
+        type=AT_LEAST_1,
+        default=_LABELS.held_out,
+    ),
+    Option(
+        "--window",
+        "Ids of text read at once.",
+        type=click.IntRange(min=16),
+        default=_LABELS.window,
+        rare=True,
     ),
     _of_drafter(
         "--width",
@@ -102,30 +119,34 @@ _OPTIONS = (
         "Share of a draft model's own weights in the mean that is written: more of it keeps more "
         "of what the model knew of other text, and less of what it learned.",
         type=click.FloatRange(0, 1, max_open=True),
-        default=0.0,
+        default=_FIT.keep,
     ),
-    Option("--epochs", "How often each position is seen.", type=POSITIVE, default=2.0),
-    Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=256),
+    Option("--epochs", "How often each position is seen.", type=POSITIVE, default=_FIT.epochs),
+    Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=_FIT.batch),
     Option(
         "--candidates",
         "Ids that the softmax of a batch goes over, for a draft model besides all ids of the "
-        "texts; 0 is the whole vocabulary. Default: 4096, for a draft model 0.",
+        "texts; 0 is the whole vocabulary. Default: "
+        f"{_FIT.candidates}, for a draft model 0.",
         type=FROM_0,
         rare=True,
     ),
     Option(
         "--learning-rate",
-        "It falls along a cosine. Default: 0.001; for all layers of a draft model 0.0003.",
+        f"It falls along a cosine. Default: {_FIT.learning_rate}; for all layers of a draft model "
+        f"{_RATE_OF_LAYERS}.",
         type=POSITIVE,
     ),
     Option(
         "--evaluations",
         "How often acceptance is measured and the state saved.",
         type=AT_LEAST_1,
-        default=20,
+        default=_FIT.evaluations,
         rare=True,
     ),
-    Option("--seed", "Seed of what is drawn.", type=click.IntRange(0, MOST_SEED), default=0),
+    Option(
+        "--seed", "Seed of what is drawn.", type=click.IntRange(0, MOST_SEED), default=_FIT.seed
+    ),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
 
@@ -248,7 +269,7 @@ def _fit_options(
 
     draft: of the draft model that is taught, if one is.
     """
-    given["losses"] = given["losses"] or ("marginal",)
+    given["losses"] = given["losses"] or _FIT.losses
     if draft is not None:
         is_small = draft.parameters <= _SMALL and not draft.is_quantized
         rank = given["lora"] if given["lora"] is not None else (0 if is_small else _RANK)
@@ -262,9 +283,11 @@ def _fit_options(
                 "not ask it; give other --labels"
             )
     if given["candidates"] is None:
-        given["candidates"] = _CANDIDATES if draft is None else 0
-    default = 3e-4 if draft is not None and not given["lora"] else 1e-3
-    given["learning_rate"] = given["learning_rate"] or default
+        given["candidates"] = _FIT.candidates if draft is None else 0
+    layers = draft is not None and not given["lora"]
+    given["learning_rate"] = given["learning_rate"] or (
+        _RATE_OF_LAYERS if layers else _FIT.learning_rate
+    )
     most = given["batch"] * (labelling.future - 1)
     if draft is None and 0 < given["candidates"] <= most:
         raise UsageError(
