@@ -16,7 +16,7 @@ from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import note, progress, show, table
 from tokalign.cli.texts import language_of_model, read_texts
 from tokalign.errors import UsageError
-from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 from tokalign.storage import LANGUAGES, require_writable, sample_text
 
 if TYPE_CHECKING:
@@ -213,7 +213,6 @@ def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | Non
     """The target with the draft model that is named, else the drafter that is named or found."""
     from tokalign.api.assemble import load_decoder
     from tokalign.runtime.mlx.drafter_folder import find_drafter
-    from tokalign.runtime.options import DraftingOptions
 
     method = "drafter" if drafter is not None else "plain" if draft is None else "draft"
     options = DraftingOptions(method=method, drafter=drafter, num_draft_tokens=DEFAULT_DRAFT_TOKENS)

@@ -8,8 +8,8 @@ from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.output import RESET, note, table
-from tokalign.runtime.options import DraftingOptions, take
-from tokalign.runtime.rounds import Outcome
+from tokalign.runtime.options import CacheOptions, DraftingOptions, take
+from tokalign.runtime.rounds import UNBOUNDED, Outcome
 
 if TYPE_CHECKING:
     from tokalign.runtime.chat import Message, Prompt
@@ -49,7 +49,6 @@ def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
     from tokalign.runtime.decoder import tokens_that_stop
-    from tokalign.runtime.options import CacheOptions
 
     cache, drafting = take(CacheOptions, given), take(DraftingOptions, given)
     decoder = load_decoder(
@@ -88,8 +87,6 @@ def _sampling(given: dict[str, Any], target: LanguageModel[TargetId]) -> Samplin
 
 
 def _about_max_kv_size(decoder: Decoder) -> str:
-    from tokalign.runtime.rounds import UNBOUNDED
-
     rewindable = decoder.open_target().rewindable
     if rewindable == UNBOUNDED:
         return "--max-kv-size has no effect, as in mlx-lm: this model makes a cache of its own kind"

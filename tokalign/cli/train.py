@@ -20,11 +20,20 @@ from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import make_folder
-from tokalign.train.options import MOST_SEED, FitOptions, Kind, Labelling, LabelOptions, Loss
+from tokalign.train.options import (
+    MOST_SEED,
+    FitOptions,
+    Kind,
+    Labelling,
+    LabelOptions,
+    Loss,
+    ModelShape,
+    estimate,
+    estimate_teaching,
+)
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-    from tokalign.train.options import ModelShape
     from tokalign.train.run import Evaluation
 
 _WIDEST = 2_048
@@ -62,10 +71,7 @@ _OPTIONS = (
         rare=True,
     ),
     Option(
-        "--positions",
-        "Positions to train on, about.",
-        type=AT_LEAST_1,
-        default=_LABELS.positions,
+        "--positions", "Positions to train on, about.", type=AT_LEAST_1, default=_LABELS.positions
     ),
     Option(
         "--held-out",
@@ -254,7 +260,6 @@ def _draft_shape(draft: str, output: Path) -> ModelShape:
     Raises: UsageError for an output that is the draft model's own folder.
     """
     from tokalign.names.registry import resolve_model
-    from tokalign.train.options import ModelShape
 
     place = resolve_model(draft)
     if output.resolve() == place.folder.resolve():
@@ -341,9 +346,8 @@ def _estimated(
     fit: FitOptions,
     draft: ModelShape | None,
 ) -> dict[str, Any]:
-    """What a run takes: gigabytes (10^9 bytes) and FLOP."""
+    """What a run takes; nothing is loaded."""
     from tokalign.names.registry import resolve_model
-    from tokalign.train.options import ModelShape, estimate, estimate_teaching
 
     place = resolve_model(target)
     note(place.description)
@@ -354,12 +358,4 @@ def _estimated(
     else:
         found = estimate_teaching(shape, draft, labels, fit)
         parameters = round(draft.trained(fit.lora))
-    return {
-        "trained_parameters": parameters,
-        "labelling_memory_gb": round(found.labelling_memory / 1e9, 2),
-        "training_memory_gb": round(found.training_memory / 1e9, 2),
-        "labels_on_disk_gb": round(found.disk / 1e9, 2),
-        "rows_of_the_target": found.rows,
-        "labelling_tflop": round(found.labelling_work / 1e12, 1),
-        "training_tflop": round(found.training_work / 1e12, 1),
-    }
+    return {"trained_parameters": parameters, **found.to_json()}

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.context_copy import ContextCopy, SuffixAutomaton
 from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft.knowledge import MAX_IDS, Knowledge, ModelWorth
 from tokalign.runtime.draft.learned_costs import Costs
@@ -29,7 +29,6 @@ from tokalign.tables.logit_rows import LogitRows
 
 if TYPE_CHECKING:
     from tokalign.runtime.chat import Prompt
-    from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.translation.base import Pair

@@ -201,6 +201,17 @@ class Estimate:
     labelling_work: float
     training_work: float
 
+    def to_json(self) -> dict[str, float]:
+        """Gigabytes (10^9 bytes), rows and 10^12 FLOP, by the names that `train --json` has."""
+        return {
+            "labelling_memory_gb": round(self.labelling_memory / 1e9, 2),
+            "training_memory_gb": round(self.training_memory / 1e9, 2),
+            "labels_on_disk_gb": round(self.disk / 1e9, 2),
+            "rows_of_the_target": self.rows,
+            "labelling_tflop": round(self.labelling_work / 1e12, 1),
+            "training_tflop": round(self.training_work / 1e12, 1),
+        }
+
 
 def estimate(
     target: ModelShape, drafter: DrafterConfig, labels: LabelOptions, options: FitOptions
