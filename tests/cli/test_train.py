@@ -108,7 +108,6 @@ def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_pa
     tokalign(*taught, "--loss", "kl", "--labels", "text").is_refused(2, "give other --labels")
     tokalign(*taught, "--width", "8").is_refused(2, "--draft")
     assert list(tmp_path.iterdir()) == []
-    run(target, corpus, output, "--candidates", "64").is_refused(2, "--candidates")
     run(target, tmp_path / "none.txt", output).is_refused(1, "none.txt")
     run(target, corpus, corpus / "drafter").is_refused(2, "cannot be written")
     run(target, corpus, output, "--held-out", "1000000").is_refused(1, "held out")

@@ -20,7 +20,7 @@ from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import NextIds, label_corpus
 from tokalign.train.labels import Labels, texts_of
-from tokalign.train.lessons import MOST_FACTORS, Lessons, Reading
+from tokalign.train.lessons import MOST_FACTORS, Lesson, Lessons, Reading
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.run import Evaluation, fit
 from tokalign.train.teaching import DraftLearner, loss_of, marginals
@@ -157,6 +157,48 @@ def test_it_learns_and_goes_on_where_it_was_killed(
     assert files(tmp_path / "parts" / "draft") == files(tmp_path / "whole" / "draft")
     model = LanguageModel[Any].from_folder(tmp_path / "whole" / "draft").model
     assert not [name for name, _ in model.named_modules() if "lora" in name]
+
+
+@pytest.mark.parametrize("candidates", [None, 40])
+def test_embeddings_are_learned_only_of_tokens_that_occur(
+    folders: tuple[Path, Path], pair: Pair, teach: Teach, tmp_path: Path, candidates: int | None
+) -> None:
+    teach(tmp_path, replace(FIT, epochs=2, evaluations=1, candidates=candidates))
+    texts = [pair.target.encode(sentence) for sentence in SENTENCES]
+    labels = [NextIds(None, Labelling(kind="text")).label(ids) for ids in texts]
+    read = {i for one in labels for i in Reading(pair, texts_of(one, len(one.ids))[0]).ids}
+    name = "model.embed_tokens.weight"
+    own, taught = (
+        mx.load(str(folder / "model.safetensors"))[name]  # type: ignore[index]
+        for folder in (folders[1], tmp_path / "draft")
+    )
+    changed = set(np.flatnonzero(np.array((own != taught).any(axis=1))).tolist())
+    assert 20 < len(changed) < len(own) / 2
+    assert changed <= read
+
+
+def test_the_marginal_among_candidates_estimates_the_whole_one(pair: Pair) -> None:
+    labels = NextIds(None, Labelling(kind="text")).label(pair.target.encode(SENTENCES[0]))
+    texts = texts_of(labels, len(labels.ids))
+    size = len(pair.draft.vocabulary)
+
+    def lesson_of(candidates: int | None, seed: int = 0) -> Lesson:
+        more = {"candidates": candidates, "seed": seed}
+        return Lessons(pair, texts, size=1, vocabulary_size=size, **more)[0]
+
+    read = lesson_of(None).read
+    often = mx.array(
+        np.log(0.01 + np.bincount(read[0], minlength=size)), mx.float32
+    )  # as a model's
+    logits = often + 0.5 * mx.random.normal((read.size, size), key=mx.random.key(3))
+    whole = np.array(marginals(logits, lesson_of(None)))[:, 0]
+    estimates = []
+    for seed in range(60):
+        lesson = lesson_of(30, seed)
+        assert len(lesson.candidates) < size / 2
+        estimates.append(np.array(marginals(logits[:, mx.array(lesson.candidates)], lesson))[:, 0])
+    assert np.std(estimates, axis=0).min() > 0
+    assert np.mean(estimates, axis=0) == pytest.approx(whole, rel=0.1)
 
 
 @pytest.mark.parametrize("loss", ["kl", "acceptance", "text"])

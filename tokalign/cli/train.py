@@ -116,7 +116,7 @@ _OPTIONS = (
     ),
     _of_draft(
         "--lora",
-        f"Rank of LoRA adapters; 0 trains all layers. Default: {_RANK} for more than "
+        f"Rank of LoRA adapters; 0 trains all weights. Default: {_RANK} for more than "
         f"{_SMALL // 10**6} million weights or quantized ones, else 0.",
         type=FROM_0,
     ),
@@ -131,15 +131,15 @@ _OPTIONS = (
     Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=_FIT.batch),
     Option(
         "--candidates",
-        "Ids that the softmax of a batch goes over, for a draft model besides all ids of the "
-        "texts; 0 is the whole vocabulary. Default: "
-        f"{_FIT.candidates}, for a draft model 0.",
+        "About how many ids the softmax goes over, drawn by frequency, besides those that a batch "
+        "needs; 0 is the whole vocabulary.",
         type=FROM_0,
+        default=_FIT.candidates,
         rare=True,
     ),
     Option(
         "--learning-rate",
-        f"It falls along a cosine. Default: {_FIT.learning_rate}; for all layers of a draft model "
+        f"It falls along a cosine. Default: {_FIT.learning_rate}; for all weights of a draft model "
         f"{_RATE_OF_LAYERS}.",
         type=POSITIVE,
     ),
@@ -270,7 +270,7 @@ def _draft_shape(draft: str, output: Path) -> ModelShape:
 def _fit_options(
     given: dict[str, Any], draft: ModelShape | None, labelling: Labelling
 ) -> FitOptions:
-    """Raises: UsageError for candidates that may be too few for one batch.
+    """Raises: UsageError for a loss that the labels do not have, and for quantized weights.
 
     draft: of the draft model that is taught, if one is.
     """
@@ -287,18 +287,10 @@ def _fit_options(
                 f"--loss {soft[0]} learns what the target finds probable, and --labels text does "
                 "not ask it; give other --labels"
             )
-    if given["candidates"] is None:
-        given["candidates"] = _FIT.candidates if draft is None else 0
     layers = draft is not None and not given["lora"]
     given["learning_rate"] = given["learning_rate"] or (
         _RATE_OF_LAYERS if layers else _FIT.learning_rate
     )
-    most = given["batch"] * (labelling.future - 1)
-    if draft is None and 0 < given["candidates"] <= most:
-        raise UsageError(
-            f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
-            f"asks for; give more than {most}, or 0 for the whole vocabulary"
-        )
     given["candidates"] = given["candidates"] or None
     return take(FitOptions, given)
 

@@ -176,8 +176,8 @@ class Batch:
     """Positions, and the ids among which a drafter has to find what follows them.
 
     hidden: f16[B, H]. read: i32[B, depth], the ids that the drafter reads.
-    candidates: i32[C], ascending. correct: i[B, depth], what follows each read id, as an index into
-    `candidates`. log_weights: f32[C], see `Batches`.
+    candidates: i32[C], ascending; log_weights: f32[C], see `Candidates`. correct: i[B, depth], what
+    follows each read id, as an index into `candidates`.
     """
 
     hidden: NDArray[np.float16]
@@ -222,28 +222,21 @@ class Shuffled(ABC, Generic[B]):
 class Batches(Shuffled[Batch]):
     """The batches of a training run.
 
-    size: positions of a batch. candidates: how many ids the softmax goes over, more than a batch
-    may ask for; None for the whole vocabulary. They are all ids that follow anywhere in the batch,
-    and others drawn uniformly, each of which stands for as many as it was drawn from: its weight
-    makes the sum of exponentials an unbiased estimate of that over the whole vocabulary.
-    Source: importance sampling of the partition function (Bengio and Senecal, 2003).
+    size: positions of a batch. candidates: as of `Candidates`; what follows in a batch is needed.
     """
 
     def __init__(
         self, labels: Labels, *, size: int, vocabulary_size: int, candidates: int | None, seed: int
     ) -> None:
         super().__init__(len(labels.ids), size, seed)
-        self._labels, self._vocabulary_size = labels, vocabulary_size
-        self._candidates = candidates
+        self._labels = labels
+        self._candidates = Candidates(labels.ids[:, 1:], vocabulary_size, candidates)
 
     def __getitem__(self, number: int) -> Batch:
         rows = np.sort(self.part(number))
         ids = self._labels.ids[rows]
         following, correct = np.unique(ids[:, 1:], return_inverse=True)
-        drawn_by = self._seed, 1, number
-        candidates, log_weights = with_others(
-            following, self._vocabulary_size, self._candidates, drawn_by
-        )
+        candidates, log_weights = self._candidates.draw(following, (self._seed, 1, number))
         return Batch(
             hidden=self._labels.values[rows],
             read=ids[:, :-1],
@@ -253,21 +246,39 @@ class Batches(Shuffled[Batch]):
         )
 
 
-def with_others(
-    following: NDArray[np.int32], size: int, count: int | None, seed: tuple[int, ...]
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """`count` candidates i32[C], ascending, and their logarithmic weights f32[C]; see `Batches`.
+_UNSEEN = 0.05
+"""The share of all draws that ids have in common which the labels do not have."""
 
-    following: ids that have to be among them. size: of the vocabulary, all of which is taken where
-    `count` is None or not less.
+
+class Candidates:
+    """Draws the ids that a softmax goes over: those that it needs, and about `count` others.
+
+    Each id is drawn by itself, the more probably the more often it occurs, and weighs one over its
+    probability, which makes the sum of exponentials an unbiased estimate of that over the whole
+    vocabulary. So those that matter most are always there. An id that is right at some position has
+    to be among those needed: left to chance, it would weigh a hundredfold where it is drawn.
+    Source: importance sampling of the partition function by frequency (Bengio and Senecal, 2003),
+    with the estimator of Horvitz and Thompson (1952).
+    ids: i[...], all that the labels have. size: of the vocabulary. count: None for all of it.
     """
-    everything = np.arange(size, dtype=np.int32)
-    if count is None or count >= size:
-        return everything, np.zeros(size, np.float32)
-    left = np.delete(everything, following)
-    drawn = np.random.default_rng(seed).choice(left, count - len(following), replace=False)
-    candidates = np.concatenate([following, drawn])
-    weights = np.full(len(candidates), np.log(len(left) / len(drawn)), np.float32)
-    weights[: len(following)] = 0
-    order = np.argsort(candidates)
-    return candidates[order], weights[order]
+
+    def __init__(self, ids: NDArray[np.int32], size: int, count: int | None) -> None:
+        self._chances = np.ones(size)
+        if count is None or count >= size:
+            return
+        seen = np.bincount(np.asarray(ids).reshape(-1), minlength=size)
+        shares = (1 - _UNSEEN) * seen / seen.sum() + _UNSEEN / size
+        least, most = 0.0, size / _UNSEEN  # factors by which fewer and more than `count` are drawn
+        while most - least > 1e-3 * most:
+            factor = (least + most) / 2
+            self._chances = np.minimum(1, factor * shares)
+            least, most = (factor, most) if self._chances.sum() < count else (least, factor)
+
+    def draw(
+        self, needed: NDArray[np.int32], seed: tuple[int, ...]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Candidates i32[C], ascending, and their logarithmic weights f32[C]."""
+        chances = self._chances.copy()
+        chances[needed] = 1
+        drawn = np.flatnonzero(np.random.default_rng(seed).random(len(chances)) < chances)
+        return drawn.astype(np.int32), -np.log(chances[drawn]).astype(np.float32)

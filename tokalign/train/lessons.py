@@ -28,7 +28,7 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.bpe.encoder import TokenOrder
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
-from tokalign.train.labels import NO_LABEL, LabelledText, Shuffled, with_others
+from tokalign.train.labels import NO_LABEL, Candidates, LabelledText, Shuffled
 
 Ids = NDArray[np.int32]
 
@@ -185,8 +185,8 @@ class Lesson:
     """What a batch of texts teaches; n boundaries with 1 + k labels each.
 
     read: i32[B, L], the draft's ids, padded at their ends.
-    candidates: i32[C], ascending, the draft ids that the softmax goes over; log_weights: f32[C], as
-        of `labels.Batch`.
+    candidates: i32[C], ascending, the draft ids that the softmax goes over; log_weights: f32[C].
+        Among them are all that the texts have and all covers of labels.
     rows, columns, sums: i32[E], what is added up: the probability of candidate `columns` in row
         `rows` of all B * L, to the sum `sums`. The first two sums are one and zero. count: of sums.
     covers: i32[n, 1 + k], the sum of each label's covers. factors: i32[n, MOST_FACTORS], the sums
@@ -212,9 +212,8 @@ class Lesson:
 class Lessons(Shuffled[Lesson]):
     """The lessons of a training run.
 
-    size: texts of a lesson. candidates: how many ids the softmax goes over besides all ids that the
-    texts have, drawn as in `labels.Batches`; None for the whole vocabulary. If an id of the texts
-    was left to chance, it would weigh a hundredfold where it is drawn, and gradients are clipped.
+    size: texts of a lesson. candidates: as of `labels.Candidates`.
+    covers: whether labels are learned as sums over covers; the draft's own tokens always are.
     positions: how many boundaries are learned from.
     """
 
@@ -227,12 +226,13 @@ class Lessons(Shuffled[Lesson]):
         vocabulary_size: int,
         candidates: int | None,
         seed: int,
+        covers: bool = True,
     ) -> None:
-        self._vocabulary_size, self._candidates = vocabulary_size, candidates
-        self._texts = readings_of(pair, texts)
+        self._texts, self._with_covers = readings_of(pair, texts), covers
+        ids = [np.array(reading.ids, np.int32) for _, reading in self._texts]
+        self._candidates = Candidates(np.concatenate([*ids, _NONE]), vocabulary_size, candidates)
         used = {token for _, reading in self._texts for token in reading.ids}
         used |= {token for token in pair.roles() if token < vocabulary_size}
-        self._used = np.array(sorted(used), np.int32)
         self.covers = Covers(pair, used)
         self.positions = sum(len(reading.boundaries) for _, reading in self._texts)
         super().__init__(len(self._texts), size, seed)
@@ -244,10 +244,11 @@ class Lessons(Shuffled[Lesson]):
         read = np.zeros((len(texts), length), np.int32)
         for line, (text, reading) in enumerate(texts):
             read[line, : len(reading.ids)] = reading.ids
-            sums.add(text, reading, line * length)
-        count = None if self._candidates is None else len(self._used) + self._candidates
-        drawn_by = self._seed, 1, number
-        return sums.finish(read, *with_others(self._used, self._vocabulary_size, count, drawn_by))
+            sums.add(text, reading, line * length, covers=self._with_covers)
+        candidates, log_weights = self._candidates.draw(
+            np.union1d(read, sums.needed), (self._seed, 1, number)
+        )
+        return sums.finish(read, candidates, log_weights)
 
 
 class _Sums:
@@ -256,6 +257,7 @@ class _Sums:
     def __init__(self, covers: Covers) -> None:
         self._covers = covers
         self._known: dict[Any, int] = {}
+        self._needed: dict[int, Ids] = {}
         self._rows: list[Ids] = []
         self._tokens: list[Ids] = []
         self._sizes: list[int] = []
@@ -265,16 +267,22 @@ class _Sums:
         self._probabilities: list[NDArray[Any]] = []
         self._own: list[NDArray[Any]] = []
 
-    def add(self, text: LabelledText, reading: Reading, offset: int) -> None:
+    @property
+    def needed(self) -> Ids:
+        """The tokens that cover labels. What may follow at all is a sum that others estimate."""
+        return np.unique(np.concatenate([*self._needed.values(), _NONE]))
+
+    def add(self, text: LabelledText, reading: Reading, offset: int, *, covers: bool) -> None:
         """Take in a text whose rows begin at `offset`."""
-        covers = self._covers
-        for one in reading.boundaries:
+        length = len(reading.ids) - 1
+        self._own.append(np.stack([np.arange(length) + offset, np.array(reading.ids[1:])]))
+        for one in reading.boundaries if covers else ():
             labels = [TargetId(int(i)) for i in text.labels[one.at]]
             if labels[0] == NO_LABEL:
                 continue
             row = offset + one.row
             slots = [
-                self._sum(row, covers.of(one.partial + covers.bytes_of(label), label))
+                self._cover(row, one.partial + self._covers.bytes_of(label), label)
                 for label in labels
             ]
             follows = one.at + 1 < len(text.ids) and text.ids[one.at + 1] == labels[0]
@@ -286,8 +294,6 @@ class _Sums:
             allowed = self._covers.starting_with(one.partial)
             self._given.append(self._sum(row, allowed) if one.partial else ONE)
             self._probabilities.append(text.probabilities[one.at])
-        count = len(reading.ids) - 1
-        self._own.append(np.stack([np.arange(count) + offset, np.array(reading.ids[1:])]))
 
     def _spelling(
         self, reading: Reading, one: Boundary, label: TargetId, offset: int
@@ -302,8 +308,14 @@ class _Sums:
             left, row = left[len(spelled) :], row + 1
         if not factors or len(factors) == MOST_FACTORS:
             return None
-        last = self._sum(offset + row, self._covers.of(left, label))
+        last = self._cover(offset + row, left, label)
         return None if last == ZERO else [*factors, last]
+
+    def _cover(self, row: int, data: bytes, label: TargetId) -> int:
+        """The number of the sum of a label's covers, which begin with these bytes."""
+        tokens = self._covers.of(data, label)
+        self._needed[id(tokens)] = tokens
+        return self._sum(row, tokens)
 
     def _sum(self, row: int, tokens: Ids) -> int:
         """The number of the sum of these tokens' probabilities in a row."""
@@ -321,15 +333,17 @@ class _Sums:
     def finish(self, read: Ids, candidates: Ids, log_weights: NDArray[np.float32]) -> Lesson:
         """The lesson of all texts taken in."""
         own = np.concatenate(self._own, axis=1).astype(np.int32)
-        tokens = np.concatenate([*self._tokens, np.zeros(0, np.int32)])
         own[1] = np.searchsorted(candidates, own[1])
+        tokens = np.concatenate([*self._tokens, _NONE])
+        drawn = np.isin(tokens, candidates)
+        sums = np.repeat(np.arange(len(self._sizes), dtype=np.int32) + 2, self._sizes)
         return Lesson(
             read=read,
             candidates=candidates,
             log_weights=log_weights,
-            rows=np.concatenate([*self._rows, np.zeros(0, np.int32)]),
-            columns=np.searchsorted(candidates, tokens).astype(np.int32),
-            sums=np.repeat(np.arange(len(self._sizes), dtype=np.int32) + 2, self._sizes),
+            rows=np.concatenate([*self._rows, _NONE])[drawn],
+            columns=np.searchsorted(candidates, tokens[drawn]).astype(np.int32),
+            sums=sums[drawn],
             count=len(self._sizes) + 2,
             covers=np.array(self._slots, np.int32),
             factors=np.array(self._factors, np.int32),

@@ -138,9 +138,9 @@ class ModelShape:
     is_quantized: bool
 
     def trained(self, lora: int | None) -> float:
-        """How many numbers are trained: all but an embedding, or LoRA adapters of a rank."""
+        """How many numbers are trained: all, or LoRA adapters of a rank."""
         if lora is None:
-            return self.parameters - self.vocabulary_size * self.hidden_size
+            return self.parameters
         h, attention = self.hidden_size, 2 * self.hidden_size + 2 * self.kv_width
         return self.layers * lora * (4 * h + attention + 3 * (h + self.intermediate_size))
 

@@ -159,6 +159,26 @@ class Course:
         return patience is not None and self.best > 0 and self.since_best >= patience
 
 
+class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its type
+    """AdamW that leaves the rows of a matrix alone which no gradient reaches, and their moments.
+
+    Adam moves the row of a rare token in an embedding as far as any other, and its moments go on
+    moving it in steps that do not have it, so it would be forgotten in a hundred steps.
+    """
+
+    def apply_single(self, gradient: Array, parameter: Array, state: dict[str, Any]) -> Array:
+        if gradient.ndim == 2:
+            reached = np.array(mx.any(gradient != 0, axis=1))
+            if not reached.all():
+                rows = mx.array(np.flatnonzero(reached))
+                moments = {name: state[name][rows] for name in ("m", "v")}
+                parameter[rows] = super().apply_single(gradient[rows], parameter[rows], moments)
+                for name, of_rows in moments.items():
+                    state[name][rows] = of_rows
+                return parameter
+        return super().apply_single(gradient, parameter, state)
+
+
 class Training(Generic[B]):
     """A module and its optimizer after `step` of so many `steps`.
 
@@ -179,7 +199,7 @@ class Training(Generic[B]):
         self.step, self.steps, self._peak = 0, steps, learning_rate
         module.update(tree_map(lambda w: w.astype(mx.float32), module.trainable_parameters()))
         self._gradients = nn.value_and_grad(module, loss)
-        self._optimizer = optim.AdamW(learning_rate, betas=[0.9, 0.98], weight_decay=0.01)
+        self._optimizer = _RowwiseAdamW(learning_rate, betas=[0.9, 0.98], weight_decay=0.01)
         self._optimizer.init(module.trainable_parameters())
 
     def rate(self, step: int) -> float:

@@ -1,9 +1,9 @@
 """Teaching a draft model with another tokenizer what a target says: what `run.py` needs of it.
 
 What is learned is what `exact` uses: the probability of the target's next token as a sum over
-covers (`lessons.py`). All layers between embedding and head are trained, or LoRA adapters that
-mlx-lm's tuner puts over them, which are fused again in what is saved. The result is a folder like
-the draft's own.
+covers (`lessons.py`). All weights are trained, embedding and head at the ids that a batch has, or
+LoRA adapters that mlx-lm's tuner puts over the layers, which are fused again in what is saved. The
+result is a folder like the draft's own.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -32,7 +33,7 @@ from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import NO_LABEL, Shuffled, texts_of
-from tokalign.train.lessons import MOST_FACTORS, Covers, Lesson, Lessons, readings_of
+from tokalign.train.lessons import MOST_FACTORS, Covers, Ids, Lesson, Lessons, readings_of
 from tokalign.train.options import FitOptions
 
 WEIGHTS, RECORD = "model.safetensors", "training.json"
@@ -47,9 +48,9 @@ def marginals(logits: Array, lesson: Lesson) -> Array:
     logits: f32[B * L, C], of the candidates.
     """
     logits = logits.astype(mx.float32)
-    whole = mx.logsumexp(logits + mx.array(lesson.log_weights), axis=-1)
-    rows = mx.array(lesson.rows)
-    chosen = mx.exp(logits[rows, mx.array(lesson.columns)] - whole[rows])
+    weighted, rows = logits + mx.array(lesson.log_weights), mx.array(lesson.rows)
+    whole = mx.logsumexp(weighted, axis=-1)
+    chosen = mx.exp(weighted[rows, mx.array(lesson.columns)] - whole[rows])
     sums = (mx.arange(lesson.count) == 0).astype(mx.float32)
     sums = sums.at[mx.array(lesson.sums)].add(chosen)
     covered, factors = sums[mx.array(lesson.covers)], sums[mx.array(lesson.factors)]
@@ -69,22 +70,24 @@ def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
     min(p, q), the share of drawn ids that would be accepted.
     """
     found = []
+    if "text" in kinds:
+        rows, columns = mx.array(lesson.own)
+        whole = mx.logsumexp(logits + mx.array(lesson.log_weights), axis=-1)
+        found.append((whole[rows] - logits[rows, columns]).mean())
+    if kinds == ("text",):
+        return found[0]
     q = mx.maximum(marginals(logits, lesson), _LEAST)
     p = mx.array(lesson.probabilities)
     p = mx.where(mx.array(lesson.covers[:, 1:] > 1), p, 0.0)  # what has no cover is left over
     others = mx.stack([mx.clip(1 - x.sum(axis=1), 1e-4, 1.0) for x in (p, q[:, 1:])])
     log_p, log_q = mx.log(mx.maximum(p, 1e-6)), mx.log(q[:, 1:])
     for kind in kinds:
-        if kind == "text":
-            rows, columns = mx.array(lesson.own)
-            whole = mx.logsumexp(logits + mx.array(lesson.log_weights), axis=-1)
-            found.append((whole[rows] - logits[rows, columns]).mean())
-        elif kind == "marginal":
+        if kind == "marginal":
             found.append(-mx.log(q[:, 0]).mean())
         elif kind == "kl":
             ours = (p * (log_p - log_q)).sum(axis=1)
             found.append((ours + others[0] * mx.log(others[0] / others[1])).mean())
-        else:
+        elif kind == "acceptance":
             accepted = mx.minimum(p, q[:, 1:]).sum(axis=1)
             found.append(-mx.log(mx.maximum(accepted, 1e-6)).mean())
     return sum(found) / len(found)
@@ -116,6 +119,7 @@ class DraftLearner:
             vocabulary_size=size,
             candidates=options.candidates,
             seed=options.seed,
+            covers=options.losses != ("text",),
         )
         self.batches: Shuffled[Lesson] = lessons
         self.positions = lessons.positions
@@ -126,8 +130,9 @@ class DraftLearner:
                 "the draft model's tokenizer does not spell these texts as the target's does, so "
                 "nothing can be learned from them; give other text"
             )
-        self._body, self._head = _ends(model)
-        _freeze_ends(model)
+        self._ends = _Ends.of(model)
+        if self._ends is None:
+            _freeze_ends(model)
         if options.lora:
             mx.random.seed(options.seed)
             model.freeze()
@@ -136,13 +141,12 @@ class DraftLearner:
         self._first = model.trainable_parameters() if options.keep else None
 
     def loss(self, batch: Lesson) -> Array:
-        read, candidates = mx.array(batch.read), mx.array(batch.candidates)
-        if self._head is None:
-            logits = self.module(read).reshape(read.size, -1)[:, candidates]
+        if self._ends is None:
+            logits = self.module(mx.array(batch.read))[..., mx.array(batch.candidates)]
         else:
-            hidden = self._body(read).reshape(read.size, -1)
-            logits = hidden @ self._head(candidates).T
-        return loss_of(logits.astype(mx.float32), batch, self.options.losses)
+            logits = self._ends.logits(batch.read, batch.candidates)
+        logits = logits.reshape(batch.read.size, -1).astype(mx.float32)
+        return loss_of(logits, batch, self.options.losses)
 
     def measure(self) -> tuple[float, ...]:
         """A guess is the most probable next target token, by covers."""
@@ -203,30 +207,51 @@ class DraftLearner:
                 shutil.copyfile(best / name, temporary)
 
 
-def _ends(model: Any) -> tuple[Any, Callable[[Array], Array] | None]:
-    """The part of a model before its head, and what gives rows of the head's matrix.
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The ends of a model, at some of its ids only: a batch has a few of a large vocabulary.
 
-    The latter is None for a model that does more than multiply the two: then all logits have to be
-    computed. That is tried out.
+    body: what is before the head. embedding, head: may be one module.
     """
-    head, body = find_head(model), getattr(model, "model", None)
-    if head is None or body is None or "scales" in head or "bias" in head:
-        return None, None
-    try:
-        tokens = mx.array([[1, 2, 3]])
-        logits, ours = model(tokens), body(tokens) @ head.weight.T
-        same = bool(mx.allclose(logits.astype(mx.float32), ours.astype(mx.float32), 1e-3, 1e-3))
-    except Exception:  # whatever the part of a model raises that is called in another way
-        return None, None
-    return (body, lambda ids: head.weight[ids]) if same else (None, None)
+
+    body: Any
+    embedding: nn.Embedding
+    head: Any
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        """None for a model that does more than multiply two matrices at its end: then all logits
+        have to be computed. That is tried out."""
+        head, body = find_head(model), getattr(model, "model", None)
+        embeddings = [one for one in model.modules() if isinstance(one, nn.Embedding)]
+        if head is None or body is None or "scales" in head or "bias" in head:
+            return None
+        ends = cls(body, embeddings[0], head) if len(embeddings) == 1 else None
+        tokens = np.array([[3, 1, 2]], np.int32)
+        try:
+            ours = None if ends is None else ends.logits(tokens, np.arange(1, 4, dtype=np.int32))
+            theirs = model(mx.array(tokens))[..., 1:4].astype(mx.float32)
+            same = ours is not None and mx.allclose(theirs, ours.astype(mx.float32), 1e-3, 1e-3)
+        except Exception:  # whatever the part of a model raises that is called in another way
+            return None
+        return ends if same else None
+
+    def logits(self, read: Ids, candidates: Ids) -> Array:
+        """f[B, L, C], of candidates i32[C], ascending, all of `read` i32[B, L] among them.
+
+        Rows of the head for ids that are not read have no gradient: every batch would move them.
+        """
+        ids, is_read = mx.array(candidates), mx.array(np.isin(candidates, read))[:, None]
+        rows, embedded = self.head.weight[ids], self.embedding.weight
+        rows = mx.where(is_read, rows, mx.stop_gradient(rows))
+        self.embedding.weight = rows if self.head is self.embedding else embedded[ids]
+        hidden = self.body(mx.array(np.searchsorted(candidates, read)))
+        self.embedding.weight = embedded
+        return hidden @ rows.T
 
 
 def _freeze_ends(model: Any) -> None:
-    """Leave embeddings and head as they are.
-
-    Adam moves the row of a rare token as far as any other, so the tokens of all texts that are not
-    in the corpus would be forgotten in a hundred steps.
-    """
+    """Leave embeddings and head as they are, of all ids."""
     ends = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     for module in (*ends, find_head(model)):
         if module is not None:
