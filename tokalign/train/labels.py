@@ -230,7 +230,8 @@ class Batches(Shuffled[Batch]):
     ) -> None:
         super().__init__(len(labels.ids), size, seed)
         self._labels = labels
-        self._candidates = Candidates(labels.ids[:, 1:], vocabulary_size, candidates)
+        seen = np.bincount(labels.ids[:, 1:].reshape(-1), minlength=vocabulary_size)
+        self._candidates = Candidates(seen, candidates)
 
     def __getitem__(self, number: int) -> Batch:
         rows = np.sort(self.part(number))
@@ -259,14 +260,14 @@ class Candidates:
     to be among those needed: left to chance, it would weigh a hundredfold where it is drawn.
     Source: importance sampling of the partition function by frequency (Bengio and Senecal, 2003),
     with the estimator of Horvitz and Thompson (1952).
-    ids: i[...], all that the labels have. size: of the vocabulary. count: None for all of it.
+    seen: i[V], how often each id of the vocabulary occurs. count: None for all of them.
     """
 
-    def __init__(self, ids: NDArray[np.int32], size: int, count: int | None) -> None:
+    def __init__(self, seen: NDArray[np.int64], count: int | None) -> None:
+        size = len(seen)
         self._chances = np.ones(size)
         if count is None or count >= size:
             return
-        seen = np.bincount(np.asarray(ids).reshape(-1), minlength=size)
         shares = (1 - _UNSEEN) * seen / seen.sum() + _UNSEEN / size
         least, most = 0.0, size / _UNSEEN  # factors by which fewer and more than `count` are drawn
         while most - least > 1e-3 * most:

@@ -15,7 +15,7 @@ out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -174,10 +174,12 @@ class Reading:
             self.boundaries.append(Boundary(token - 1, partial, at))
 
 
-def readings_of(pair: Pair, texts: Sequence[LabelledText]) -> list[tuple[LabelledText, Reading]]:
+def readings_of(
+    pair: Pair, texts: Iterable[LabelledText]
+) -> Iterator[tuple[LabelledText, Reading]]:
     """The texts that have boundaries, and how the draft model reads them."""
     readings = ((text, Reading(pair, text)) for text in texts)
-    return [(text, reading) for text, reading in readings if reading.boundaries]
+    return ((text, reading) for text, reading in readings if reading.boundaries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,18 +230,21 @@ class Lessons(Shuffled[Lesson]):
         seed: int,
         covers: bool = True,
     ) -> None:
-        self._texts, self._with_covers = readings_of(pair, texts), covers
-        ids = [np.array(reading.ids, np.int32) for _, reading in self._texts]
-        self._candidates = Candidates(np.concatenate([*ids, _NONE]), vocabulary_size, candidates)
-        used = {token for _, reading in self._texts for token in reading.ids}
-        used |= {token for token in pair.roles() if token < vocabulary_size}
-        self.covers = Covers(pair, used)
-        self.positions = sum(len(reading.boundaries) for _, reading in self._texts)
+        self._pair, self._with_covers = pair, covers
+        self._texts, self.positions = list[LabelledText](), 0
+        seen = np.zeros(vocabulary_size, np.int64)
+        for text, reading in readings_of(pair, texts):  # a text is read again where it is used:
+            self._texts.append(text)  # boundaries of millions of tokens would fill the memory
+            self.positions += len(reading.boundaries)
+            seen += np.bincount(reading.ids, minlength=vocabulary_size)
+        self._candidates = Candidates(seen, candidates)
+        roles = [token for token in pair.roles() if token < vocabulary_size]
+        self.covers = Covers(pair, {*map(DraftId, np.flatnonzero(seen).tolist()), *roles})
         super().__init__(len(self._texts), size, seed)
 
     def __getitem__(self, number: int) -> Lesson:
         sums = _Sums(self.covers)
-        texts = [self._texts[i] for i in self.part(number)]
+        texts = [*readings_of(self._pair, [self._texts[i] for i in self.part(number)])]
         length = max(len(reading.ids) for _, reading in texts)
         read = np.zeros((len(texts), length), np.int32)
         for line, (text, reading) in enumerate(texts):

@@ -124,7 +124,7 @@ class DraftLearner:
         self.batches: Shuffled[Lesson] = lessons
         self.positions = lessons.positions
         self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
-        self._held_out = readings_of(pair, texts_of(labels.held_out, window))
+        self._held_out = [*readings_of(pair, texts_of(labels.held_out, window))]
         if not self.positions or not self._held_out:
             raise CorpusError(
                 "the draft model's tokenizer does not spell these texts as the target's does, so "
