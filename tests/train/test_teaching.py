@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 from killed_runs import Killed, files, killed_when
+from mlx_lm.models.llama import Model
 from polish import SENTENCES
-from random_models import write_model
+from random_models import random_model, write_model
 
 from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import NextIds, label_corpus
+from tokalign.train.labelled_corpus import LabelledCorpus, NextIds, label_corpus
 from tokalign.train.labels import Labels, texts_of
 from tokalign.train.lessons import MOST_FACTORS, Lesson, Lessons, Reading
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
@@ -159,6 +161,27 @@ def test_it_learns_and_goes_on_where_it_was_killed(
     assert not [name for name, _ in model.named_modules() if "lora" in name]
 
 
+@pytest.mark.parametrize("kind", ["tied", "untied", "quantized"])
+def test_a_batch_has_the_loss_that_all_logits_give(pair: Pair, kind: str) -> None:
+    """Only some rows of embedding and head are looked at, where the model's end is as usual."""
+    size = len(pair.draft.vocabulary)
+    arguments = random_model(1, vocabulary=size).args
+    model: Any = Model(replace(arguments, tie_word_embeddings=kind == "tied", intermediate_size=64))
+    if kind == "quantized":
+        nn.quantize(model, group_size=32, bits=8)
+    labels = NextIds(None, Labelling(kind="text")).label(pair.target.encode(SENTENCES[0]))
+    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={})
+    draft = LanguageModel(model=model, tokenizer=pair.draft)
+    options = replace(FIT, candidates=40, lora=4)
+    learner = DraftLearner(draft, pair, corpus, options, len(labels.ids))
+    batch = learner.batches[0]
+    assert len(batch.candidates) < size / 2
+    logits = model(mx.array(batch.read)).reshape(batch.read.size, -1)
+    expected = loss_of(logits[:, mx.array(batch.candidates)], batch, FIT.losses)
+    assert learner.loss(batch).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert (learner._ends is None) == (kind == "quantized")
+
+
 @pytest.mark.parametrize("candidates", [None, 40])
 def test_embeddings_are_learned_only_of_tokens_that_occur(
     folders: tuple[Path, Path], pair: Pair, teach: Teach, tmp_path: Path, candidates: int | None
@@ -167,14 +190,14 @@ def test_embeddings_are_learned_only_of_tokens_that_occur(
     texts = [pair.target.encode(sentence) for sentence in SENTENCES]
     labels = [NextIds(None, Labelling(kind="text")).label(ids) for ids in texts]
     read = {i for one in labels for i in Reading(pair, texts_of(one, len(one.ids))[0]).ids}
-    name = "model.embed_tokens.weight"
     own, taught = (
-        mx.load(str(folder / "model.safetensors"))[name]  # type: ignore[index]
-        for folder in (folders[1], tmp_path / "draft")
+        mx.load(str(folder / "model.safetensors")) for folder in (folders[1], tmp_path / "draft")
     )
-    changed = set(np.flatnonzero(np.array((own != taught).any(axis=1))).tolist())
-    assert 20 < len(changed) < len(own) / 2
-    assert changed <= read
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        moved = (own[name] != taught[name]).any(axis=1)  # type: ignore[index, union-attr]
+        changed = set(np.flatnonzero(np.array(moved)).tolist())
+        assert 20 < len(changed) < len(moved) / 2
+        assert changed <= read
 
 
 def test_the_marginal_among_candidates_estimates_the_whole_one(pair: Pair) -> None:

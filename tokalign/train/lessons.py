@@ -246,7 +246,7 @@ class Lessons(Shuffled[Lesson]):
         sums = _Sums(self.covers)
         texts = [*readings_of(self._pair, [self._texts[i] for i in self.part(number)])]
         length = max(len(reading.ids) for _, reading in texts)
-        read = np.zeros((len(texts), length), np.int32)
+        read = np.full((len(texts), length), texts[0][1].ids[0], np.int32)
         for line, (text, reading) in enumerate(texts):
             read[line, : len(reading.ids)] = reading.ids
             sums.add(text, reading, line * length, covers=self._with_covers)

@@ -224,34 +224,35 @@ class _Ends:
         have to be computed. That is tried out."""
         head, body = find_head(model), getattr(model, "model", None)
         embeddings = [one for one in model.modules() if isinstance(one, nn.Embedding)]
-        if head is None or body is None or "scales" in head or "bias" in head:
+        if head is None or body is None or len(embeddings) != 1 or {"scales", "bias"} & {*head}:
             return None
-        ends = cls(body, embeddings[0], head) if len(embeddings) == 1 else None
-        tokens = np.array([[3, 1, 2]], np.int32)
+        ends, tokens = cls(body, embeddings[0], head), np.array([[3, 1, 2]], np.int32)
         try:
-            ours = None if ends is None else ends.logits(tokens, np.arange(1, 4, dtype=np.int32))
             theirs = model(mx.array(tokens))[..., 1:4].astype(mx.float32)
-            same = ours is not None and mx.allclose(theirs, ours.astype(mx.float32), 1e-3, 1e-3)
+            ours = ends.logits(tokens, np.arange(1, 4, dtype=np.int32)).astype(mx.float32)
+            return ends if bool(mx.allclose(theirs, ours, 1e-3, 1e-3)) else None
         except Exception:  # whatever the part of a model raises that is called in another way
             return None
-        return ends if same else None
 
     def logits(self, read: Ids, candidates: Ids) -> Array:
         """f[B, L, C], of candidates i32[C], ascending, all of `read` i32[B, L] among them.
 
-        Rows of the head for ids that are not read have no gradient: every batch would move them.
+        Rows of the head for ids that are not read have no gradient: every batch would move those of
+        tokens that the texts do not have.
         """
         ids, is_read = mx.array(candidates), mx.array(np.isin(candidates, read))[:, None]
         rows, embedded = self.head.weight[ids], self.embedding.weight
         rows = mx.where(is_read, rows, mx.stop_gradient(rows))
         self.embedding.weight = rows if self.head is self.embedding else embedded[ids]
-        hidden = self.body(mx.array(np.searchsorted(candidates, read)))
-        self.embedding.weight = embedded
+        try:
+            hidden = self.body(mx.array(np.searchsorted(candidates, read)))
+        finally:
+            self.embedding.weight = embedded
         return hidden @ rows.T
 
 
 def _freeze_ends(model: Any) -> None:
-    """Leave embeddings and head as they are, of all ids."""
+    """Leave embeddings and head as they are: a batch would move the rows of every id."""
     ends = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     for module in (*ends, find_head(model)):
         if module is not None:
