@@ -16,10 +16,11 @@ passes.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -155,15 +156,17 @@ class World:
         self,
         make: Callable[[Answers, Drafting], Drafter],
         timed: Callable[[Verifier], Verifier] = lambda verifier: verifier,
+        *,
+        options: Mapping[str, object] = MappingProxyType({}),
         **drafting: object,
     ) -> Iterator[Round]:
         """The rounds of all texts, with stores that are kept from one to the next.
 
-        timed: gives a verifier whose passes take time.
+        timed: gives a verifier whose passes take time. options: other ones than the usual.
         """
         store = LogitStore()
         how = replace(
-            self.base,
+            self.base.with_options(**options),
             logits=store,
             mixing=Mixing(),
             model_worth=ModelWorth(),
@@ -194,7 +197,7 @@ def fixed_rows(world: World, counts: Sequence[int], steps: int) -> None:
     for name, make in (("free sources", free), (f"and the draft model, K = {steps}", both)):
         cells = []
         for count in counts:
-            rounds = list(world.rounds(make, draft_rows=count, costs=FREE_ROWS))
+            rounds = list(world.rounds(make, options={"draft_rows": count}, costs=FREE_ROWS))
             emitted = sum(len(one.emitted) for one in rounds)
             cells.append(f"{emitted / len(rounds):.3f}")
         click.echo(f"| {name} | {' | '.join(cells)} |")
@@ -237,7 +240,7 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
         return make_drafter(how, model, clock=clock)
 
     timed = partial(TimedVerifier, costs=costs, clock=clock)
-    rounds = list(world.rounds(make, timed, method=method, knowledge=knowledge))
+    rounds = list(world.rounds(make, timed, options={"method": method}, knowledge=knowledge))
     return cell(rounds, costs, clock.now)
 
 
