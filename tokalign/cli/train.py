@@ -122,8 +122,8 @@ _OPTIONS = (
     ),
     _of_draft(
         "--keep",
-        "Share of a draft model's own weights in the mean that is written: more of it keeps more "
-        "of what the model knew of other text, and less of what it learned.",
+        "Share of a draft model's own weights in the mean that is written: after a short training "
+        "it keeps some of what the model knew of other text. After a long one a mean is worse.",
         type=click.FloatRange(0, 1, max_open=True),
         default=_FIT.keep,
     ),
