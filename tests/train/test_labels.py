@@ -12,7 +12,14 @@ from killed_runs import files
 from labelled import random_labels
 
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.train.labels import Batches, Labels, are_complete, open_labels, write_labels
+from tokalign.train.labels import (
+    Batches,
+    Candidates,
+    Labels,
+    are_complete,
+    open_labels,
+    write_labels,
+)
 
 RECIPE = {"target": "a", "window": 8}
 WINDOWS = list(range(40))
@@ -110,6 +117,15 @@ def test_what_follows_is_among_the_candidates(candidates: int | None) -> None:
     assert batch.candidates.tolist() == sorted(set(batch.candidates.tolist()))
     if candidates is None or candidates >= VOCABULARY:
         assert len(batch.candidates) == VOCABULARY
+
+
+def test_about_as_many_candidates_are_drawn_as_asked_and_frequent_ids_always() -> None:
+    seen = np.array([900, 60, 30, *[0] * 93])
+    drawn = [Candidates(seen, 20).draw(np.array([7]), (seed,)) for seed in range(200)]
+    assert np.mean([len(ids) for ids, _ in drawn]) == pytest.approx(20.8, abs=1)  # and the 7
+    for ids, log_weights in drawn:
+        assert {0, 1, 2, 7} <= {*ids.tolist()}
+        assert log_weights[np.isin(ids, [0, 1, 2, 7])].tolist() == [0, 0, 0, 0]
 
 
 def test_the_sum_over_candidates_is_unbiased() -> None:

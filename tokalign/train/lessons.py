@@ -250,10 +250,7 @@ class Lessons(Shuffled[Lesson]):
         for line, (text, reading) in enumerate(texts):
             read[line, : len(reading.ids)] = reading.ids
             sums.add(text, reading, line * length, covers=self._with_covers)
-        candidates, log_weights = self._candidates.draw(
-            np.union1d(read, sums.needed), (self._seed, 1, number)
-        )
-        return sums.finish(read, candidates, log_weights)
+        return sums.finish(read, self._candidates, (self._seed, 1, number))
 
 
 class _Sums:
@@ -272,32 +269,25 @@ class _Sums:
         self._probabilities: list[NDArray[Any]] = []
         self._own: list[NDArray[Any]] = []
 
-    @property
-    def needed(self) -> Ids:
-        """The tokens that cover labels. What may follow at all is a sum that others estimate."""
-        return np.unique(np.concatenate([*self._needed.values(), _NONE]))
-
     def add(self, text: LabelledText, reading: Reading, offset: int, *, covers: bool) -> None:
         """Take in a text whose rows begin at `offset`."""
-        length = len(reading.ids) - 1
+        length, spelled = len(reading.ids) - 1, self._covers.bytes_of
         self._own.append(np.stack([np.arange(length) + offset, np.array(reading.ids[1:])]))
         for one in reading.boundaries if covers else ():
             labels = [TargetId(int(i)) for i in text.labels[one.at]]
             if labels[0] == NO_LABEL:
                 continue
-            row = offset + one.row
-            slots = [
-                self._cover(row, one.partial + self._covers.bytes_of(label), label)
-                for label in labels
-            ]
+            row, begun = offset + one.row, one.partial
+            slots = [self._cover(row, begun + spelled(label), label) for label in labels]
             follows = one.at + 1 < len(text.ids) and text.ids[one.at + 1] == labels[0]
             factors = self._spelling(reading, one, labels[0], offset) if follows else None
             if slots[0] == ZERO and factors is None:
                 continue  # the draft model cannot say it
             self._slots.append(slots)
             self._factors.append((factors or [ZERO]) + [ONE] * (MOST_FACTORS - len(factors or "1")))
-            allowed = self._covers.starting_with(one.partial)
-            self._given.append(self._sum(row, allowed) if one.partial else ONE)
+            # Of what may follow at all, those that were drawn tell the sum.
+            allowed = self._covers.starting_with(begun)
+            self._given.append(self._sum(row, allowed) if begun else ONE)
             self._probabilities.append(text.probabilities[one.at])
 
     def _spelling(
@@ -335,8 +325,10 @@ class _Sums:
             self._tokens.append(tokens)
         return self._known[key]
 
-    def finish(self, read: Ids, candidates: Ids, log_weights: NDArray[np.float32]) -> Lesson:
+    def finish(self, read: Ids, drawn_from: Candidates, seed: tuple[int, ...]) -> Lesson:
         """The lesson of all texts taken in."""
+        needed = np.concatenate([read.reshape(-1), *self._needed.values()])
+        candidates, log_weights = drawn_from.draw(needed, seed)
         own = np.concatenate(self._own, axis=1).astype(np.int32)
         own[1] = np.searchsorted(candidates, own[1])
         tokens = np.concatenate([*self._tokens, _NONE])
