@@ -30,6 +30,7 @@ from tokalign.train.options import (
     Kind,
     Labelling,
     LabelOptions,
+    Loss,
     ModelShape,
     estimate,
     estimate_teaching,
@@ -75,20 +76,27 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
             training.advance()
 
 
-@pytest.mark.parametrize("lora", [None, 8])
-def test_it_bounds_what_teaching_really_holds(
-    tmp_path: Path, lora: int | None, bounds: Any
+@pytest.mark.parametrize(
+    ("kind", "loss", "lora"),
+    [("greedy", "marginal", None), ("greedy", "marginal", 8), ("text", "text", None)],
+)
+def test_it_bounds_what_teaching_really_takes(
+    tmp_path: Path, kind: Kind, loss: Loss, lora: int | None, bounds: Any
 ) -> None:
     shapes = [ModelShape.from_folder(DEMO / name) for name in ("target", "draft")]
     target, draft = (replace(one, weight_bytes=4 * one.parameters) for one in shapes)
-    labels = LabelOptions(positions=512, held_out=128, window=128)
-    options = FitOptions(epochs=1, candidates=2048, evaluations=1, lora=lora)
+    labels = LabelOptions(
+        positions=512, held_out=128, window=128, labelling=Labelling(kind=kind, future=0)
+    )
+    options = FitOptions(epochs=1, candidates=1024, evaluations=1, lora=lora, losses=(loss,))
     found = estimate_teaching(target, draft, labels, options)
     text = tmp_path / "text.txt"
     text.write_text("\n".join(one.replace("\n", " ") for one in SENTENCES * 20), "utf-8")
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
     with bounds(found.labelling_memory):
         labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
+    written = [file for kind in ("f16", "i32") for file in (tmp_path / "work").rglob(f"*.{kind}")]
+    assert found.disk == sum(file.stat().st_size for file in written)
     theirs = model.tokenizer
     del model
     gc.collect()

@@ -75,7 +75,8 @@ class LabelOptions:
     positions, held_out: to train on and to measure acceptance on; about as many, and fewer if the
         corpus has fewer. window: ids that the target reads at once.
     seed: of the paragraphs drawn. labelling: what follows the positions to train on; those held out
-        always have the target's own greedy ids, if it takes trees.
+        have the target's own greedy ids, if it takes trees, and for a draft model that learns the
+        text's ids, these.
     """
 
     positions: int = 1_000_000
@@ -90,7 +91,7 @@ class FitOptions:
     """How a drafter or a draft model is trained on labels.
 
     epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
-    learning_rate: as of `Recipe`.
+    learning_rate: as of `Training`.
     evaluations: how often acceptance is measured on the positions held out, and the state saved.
     patience: evaluations without a better one, after which training stops; None for never.
     losses, lora: of a draft model, as of `teaching.loss_of`, and the rank of LoRA adapters; None to
@@ -246,15 +247,15 @@ def estimate_teaching(
 
     An id of the target is taken to be one of the draft model's.
     """
-    positions = labels.positions + labels.held_out
-    rows = 0 if labels.labelling.kind == "text" else positions
+    positions, is_text = labels.positions + labels.held_out, labels.labelling.kind == "text"
+    rows, probable = (0, 1) if is_text else (positions, MOST_PROBABLE)
     rank, steps = options.lora, labels.positions * options.epochs
     labelling = _pass_memory(target, labels.window, labels.window)
     per_id = 6.0 if rank is None else 4.0  # frozen weights have no gradients
     return Estimate(
         labelling_memory=target.weight_bytes + labelling,
         training_memory=draft.weight_bytes + _lesson_memory(draft, labels, options),
-        disk=positions * (6 * MOST_PROBABLE + 8),
+        disk=positions * (6 * probable + 8),
         rows=rows,
         labelling_work=2.0 * target.parameters * rows,
         training_work=steps * per_id * draft.parameters,
@@ -264,7 +265,9 @@ def estimate_teaching(
 def _lesson_memory(draft: ModelShape, labels: LabelOptions, options: FitOptions) -> float:
     """Bytes of one step: weights, logits, and what every layer keeps for its gradients."""
     ids = max(options.batch, labels.window)
-    candidates = draft.vocabulary_size  # at most: besides those drawn, all ids that the texts have
+    candidates = draft.vocabulary_size  # at most: covers of a batch's labels are among them
+    if options.losses == ("text",) and options.candidates is not None:
+        candidates = min(candidates, options.candidates + ids)
     weights = _WEIGHT_COPIES * draft.trained(options.lora) * _FLOAT
     logits = _LOGIT_COPIES * ids * candidates * _FLOAT
     of_layer = 8 * draft.hidden_size + 4 * draft.intermediate_size + 2 * draft.heads * labels.window
