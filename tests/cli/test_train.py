@@ -125,7 +125,9 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
     own.is_refused(2, "give another --output")
     teach = ("train", *pair, "--output", output, corpus, *TEACHING, "--json")
     estimated = tokalign(*teach, "--dry-run").json
-    found = tokalign(*teach, "--lora=4").json
+    ended = tokalign(*teach, "--lora=4")
+    found = ended.json
+    assert "accepted per round before training" in ended.err
     assert found["positions"] > 100
     assert found["parameters"] < estimated["trained_parameters"]
     told = json.loads((output / "training.json").read_text("utf-8"))

@@ -233,6 +233,7 @@ def command(
         [taught] = load_models([draft], dtype=dtype, trust_remote_code=trust_remote_code)
         pair = Pair(theirs, taught.tokenizer)
         learner = DraftLearner(taught, pair, labelled, fit, window=width)
+        note(f"{sum(learner.measure()):.3f} accepted per round before training")
     trained = train(
         learner,
         output,

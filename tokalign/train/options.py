@@ -93,7 +93,8 @@ class FitOptions:
     epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
     learning_rate: as of `Training`.
     evaluations: how often acceptance is measured on the positions held out, and the state saved.
-    patience: evaluations without a better one, after which training stops; None for never.
+    patience: evaluations without a better one, as `Course` counts them, after which training stops;
+        None for never.
     losses, lora: of a draft model, as of `teaching.loss_of`, and the rank of LoRA adapters; None to
         train all layers. keep: the share of a draft model's own weights in the result.
     """

@@ -139,24 +139,23 @@ def fit(
 class Course:
     """How the evaluations of a run went.
 
-    best: the most guesses accepted per round so far. since_best: evaluations since then.
+    best: the most guesses accepted per round so far. since_best: evaluations since then, of those
+        in the second half of the steps. In the first one the learning rate is high, and a model
+        that was taught before gets worse before it gets better.
     """
 
     best: float = -1.0
     since_best: int = 0
 
-    def after(self, accepted: float) -> Course:
-        """The course after one more evaluation."""
+    def after(self, accepted: float, share: float) -> Course:
+        """The course after one more evaluation. share: of the steps that are made."""
         if accepted > self.best:
-            return Course(accepted, 0)
-        return replace(self, since_best=self.since_best + 1)
+            return Course(accepted)
+        return replace(self, since_best=self.since_best + (share > 1 / 2))
 
     def is_over(self, patience: int | None) -> bool:
-        """Whether so many evaluations have brought nothing better. patience: None for never.
-
-        A run in which no guess has been right yet has not begun to learn, so it goes on.
-        """
-        return patience is not None and self.best > 0 and self.since_best >= patience
+        """Whether so many evaluations have brought nothing better. patience: None for never."""
+        return patience is not None and self.since_best >= patience
 
 
 class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its type
@@ -308,16 +307,17 @@ class _Run:
         if step % every and step < steps:
             return None
         by_depth = self._learner.measure()
-        self.course = self.course.after(sum(by_depth))
+        is_best = sum(by_depth) > self.course.best
+        self.course = self.course.after(sum(by_depth), step / steps)
         evaluation = Evaluation(
             step=step,
             steps=steps,
             steps_since=len(self._losses),
             loss=sum(self._losses) / len(self._losses),
             by_depth=by_depth,
-            is_best=not self.course.since_best,
+            is_best=is_best,
         )
-        if evaluation.is_best:
+        if is_best:
             record = {
                 "step": step,
                 "positions": self._learner.positions,
