@@ -95,8 +95,8 @@ def test_it_bounds_what_teaching_really_takes(
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
     with bounds(found.labelling_memory):
         labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
-    written = [file for kind in ("f16", "i32") for file in (tmp_path / "work").rglob(f"*.{kind}")]
-    assert found.disk == sum(file.stat().st_size for file in written)
+    written = [path for end in ("f16", "i32") for path in (tmp_path / "work").rglob(f"*.{end}")]
+    assert found.disk == sum(path.stat().st_size for path in written)
     theirs = model.tokenizer
     del model
     gc.collect()

@@ -141,6 +141,14 @@ def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -
     assert trained.best == max(evaluation.accepted_per_round for evaluation in seen)
 
 
+def test_patience_begins_with_the_first_guess_that_is_right() -> None:
+    course = Course()
+    for accepted in (0.0, 0.0, 0.0):
+        course = course.after(accepted, 0.9)
+        assert not course.is_over(patience=1)
+    assert course.after(0.1, 0.9).after(0.1, 0.9).is_over(patience=1)
+
+
 def test_patience_begins_in_the_second_half() -> None:
     course = Course().after(0.4, 0.1)
     for share in (0.2, 0.3, 0.5):

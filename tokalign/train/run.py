@@ -154,8 +154,11 @@ class Course:
         return replace(self, since_best=self.since_best + (share > 1 / 2))
 
     def is_over(self, patience: int | None) -> bool:
-        """Whether so many evaluations have brought nothing better. patience: None for never."""
-        return patience is not None and self.since_best >= patience
+        """Whether so many evaluations have brought nothing better. patience: None for never.
+
+        A run in which no guess has been right yet has not begun to learn, so it goes on.
+        """
+        return patience is not None and self.best > 0 and self.since_best >= patience
 
 
 class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its type
@@ -307,17 +310,16 @@ class _Run:
         if step % every and step < steps:
             return None
         by_depth = self._learner.measure()
-        is_best = sum(by_depth) > self.course.best
-        self.course = self.course.after(sum(by_depth), step / steps)
+        best_before, self.course = self.course.best, self.course.after(sum(by_depth), step / steps)
         evaluation = Evaluation(
             step=step,
             steps=steps,
             steps_since=len(self._losses),
             loss=sum(self._losses) / len(self._losses),
             by_depth=by_depth,
-            is_best=is_best,
+            is_best=self.course.best > best_before,
         )
-        if is_best:
+        if evaluation.is_best:
             record = {
                 "step": step,
                 "positions": self._learner.positions,
