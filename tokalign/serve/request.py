@@ -1,0 +1,86 @@
+"""What one answer is asked for, in the terms of this server, whichever API the request came by.
+
+The edge makes an `Asked` of a body; the scheduler decodes it. It imports nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from time import monotonic
+from typing import Any
+
+from tokalign.runtime.grammar import Grammar
+
+DEFAULT = "default_model"
+"""mlx-lm's name for what the server was started with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNames:
+    """The models of a request. adapter: None for the one that the server was started with."""
+
+    model: str = DEFAULT
+    draft: str = DEFAULT
+    adapter: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choosing:
+    """How ids are chosen, under the names that the fields of a request have.
+
+    seed: None for one that is drawn. penalties: the keywords of mlx-lm's `make_logits_processors`
+    besides `logit_bias`.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    seed: int | None = None
+    logit_bias: Mapping[int, float] | None = None
+    penalties: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked:
+    """One answer to one prompt.
+
+    messages: of a chat, which its template renders with `tools` and `template_variables`; None for
+    a completion, whose prompt is a text or ids. suffix: what a completion has to end before.
+    max_tokens: None for as many as the context holds. num_draft_tokens: as in `DraftingOptions`.
+    top_logprobs: how many alternatives each token comes with.
+    prediction: a text that the answer may repeat. grammar: what it has to match. tool_choice: the
+    tool that has to be called, see `structured.tool_choice`; several_calls: whether more than once.
+    api_key: the scope of what is kept. only_counts: whether the prompt's tokens are all that is
+    asked about. abandoned: set when nobody waits for the answer any more.
+    """
+
+    messages: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str | list[int] = ""
+    suffix: str = ""
+    models: ModelNames = field(default_factory=ModelNames)
+    choosing: Choosing = field(default_factory=Choosing)
+    stop_texts: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    num_draft_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prediction: str | None = None
+    grammar: Grammar | None = None
+    tool_choice: str | None = None
+    several_calls: bool = False
+    api_key: str = ""
+    only_counts: bool = False
+    abandoned: Event = field(default_factory=Event)
+    arrived: float = field(default_factory=monotonic)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a template renders the prompt."""
+        return self.messages is not None
