@@ -94,10 +94,10 @@ def test_text_ends_right_before_a_stop_string(
         if reason:
             break
     for token in kept:
-        assert not shown.stopped
+        assert shown.stop_string is None
         printed += shown.push(token)
         assert text.startswith(printed)
-    assert shown.stopped
+    assert shown.stop_string is not None
     assert reason == "stop"
     # Of two that overlap the one counts that is complete first, even if the other begins earlier.
     seen = tokenizer.decode(kept)

@@ -102,9 +102,10 @@ class ChatTemplate:
 
 
 @lru_cache(maxsize=8)
-def find_template(folder: Path) -> ChatTemplate | None:
+def find_template(folder: Path, text: str | None = None) -> ChatTemplate | None:
     """The chat template of a model's folder; None if the model has none.
 
+    text: a template to be used in the place of the folder's.
     Raises: UsageError if transformers cannot read the folder's configuration.
     """
     try:
@@ -114,6 +115,8 @@ def find_template(folder: Path) -> ChatTemplate | None:
             f"transformers cannot read the chat template in {folder} ({_one_line(error)}); "
             f"correct its tokenizer_config.json, or {_REMEDY}"
         ) from error
+    if text is not None:
+        tokenizer.chat_template = text
     return None if tokenizer.chat_template is None else ChatTemplate(tokenizer)
 
 

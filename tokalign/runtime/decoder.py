@@ -84,7 +84,7 @@ class Decoder:
     """Models and options of a run. Requests share no drafter, so no state passes between them.
 
     drafter: a recurrent one that was trained on the target; there is no draft model then.
-    grammar: what every output has to match.
+    grammar: what every output has to match; a constraint is that after one prompt.
     """
 
     target: LanguageModel[TargetId]
@@ -92,7 +92,7 @@ class Decoder:
     drafter: RecurrentDrafter | None = None
     drafting: Drafting
     sampler: Sampler
-    grammar: Grammar | None = None
+    grammar: Grammar | Constraint | None = None
     cache: CacheOptions = field(default_factory=CacheOptions)
 
     @property
@@ -218,7 +218,9 @@ class Decoder:
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
             noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
             drafting = replace(drafting, noise=noise)
-        constraint = None if self.grammar is None else self.constrain(self.grammar, prompt.target)
+        constraint = self.grammar
+        if isinstance(constraint, Grammar):
+            constraint = self.constrain(constraint, prompt.target)
         drafting = replace(drafting, constraint=constraint)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
         branches = target.can_branch

@@ -156,9 +156,10 @@ class TextStream:
     """Turns output ids into text.
 
     A character is released with its last byte. Text that may be the beginning of a stop string is
-    held back until it cannot be one any more. Special tokens release their spelling, except the
-    `silent` ones (stop ids). The dummy prefix of a segment is dropped: after every special token,
+    held back until it cannot be one any more. Special tokens release their spelling, and `silent`
+    tokens (stop ids) nothing. The dummy prefix of a segment is dropped: after every special token,
     and at the start if `prompt` ends a segment.
+    stop_string: the one that ended the text, if one did.
     Raises: UsageError for an empty stop string.
     """
 
@@ -184,7 +185,7 @@ class TextStream:
         self._pending: list[TargetId] = []  # ids whose text is not known yet, after some before it
         self._written = ""
         self._held = ""
-        self.stopped = False
+        self.stop_string: str | None = None
 
     def push(self, token: TargetId) -> str:
         """The text that can be released now: often none, sometimes that of earlier tokens too."""
@@ -193,11 +194,11 @@ class TextStream:
     def completes_stop(self, token: TargetId) -> bool:
         """Whether this token completes a stop string; an alternative to `push`."""
         self.push(token)
-        return self.stopped
+        return self.stop_string is not None
 
     def finish(self) -> str:
         """The text still held back; bytes that never became a character are U+FFFD."""
-        if self.stopped:
+        if self.stop_string is not None:
             return ""
         if self._tokenizer is not None:
             self._held += self._tokenizer.decode(self._pending)[len(self._written) :]
@@ -225,7 +226,7 @@ class TextStream:
         if self._tokenizer is not None:
             return self._decode(self._tokenizer, token)
         data = self._tokens[token] if token < len(self._tokens) else b""
-        if not data:
+        if not data or token in self._silent:
             self._at_start = self._at_start or not self._prefix_once
             broken = self._decoder.decode(b"", final=True)
             return broken + ("" if token in self._silent else self._specials.get(token, ""))
@@ -236,13 +237,13 @@ class TextStream:
 
     def _release(self, text: str) -> str:
         """Add `text` to the held text and return the part that can be released."""
-        if self.stopped:
+        if self.stop_string is not None:
             return ""
         self._held += text
-        found = [at for stop in self._stop_strings if (at := self._held.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stop_strings if (at := self._held.find(stop)) >= 0]
         if found:
-            self.stopped = True
-            return self._held[: min(found)]
+            at, self.stop_string = min(found)
+            return self._held[:at]
         certain = len(self._held) - self._possible_stop()
         text, self._held = self._held[:certain], self._held[certain:]
         return text

@@ -39,7 +39,8 @@ class Settings:
     model, draft_model: names as `resolve_model` takes them; no model means that every request has
     to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
     extra_eos_token: further tokens that end an answer.
-    prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
+    prompt_cache_bytes: None for a tenth of the machine's memory.
+    max_tokens: None for as many as the context holds.
     api_keys: one of them has to come with every request; none are needed if there are none.
     allowed_origins: of web pages that may ask; "*" allows all of them.
     max_body_size: in bytes. answer_timeout: the finish reason is "length" then. max_waiting: one
@@ -97,12 +98,15 @@ class Settings:
         0.1, "Where a request gives none.", least=0, most=0.5, rare=True
     )
     extra_eos_token: tuple[str, ...] = ()
-    max_tokens: int = declared(
-        512, "Tokens of an answer at most, where a request says nothing.", least=1
+    max_tokens: int | None = declared(
+        None,
+        "Tokens of an answer at most, where a request says nothing; as many as the context holds.",
+        least=1,
+        shown="as many as the context holds",
     )
     decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
     prompt_concurrency: int = declared(8, "Prompts that are read together.", least=1, rare=True)
-    prompt_cache_size: int = declared(10, "Contexts that are kept for later requests.", least=1)
+    prompt_cache_size: int = declared(10, "Conversations whose contexts are kept for later requests.", least=1)
     prompt_cache_bytes: int | None = declared(
         None, "Bytes that kept contexts may take, such as 4GB.", takes="SIZE", rare=True
     )

@@ -20,7 +20,8 @@ from uuid import uuid4
 from mlx_lm.generate import TextStateMachine
 
 from tokalign.serve.admission import Refusal
-from tokalign.serve.job import NO_TOKEN, Answer, Asked, Emitted, Reason
+from tokalign.serve.job import NO_TOKEN, Answer, Emitted, Reason
+from tokalign.serve.request import Asked
 from tokalign.tokenizer.vocabulary import token_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Choice:
                 self.thought_tokens += self._state == "reasoning"
             self._machine, segments = TextStateMachine.split(self._machine, response.text)
             ends = response.finish_reason is not None
-            if ends and self.answer.stop_text is None:
+            if ends:
                 self._machine, held, state = TextStateMachine.flush(self._machine)
                 segments.append((state, held))
             for state, text in segments:
@@ -155,7 +156,7 @@ class Choice:
         if not text:
             return
         try:
-            parsed = self.answer.tool_parser(text, self.asked.tools)
+            parsed = self.answer.tool_parser(text, list(self.asked.tools))
             blocks = [
                 Block(
                     "call",
