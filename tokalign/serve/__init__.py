@@ -41,6 +41,7 @@ class Settings:
     extra_eos_token: further tokens that end an answer.
     prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
     api_keys: one of them has to come with every request; none are needed if there are none.
+    allowed_hosts: names by which a server of this machine may be asked, besides its own.
     allowed_origins: of web pages that may ask; "*" allows all of them.
     max_body_size: in bytes. answer_timeout: the finish reason is "length" then. max_waiting: one
     more is refused with status 429. max_connections: open at the same time; one more is closed at
@@ -97,8 +98,11 @@ class Settings:
         0.1, "Where a request gives none.", least=0, most=0.5, rare=True
     )
     extra_eos_token: tuple[str, ...] = ()
-    max_tokens: int = declared(
-        512, "Tokens of an answer at most, where a request says nothing.", least=1
+    max_tokens: int | None = declared(
+        None,
+        "Tokens of an answer at most, where a request says nothing. Default: as many as the "
+        "context holds.",
+        least=1,
     )
     decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
     prompt_concurrency: int = declared(8, "Prompts that are read together.", least=1, rare=True)
@@ -106,6 +110,7 @@ class Settings:
     prompt_cache_bytes: int | None = declared(
         None, "Bytes that kept contexts may take, such as 4GB.", takes="SIZE", rare=True
     )
+    allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_connections: int = 512
