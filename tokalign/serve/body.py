@@ -26,9 +26,8 @@ _MOST_STOP_CHARACTERS = 4096
 _LARGEST = 1e30
 """Of a number that has no range of its own: what is computed with it stays finite in float32."""
 
-Positive = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
-Limit = Annotated[int, Meta(ge=-1)]
+Natural = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Limit = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
 """A number that may be -1, for none."""
 Share = Annotated[float, Meta(ge=0, le=1)]
 Size = Annotated[float, Meta(ge=0, le=_LARGEST)]
@@ -242,12 +241,19 @@ def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
     try:
         return msgspec.convert(fields, form)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        name = path.removesuffix("`").removeprefix("$").removeprefix(".")
-        message = message[:1].lower() + message[1:].replace("`", "")
-        raise Refusal(400, f"{name}: {message}" if name else message) from error
+        raise Refusal(400, _told(str(error))) from error
     except RecursionError as error:
         raise Refusal(400, "the body is nested too deeply") from error
+
+
+def _told(error: str) -> str:
+    """What is said of a field that does not fit: its path, and what was expected."""
+    message, _, path = error.replace("`", "").partition(" - at ")
+    name = path.removeprefix("$").removeprefix(".")
+    missing = message.removeprefix("Object missing required field ")
+    if missing != message:
+        return f"{f'{name}.' if name else ''}{missing} is missing"
+    return f"{name}: {message[:1].lower()}{message[1:]}"
 
 
 def _repeated(asked: Asked, count: int) -> list[Asked]:
