@@ -53,9 +53,11 @@ NAMED: dict[str, list[Any]] = {
     "max_tokens": [0, True, 1.5],
     "temperature": [True, -0.1, "hot"],
     "top_p": [2],
-    "top_k": [-1, 10**30],
+    "top_k": [-2, 10**30],
     "min_p": [[0.1]],
-    "seed": [False, 10**40, "four"],
+    "presence_penalty": [10**400],
+    "xtc_probability": [1e999],
+    "seed": [False, "four"],
     "stream": ["yes"],
     "stream_options": [[]],
     "stop": [[1], "x" * 4097, ["ab"] * 2049],
@@ -82,14 +84,16 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     *((name, value, name) for name, values in NAMED.items() for value in values),
     ("messages", None, "messages is missing"),
     ("messages", [], "messages is empty"),
+    ("messages", 5, "messages: expected array"),
     ("messages", ["Wisła"], "messages[0]"),
+    ("messages", [{"role": "critic", "content": "x"}], "messages[0].role"),
     ("messages", [{"role": 5, "content": "x"}], "messages[0].role"),
     ("messages", [{"role": "user", "content": 7}], "messages[0].content"),
     ("messages", [{"role": "user", "content": [{"type": "text"}]}], "messages[0].content"),
     ("messages", [{"role": "assistant", "tool_calls": [{}]}], "tool_calls"),
-    ("max_tokens", -1, "max_tokens has to be an integer of at least 1, not -1"),
-    ("max_completion_tokens", "many", "max_tokens"),
-    *(("n", value, "n has to be") for value in (10**9, 0, True)),
+    ("max_tokens", 0, "max_tokens has to be at least 1, or -1 for no limit, not 0"),
+    ("max_completion_tokens", "many", "max_completion_tokens: expected int"),
+    *(("n", value, "n: expected int") for value in (10**9, 0, True)),
     ("tools", [{"type": "function"}], "tools[0]"),
     ("tools", [{**WEATHER, "type": "browser"}], "tools[0].type"),
     ("tool_choice", "required", "needs tools"),
@@ -103,19 +107,19 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("grammar", "root = x", "GBNF"),
     ("structured_outputs", {"regex": "a(b"}, "regular expression"),
     ("structured_outputs", {"regex": "a", "choice": ["b"]}, "exclude each other"),
-    ("tokalign", True, "tokalign has to be an object"),
-    ("tokalign", {"sources": 1}, "tokalign.sources has to be true or false"),
+    ("tokalign", True, "tokalign: expected object"),
+    ("tokalign", {"sources": 1}, "tokalign.sources: expected bool"),
     *(
         ("chat_template_kwargs", {name: []}, name)
         for name in ("chat_template", "messages", "tools")
     ),
-    ("model", 3, "model has to be a text"),
-    ("presence_penalty", "x", "presence_penalty has to be a number of any size"),
+    ("model", 3, "model: expected str"),
+    ("presence_penalty", "x", "presence_penalty: expected float"),
 ]
 PROMPTS: list[tuple[Any, str]] = [
-    (5, "not 5"),
+    (5, "prompt: expected"),
     (None, "is missing"),
-    *((bad, "not a list") for bad in (["a", 5], [1, 2.5], [True], [[1], [2.5]])),
+    *((bad, "prompt has to be") for bad in (["a", 5], [1, 2.5], [True], [[1], [2.5]])),
     (["a"] * 129, "128"),
     ({}, "prompt"),
     ([], "prompt"),
@@ -231,15 +235,18 @@ def raw(server: Server, data: bytes) -> bytes:
             return b""
 
 
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+
+
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
-        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{", 408),
-        (b"BREW /coffee HTTP/1.1\r\n\r\n", 501),
-        (b"GET http://[x/v1/models HTTP/1.1\r\n\r\n", 404),
-        (b"POST http://[x/ HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 404),
-        (b"GET /health HTTP/1.1\r\nHost: [x\r\n\r\n", 403),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n", 408),
+        (POST + b"Content-Length: 50\r\n\r\n{", 408),
+        (b"BREW /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405),
+        (b"GET http://[x/v1/models HTTP/1.0\r\n\r\n", 404),
+        (b"POST http://[x/ HTTP/1.0\r\nContent-Length: 0\r\n\r\n", 404),
+        (b"GET /health HTTP/1.0\r\nHost: [x\r\n\r\n", 403),
         (b"nonsense\r\n\r\n", 400),
     ],
 )

@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 def plain(server: Server) -> Plain:
     """The ids of plain decoding for a kind of request, a prompt and a number of tokens."""
     target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    encode = server.scheduler.model_provider.tokenizer.encode
+    encode = server.scheduler.models.loaded.tokenizer.encode
 
     def emit(kind: str, prompt: str, tokens: int) -> list[int]:
         options = dict(KINDS[kind])
@@ -175,7 +175,7 @@ def break_device(
     server: Server, monkeypatch: pytest.MonkeyPatch, is_broken: Callable[[], bool]
 ) -> None:
     """Have every pass of the target fail from some time on."""
-    model = type(server.scheduler.model_provider.decoder.target.model)
+    model = type(server.scheduler.models.loaded.decoder.target.model)
     call = model.__call__
 
     def fail(*args: Any, **named: Any) -> Any:

@@ -226,7 +226,7 @@ def test_models_are_switched_only_if_that_was_allowed(
     assert chat(alone, "Wisła", model=other).status == 404
     with serving(demo_settings(draft_model=None, allow_model_switching=True)) as server:
         own = complete(server, PROMPT)
-        before = ref(server.scheduler.model_provider.decoder.target.model)
+        before = ref(server.scheduler.models.loaded.decoder.target.model)
 
         def load(*given: Any, **named: Any) -> Decoder:
             assert before() is None, "two models at a time would need the memory of both"

@@ -26,8 +26,6 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
-from tokalign.serve.body import arguments, check
-from tokalign.serve.job import Asked
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -88,13 +86,6 @@ def demo_settings(**more: Any) -> Settings:
         "dtype": "float32",
     }
     return Settings(**(given | more))
-
-
-def asked_for(**more: Any) -> Asked:
-    """A request as the handler makes it of a body that says nothing."""
-    fields = {"request_type": "text", "prompt": "", "messages": [], "tools": None}
-    fields |= arguments(check({"prompt": ""}, chat=False), Settings())
-    return Asked(**{**fields, "role_mapping": None, **more})
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import Any
 
 import click
@@ -43,6 +44,15 @@ _OPTIONS = (
         f"Answer only requests with this key; safer in ${KEY_VARIABLE}.",
         multiple=True,
         metavar="KEY",
+    ),
+    Option(
+        "--allowed-hosts",
+        "Names by which clients may ask a server of this machine, separated by commas, such as "
+        "host.docker.internal; * allows all. Default: names of this machine.",
+        metavar="NAMES",
+        default="",
+        callback=_read_names,
+        rare=True,
     ),
     Option(
         "--allowed-origins",
@@ -88,8 +98,6 @@ def command(**given: Any) -> None:
     settings = _settings(given)
     from tokalign.serve.server import Server, run
 
-    server = Server(settings, host=host, port=port, note=note)
-
     def ready(server: Server) -> None:
         if asked.as_json:
             print_json({"url": server.url, "model": settings.model})
@@ -98,7 +106,7 @@ def command(**given: Any) -> None:
         if not server.is_local and not settings.api_keys:
             note("anyone who can reach this machine may use it: give --api-key")
 
-    run(server, ready)
+    run(partial(Server, settings, host=host, port=port, note=note), ready)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -42,6 +42,7 @@ class Settings:
     prompt_cache_bytes: None for a tenth of the machine's memory.
     max_tokens: None for as many as the context holds.
     api_keys: one of them has to come with every request; none are needed if there are none.
+    allowed_hosts: names by which a server of this machine may be asked, besides its own.
     allowed_origins: of web pages that may ask; "*" allows all of them.
     max_body_size: in bytes. answer_timeout: the finish reason is "length" then. max_waiting: one
     more is refused with status 429. max_connections: open at the same time; one more is closed at
@@ -100,16 +101,19 @@ class Settings:
     extra_eos_token: tuple[str, ...] = ()
     max_tokens: int | None = declared(
         None,
-        "Tokens of an answer at most, where a request says nothing; as many as the context holds.",
+        "Tokens of an answer at most, where a request says nothing. Default: as many as the "
+        "context holds.",
         least=1,
-        shown="as many as the context holds",
     )
     decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
     prompt_concurrency: int = declared(8, "Prompts that are read together.", least=1, rare=True)
-    prompt_cache_size: int = declared(10, "Conversations whose contexts are kept for later requests.", least=1)
+    prompt_cache_size: int = declared(
+        10, "Conversations whose contexts are kept for later requests.", least=1
+    )
     prompt_cache_bytes: int | None = declared(
         None, "Bytes that kept contexts may take, such as 4GB.", takes="SIZE", rare=True
     )
+    allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_connections: int = 512

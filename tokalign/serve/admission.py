@@ -1,20 +1,16 @@
-"""What a server does before it reads a request's fields: who may ask, how much, and refusals.
+"""What a server does before it reads a request's fields: refusals, and who may ask.
 
 A client is known by its API key, a web page by its origin, and a loopback server by the names of
-this machine.
-headers: of a request, as `http.server` reads them.
+this machine. Starlette's `TrustedHostMiddleware` is not used: it knows neither networks nor keys,
+and what it answers names no remedy.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from io import RawIOBase
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from socket import gethostname, socket
-from time import monotonic
-from typing import Any, BinaryIO
+from socket import gethostname
 from urllib.parse import urlsplit
 
 from tokalign.errors import (
@@ -25,11 +21,6 @@ from tokalign.errors import (
     shown,
 )
 from tokalign.serve import Settings
-
-_CHUNK = 1 << 16
-_DISCARDED = 1 << 26
-"""Bytes of the body of a refused request that are read at most."""
-
 
 # -- refusals --------------------------------------------------------------------------------------
 
@@ -87,7 +78,7 @@ def authorized_key(headers: Mapping[str, str], keys: Collection[str]) -> str:
         return ""
     scheme, _, key = str(headers.get("Authorization", "")).strip().partition(" ")
     key = key.strip() if scheme.lower() == "bearer" else str(headers.get("x-api-key", "")).strip()
-    given = key.encode("latin-1")  # as which `http.server` reads every header
+    given = key.encode("latin-1")  # as which Starlette reads every header
     # All are compared, so that the time says nothing about them.
     if not sum(hmac.compare_digest(given, known.encode()) for known in keys):
         raise Refusal(
@@ -116,16 +107,18 @@ def require_allowed(headers: Mapping[str, str], settings: Settings, *, is_local:
     machine = gethostname().lower().removesuffix(".local")
     is_machine = name in ("localhost", machine, f"{machine}.local")
     has_keys, allowed = bool(settings.api_keys), settings.allowed_origins
-    if is_local and not (has_keys or is_machine or is_loopback(name)):
+    is_named = name in settings.allowed_hosts or "*" in settings.allowed_hosts
+    if is_local and not (has_keys or is_machine or is_named or is_loopback(name)):
         raise Refusal(
             403,
-            f"this server is for this machine only, not for {host[:100]!r}",
+            f"this server is for this machine only, not for the host {host[:100]!r}; start it with "
+            f"--allowed-hosts {name[:100] or 'NAME'} to let that name in, or with --api-key",
             code="host_not_allowed",
         )
     if origin is None or "*" in allowed or origin in allowed:
         return
     own = [f"{scheme}://{host.lower()}" for scheme in ("http", "https") if name]
-    is_safe = has_keys or is_machine or _address(name) is not None
+    is_safe = has_keys or is_machine or is_named or _address(name) is not None
     if not (is_safe and origin.lower() in own):
         raise Refusal(
             403,
@@ -147,74 +140,3 @@ def is_loopback(address: str) -> bool:
     """Whether this is an address at which only this machine is reached."""
     found = _address(address)
     return found is not None and found.is_loopback
-
-
-# -- how much may be asked -------------------------------------------------------------------------
-
-
-class RequestStream(RawIOBase):
-    """The bytes of one request, all of which have to arrive within so many seconds.
-
-    The timeout of a socket bounds only the time between two of them.
-    """
-
-    def __init__(self, connection: socket, seconds: float) -> None:
-        """seconds: from now on; also the timeout of the socket for what is written."""
-        self._connection, self._seconds = connection, seconds
-        self._deadline = monotonic() + seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Raises: TimeoutError."""
-        left = self._deadline - monotonic()
-        if left <= 0:
-            raise TimeoutError("the request did not arrive in time")
-        self._connection.settimeout(left)
-        try:
-            return self._connection.recv_into(buffer)
-        finally:
-            self._connection.settimeout(self._seconds)
-
-
-def read_body(stream: BinaryIO, headers: Mapping[str, str], settings: Settings) -> bytes:
-    """The body of a request. Raises: Refusal for one that is too long, too slow or cut off."""
-    length = _length(headers)
-    if length > settings.max_body_size:
-        discard_body(stream, headers)
-        raise Refusal(
-            413,
-            f"the body has {length} bytes, but at most {settings.max_body_size} are read; shorten "
-            "the request, or start the server with a larger --max-body-size",
-            code="request_too_large",
-        )
-    try:
-        data = stream.read(length)
-    except TimeoutError as error:
-        raise Refusal(
-            408, f"the request did not arrive within {settings.read_timeout:g} seconds"
-        ) from error
-    if len(data) < length:
-        raise Refusal(400, f"the body ends {length - len(data)} bytes before its Content-Length")
-    return data
-
-
-def discard_body(stream: BinaryIO, headers: Mapping[str, str]) -> None:
-    """Read the body of a request that is refused, so that the client gets to read the answer.
-
-    Left unread, it would reset the connection. None of it is kept.
-    """
-    with suppress(TimeoutError, Refusal):
-        left = min(_length(headers), _DISCARDED)
-        while left and (part := stream.read(min(left, _CHUNK))):
-            left -= len(part)
-
-
-def _length(headers: Mapping[str, str]) -> int:
-    given = headers.get("Content-Length")
-    if given is None:
-        raise Refusal(411, "a Content-Length header is required; chunked bodies are not read")
-    if not (given.isascii() and given.isdigit() and len(given) < 20):
-        raise Refusal(400, f"Content-Length has to be a number of bytes, not {given[:40]!r}")
-    return int(given)

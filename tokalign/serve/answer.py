@@ -11,7 +11,7 @@ import json
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -20,6 +20,7 @@ from uuid import uuid4
 from mlx_lm.generate import TextStateMachine
 
 from tokalign.serve.admission import Refusal
+from tokalign.serve.body import Common
 from tokalign.serve.job import NO_TOKEN, Answer, Emitted, Reason
 from tokalign.serve.request import Asked
 from tokalign.tokenizer.vocabulary import token_bytes
@@ -53,15 +54,11 @@ class Step(NamedTuple):
     text: str = ""
 
 
-Steps = Iterator[tuple["Choice", Step | None]]
-"""The steps of all choices; None follows the last one of each."""
-
-
 class Choice:
     """One answer to one prompt.
 
-    responses: of its job. counts_prompt: whether it is the first to its prompt. tokens: responses
-    that were not written yet. shown: characters of those that were. reason: why it ended; None
+    counts_prompt: whether it is the first to its prompt. tokens: responses that were not written
+    yet. shown: characters of those that were. reason: why it ended; None
     until then.
     """
 
@@ -70,12 +67,11 @@ class Choice:
         index: int,
         asked: Asked,
         answer: Answer,
-        responses: Iterable[Emitted],
         *,
         counts_prompt: bool = True,
     ) -> None:
         self.index, self.asked, self.answer = index, asked, answer
-        self._responses, self.counts_prompt = responses, counts_prompt
+        self.counts_prompt = counts_prompt
         self.blocks: list[Block] = []
         self.tokens: list[Emitted] = []
         self.shown = 0
@@ -100,24 +96,23 @@ class Choice:
         """The tools that were called."""
         return [block for block in self.blocks if block.kind == "call"]
 
-    def steps(self) -> Iterator[Step]:
-        """The steps that the responses make."""
-        for response in self._responses:
-            if response.token != NO_TOKEN:
-                self.tokens.append(response)
-                self.thought_tokens += self._state == "reasoning"
-            self._machine, segments = TextStateMachine.split(self._machine, response.text)
-            ends = response.finish_reason is not None
-            if ends:
-                self._machine, held, state = TextStateMachine.flush(self._machine)
-                segments.append((state, held))
-            for state, text in segments:
-                yield from self._add(state, text)
-            if ends:
-                yield from self._end_calls()
-                yield from self._end()
-                stopped = response.finish_reason == "stop"
-                self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
+    def feed(self, response: Emitted) -> Iterator[Step]:
+        """The steps that a response makes."""
+        if response.token != NO_TOKEN:
+            self.tokens.append(response)
+            self.thought_tokens += self._state == "reasoning"
+        self._machine, segments = TextStateMachine.split(self._machine, response.text)
+        ends = response.finish_reason is not None
+        if ends:
+            self._machine, held, state = TextStateMachine.flush(self._machine)
+            segments.append((state, held))
+        for state, text in segments:
+            yield from self._add(state, text)
+        if ends:
+            yield from self._end_calls()
+            yield from self._end()
+            stopped = response.finish_reason == "stop"
+            self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
 
     def _add(self, state: str, text: str) -> Iterator[Step]:
         if state != "tool":
@@ -201,34 +196,34 @@ class Usage(NamedTuple):
 class Rendering(ABC):
     """One API's way of writing an answer, of which one is made for each request.
 
-    given: the request's body as it came. body: in the fields of chat completions or completions.
+    form: the fields of the API's body. streams: whether the answer is a stream. per_prompt: choices
+    of each prompt. A stream is what `begin`, every `step` and `end` give;
+    a step of None follows the last one of a choice.
     """
 
-    is_chat: ClassVar[bool] = True
+    form: ClassVar[type[Common]]
 
-    def __init__(self, given: dict[str, Any], body: dict[str, Any]) -> None:
-        self.given, self.body = given, body
-        self.created, self.id = int(time()), uuid4().hex
-        self.model = str(body.get("model", "default_model"))
-        self.wants_logprobs = bool(body.get("logprobs") or body.get("top_logprobs", 0) > 0)
-
-    @staticmethod
-    def translate(given: dict[str, Any]) -> dict[str, Any]:
-        """A body in the fields of chat completions. Raises: Refusal."""
-        return given
+    def __init__(self, body: Common) -> None:
+        self.created, self.id, self.model = int(time()), uuid4().hex, body.model
+        self.streams, self.per_prompt = body.stream, body.n
+        self.wants_logprobs = bool(body.logprobs or body.top_logprobs > 0)
 
     @staticmethod
     def error(refusal: Refusal) -> dict[str, Any]:
         """An error in the API's form: OpenAI's."""
-        kind = _ERRORS.get(refusal.status)
-        kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
-        return {
-            "error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}
-        }
+        return openai_error(refusal)
 
     @abstractmethod
-    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
-        """The events of the answer as it comes."""
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The first events of a stream."""
+
+    @abstractmethod
+    def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
+        """The events of a step."""
+
+    @abstractmethod
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The last events of a stream."""
 
     @abstractmethod
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -238,9 +233,9 @@ class Rendering(ABC):
     def fail(self, refusal: Refusal) -> bytes:
         """The last events of a stream that fails."""
 
-    def keep_alive(self, read: int, total: int) -> bytes:
-        """What a stream sends while a prompt is read."""
-        return f": keepalive {read}/{total}\n\n".encode()
+    def keep_alive(self) -> bytes:
+        """What a stream sends while nothing else is to be said."""
+        return b": keep-alive\n\n"
 
     def logprobs(self, choice: Choice, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
         """Log-probabilities of a choice's tokens, most probable first; none if none are wanted."""
@@ -259,6 +254,13 @@ class Rendering(ABC):
             likely = [of(other["id"], other["logprob"]) for other in top]
             found.append({**of(one.token, one.logprob), "top_logprobs": likely})
         return found
+
+
+def openai_error(refusal: Refusal) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    kind = _ERRORS.get(refusal.status)
+    kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
+    return {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
 
 
 def event(data: Any, name: str | None = None) -> bytes:

@@ -6,7 +6,6 @@ some bodies. So it is done in threads of its own. Read next: `scheduler.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from secrets import randbits
 from typing import Any, cast
@@ -14,15 +13,7 @@ from typing import Any, cast
 from mlx_lm.sample_utils import make_logits_processors
 
 from tokalign.errors import ContextLengthError, TokalignError, UsageError
-from tokalign.runtime.chat import (
-    ChatTemplate,
-    Message,
-    Prompt,
-    encode_chat,
-    encode_prompt,
-    plain_text,
-    with_bos,
-)
+from tokalign.runtime.chat import ChatTemplate, Prompt, encode_prompt, plain_text, with_bos
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.cache import common_prefix
@@ -30,6 +21,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal, require
 from tokalign.serve.fill_in import fill_in_prompt
+from tokalign.serve.history import Message, rendered
 from tokalign.serve.job import Prepared
 from tokalign.serve.models import Loaded
 from tokalign.serve.request import Asked
@@ -56,15 +48,11 @@ _LEAD = 8
 """Ids of the prompt before a predicted text, so that its beginning is found."""
 
 
-def prepare(loaded: Loaded, variables: Mapping[str, Any], asked: Asked) -> Prepared:
-    """Read a request. variables: of chat templates, where a request does not give its own.
-
-    Raises: Refusal or another TokalignError for one that cannot be honoured.
-    """
+def prepare(loaded: Loaded, asked: Asked) -> Prepared:
+    """Read a request. Raises: Refusal or another TokalignError for one that cannot be honoured."""
     decoder, length = loaded.decoder, loaded.context_length
     if asked.is_chat:
-        asked_variables = {**variables, **asked.template_variables}
-        prompt, marks, opens = _chat(loaded, asked, asked_variables)
+        prompt, marks, opens = _chat(loaded, asked)
     else:
         prompt, marks, opens = Prompt(target=_completion(loaded, asked)), {}, False
     ids = list(prompt.target)
@@ -116,21 +104,20 @@ def sampling_of(loaded: Loaded, asked: Asked) -> Sampling:
 # -- prompts ---------------------------------------------------------------------------------------
 
 
-def _chat(
-    loaded: Loaded, asked: Asked, variables: dict[str, Any]
-) -> tuple[Prompt, dict[int, bool], bool]:
+def _chat(loaded: Loaded, asked: Asked) -> tuple[Prompt, dict[int, bool], bool]:
     """A conversation's prompt, the marks in it, and whether it leaves a thought open."""
-    messages = _for_template(asked.messages or ())
+    messages = [dict(message) for message in asked.messages or ()]
     tokenizer, template = loaded.decoder.target.tokenizer, loaded.template
     if template is None:
         text = plain_text(messages)
         _require_room(loaded, asked, text)
         return Prompt(target=encode_prompt(tokenizer, text)), {}, False
-    variables = {**variables, "tools": [dict(tool) for tool in asked.tools] or None}
-    text = template.render(messages, **variables)
+    tools = [dict(tool) for tool in asked.tools] or None
+    variables = {**asked.template_variables, "tools": tools}
+    text = rendered(template, messages, variables)
     _require_room(loaded, asked, text)
     ids = tokenizer.encode(text, specials=True)
-    marks = {}
+    marks: dict[int, bool] = {}
     for before, is_shared in _boundaries(messages, every=loaded.forgets):
         mark = _agreed(tokenizer, template, before, variables, ids)
         marks.setdefault(mark, is_shared)
@@ -144,9 +131,7 @@ def _chat(
     return Prompt(target=ids, draft=_draft_ids(loaded, messages, variables)), marks, opens
 
 
-def _boundaries(
-    messages: Sequence[Mapping[str, Any]], *, every: bool
-) -> list[tuple[list[Message], bool]]:
+def _boundaries(messages: Sequence[Message], *, every: bool) -> list[tuple[list[Message], bool]]:
     """The beginnings of a conversation that others may have too, and whether any chat may.
 
     They end with the system's message and, where `every` one is asked for, before the last one of
@@ -170,9 +155,10 @@ def _agreed(
 ) -> int:
     """How many of a prompt's ids another conversation begins with; 0 if it has no rendering."""
     try:
-        return common_prefix(encode_chat(tokenizer, template, messages, variables), ids)
-    except UsageError:  # a template may want other messages
+        text = rendered(template, messages, variables)
+    except TokalignError:  # a template may want other messages
         return 0
+    return common_prefix(tokenizer.encode(text, specials=True), ids)
 
 
 def _draft_ids(
@@ -184,30 +170,10 @@ def _draft_ids(
     if draft is None or template is None or messages[-1].get("role") == "assistant":
         return None
     try:
-        return encode_chat(draft.tokenizer, template, messages, variables)
+        text = rendered(template, messages, variables)
     except TokalignError:
         return None  # a template that is stricter than the target's
-
-
-def _for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as templates read them: contents as texts, and arguments of calls as objects."""
-    found = []
-    for message in messages:
-        content, calls = message.get("content"), message.get("tool_calls")
-        if isinstance(content, list):
-            content = "".join(part["text"] for part in content)
-        one = {**message, "content": content or ""}
-        if calls:
-            one["tool_calls"] = [_for_template_call(call) for call in calls]
-        found.append(one)
-    return found
-
-
-def _for_template_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
-    if isinstance(arguments := function.get("arguments"), str):
-        function["arguments"] = json.loads(arguments) if arguments.strip() else {}
-    return {**call, "function": function}
+    return draft.tokenizer.encode(text, specials=True)
 
 
 def _completion(loaded: Loaded, asked: Asked) -> list[TargetId]:

@@ -1,338 +1,325 @@
-"""The fields of a request in the form of chat completions or completions, checked.
+"""The fields of a request's body, as every API names them, and what is asked for by them.
 
-Other APIs are translated into them. A field that is null counts as left out, and an unknown field
-is ignored, as clients send many of both.
+Fields that all APIs share are those of `Common`: mlx-lm's server's, and our own. A field that is
+null counts as left out, and an unknown field is ignored, as clients send many of both.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from mlx_lm.server import LogitsProcessorArguments, ModelDescription, SamplingArguments
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from tokalign.errors import UNLIMITED, require_integer, require_number, shown
 from tokalign.runtime.chat import RESERVED
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.structured import function_of
+from tokalign.serve.history import template_messages
+from tokalign.serve.request import DEFAULT, Asked, Choosing, ModelNames
+from tokalign.serve.structured import function_of, grammar_of, tool_choice
 
 _MOST_CHOICES = 128
-_MOST_TOP_LOGPROBS = 11
 _MOST_STOP_CHARACTERS = 4096
-"""mlx-lm keeps what it has made of the stop texts of a hundred requests, 500 bytes a character."""
 
+_LARGEST = 1e30
+"""Of a number that has no range of its own: what is computed with it stays finite in float32."""
+
+Natural = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Limit = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
+"""A number that may be -1, for none."""
+Share = Annotated[float, Meta(ge=0, le=1)]
+Size = Annotated[float, Meta(ge=0, le=_LARGEST)]
+Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+Texts = str | list[str]
+Object = dict[str, Any]
 _RESERVED = RESERVED | {"tools"}
-"""A request has a field of its own for tools."""
+"""Variables of the template that have a field of their own."""
 
 
-class _Number(NamedTuple):
-    """A field that is a number. default: also the name of a setting."""
+class Extra(Struct, kw_only=True):
+    """Our own field `tokalign`. sources: whether the answer says who proposed each token."""
 
-    default: float | str | None
-    least: float = -UNLIMITED
-    most: float = UNLIMITED
-    is_integer: bool = False
+    sources: bool = False
 
 
-def _as_set(setting: str) -> _Number:
-    """A field whose default is a setting, in the range of that."""
-    (one,) = (one for one in fields(Settings) if one.name == setting)
-    least, most = one.metadata["least"], one.metadata.get("most", UNLIMITED)
-    return _Number(setting, least, most, isinstance(one.default, int))
+class Common(Struct, kw_only=True):
+    """What every API takes. Limits and filters that are off are given as 0 or -1."""
+
+    model: str = DEFAULT
+    draft_model: str = DEFAULT
+    adapters: str | None = None
+    stream: bool = False
+    n: Annotated[int, Meta(ge=1, le=_MOST_CHOICES)] = 1
+    temperature: Size | UnsetType = UNSET
+    top_p: Share | UnsetType = UNSET
+    top_k: Limit | UnsetType = UNSET
+    min_p: Share | UnsetType = UNSET
+    xtc_probability: Share | UnsetType = UNSET
+    xtc_threshold: Annotated[float, Meta(ge=0, le=0.5)] | UnsetType = UNSET
+    seed: int | None = None
+    logit_bias: dict[str, Number] = {}
+    repetition_penalty: Annotated[float, Meta(ge=-1, le=_LARGEST)] = 0.0
+    repetition_context_size: Natural = 20
+    presence_penalty: Number = 0.0
+    presence_context_size: Natural = 20
+    frequency_penalty: Number = 0.0
+    frequency_context_size: Natural = 20
+    num_draft_tokens: Natural | UnsetType = UNSET
+    logprobs: bool | int = False
+    top_logprobs: Limit = 0
+    stop: Texts = []
+    chat_template_kwargs: Object = {}
+    prediction: Any = None
+    tokalign: Extra = msgspec.field(default_factory=Extra)
+    response_format: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_grammar: Any = None
+    guided_choice: Any = None
+    structured_outputs: Object = {}
+    grammar: Any = None
+    json_schema: Any = None
+    best_of: int | None = None
+    functions: list[Any] = []
+
+    most_logprobs: ClassVar[int] = 20
+
+    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+        """What is asked for, one for each answer. Raises: Refusal, UsageError."""
+        raise NotImplementedError
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of an answer; None where the request says nothing or -1."""
+        raise NotImplementedError
+
+    def _asked(self, settings: Settings, api_key: str, **more: Any) -> Asked:
+        if self.best_of is not None and self.best_of != self.n:
+            raise _unserved("best_of", "every answer that is made is returned; give n")
+        if self.functions:
+            raise _unserved("functions", "give the functions as tools")
+        if reserved := _RESERVED & self.chat_template_kwargs.keys():
+            raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
+        limit, own = self.limit, settings.max_tokens
+        require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
+        require(
+            self.top_logprobs <= self.most_logprobs,
+            f"top_logprobs has to be at most {self.most_logprobs}, not {{}}",
+            self.top_logprobs,
+        )
+        drafts = self.num_draft_tokens
+        return Asked(
+            models=ModelNames(self.model, self.draft_model, self.adapters),
+            choosing=self._choosing(settings),
+            template_variables={**settings.chat_template_args, **self.chat_template_kwargs},
+            stop_texts=_stop_texts(self.stop),
+            max_tokens=own if limit is None else None if limit < 0 else limit,
+            num_draft_tokens=settings.num_draft_tokens if drafts is UNSET else drafts,
+            logprobs=bool(self.logprobs),
+            top_logprobs=max(0, self.top_logprobs),
+            prediction=_predicted(self.prediction),
+            grammar=grammar_of(msgspec.structs.asdict(self)),
+            api_key=api_key,
+            **more,
+        )
+
+    def _choosing(self, settings: Settings) -> Choosing:
+        def given(value: Any, name: str) -> Any:
+            return getattr(settings, name) if value is UNSET else value
+
+        penalties: dict[str, float] = {}
+        for kind in ("repetition", "presence", "frequency"):
+            value = getattr(self, f"{kind}_penalty")
+            if value and not (kind == "repetition" and value < 0):
+                penalties[f"{kind}_penalty"] = value
+                penalties[f"{kind}_context_size"] = getattr(self, f"{kind}_context_size")
+        return Choosing(
+            temperature=given(self.temperature, "temp"),
+            top_p=given(self.top_p, "top_p"),
+            top_k=max(0, given(self.top_k, "top_k")),
+            min_p=given(self.min_p, "min_p"),
+            xtc_probability=given(self.xtc_probability, "xtc_probability"),
+            xtc_threshold=given(self.xtc_threshold, "xtc_threshold"),
+            seed=None if self.seed is None else self.seed % (1 << 64),
+            logit_bias=_logit_bias(self.logit_bias),
+            penalties=penalties,
+        )
 
 
-_SAMPLING: Mapping[str, _Number] = {
-    "temperature": _as_set("temp"),
-    **{
-        name: _as_set(name)
-        for name in ("top_p", "top_k", "min_p", "xtc_probability", "xtc_threshold")
-    },
-}
-_PENALTIES: Mapping[str, _Number] = {
-    "repetition_penalty": _Number(0.0, 0),
-    "repetition_context_size": _Number(20, 0, is_integer=True),
-    "presence_penalty": _Number(0.0),
-    "presence_context_size": _Number(20, 0, is_integer=True),
-    "frequency_penalty": _Number(0.0),
-    "frequency_context_size": _Number(20, 0, is_integer=True),
-}
-_OTHERS: Mapping[str, _Number] = {
-    "max_tokens": _as_set("max_tokens"),
-    "num_draft_tokens": _Number("num_draft_tokens", 0, is_integer=True),
-    "top_logprobs": _Number(-1, -1, _MOST_TOP_LOGPROBS, is_integer=True),
-    "seed": _Number(None, is_integer=True),
-}
-"""The numbers that mlx-lm's server reads, with its defaults."""
+class StreamOptions(Struct, kw_only=True):
+    """Of a stream of chat completions or completions."""
 
-_KINDS: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(
-        ("stream_options", "chat_template_kwargs", "role_mapping"), (dict, "an object")
-    ),
-    **dict.fromkeys(("model", "draft_model", "adapters", "suffix"), (str, "a text")),
-    **dict.fromkeys(("stream", "logprobs", "echo"), (bool, "true or false")),
-}
-"""What other fields are."""
-
-_UNSERVED: Mapping[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
-    "best_of": (
-        "every answer that is made is returned; give n",
-        lambda body: bool(body["best_of"] != body.get("n", 1)),
-    ),
-    "functions": ("give the functions as tools", lambda body: bool(body["functions"])),
-    "echo": (
-        "log-probabilities of prompts are not computed; leave one of both out",
-        lambda body: bool(body["echo"] and body.get("logprobs", False) is not False),
-    ),
-}
-"""Fields of OpenAI's API that ask for another answer than is given: why or what instead, and when.
-
-A client that got an answer all the same would take it for what it has asked for.
-"""
+    include_usage: bool = False
 
 
-def read_json(data: bytes) -> dict[str, Any]:
-    """The JSON object that a body is. Raises: Refusal for anything else, NaN included."""
+class Chat(Common, kw_only=True):
+    """The body of `/v1/chat/completions`; other APIs' chats are written as one."""
+
+    messages: list[Object]
+    tools: list[Object] = []
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = False
+    logprobs: bool = False
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+        choice = tool_choice({"tool_choice": self.tool_choice})
+        asked = self._asked(
+            settings,
+            api_key,
+            messages=template_messages(self.messages),
+            tools=functions(self.tools) if self.tool_choice != "none" else (),
+            tool_choice=choice,
+            several_calls=self.parallel_tool_calls,
+        )
+        return _repeated(asked, self.n)
+
+
+class Completion(Common, kw_only=True):
+    """The body of `/v1/completions`. prompt: a text or the ids of one, or a list of these."""
+
+    prompt: str | list[Any]
+    suffix: str = ""
+    echo: bool = False
+    max_tokens: int | None = None
+    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+        prompts = _prompts(self.prompt)
+        count = len(prompts) * self.n
+        require(count <= _MOST_CHOICES, f"at most {_MOST_CHOICES} answers are given, not {count}")
+        if not isinstance(self.logprobs, bool):  # as OpenAI's older API has it
+            self.top_logprobs = max(self.top_logprobs, self.logprobs)
+            self.logprobs = self.logprobs >= 0
+        if self.echo and self.logprobs:
+            raise _unserved(
+                "echo", "log-probabilities of prompts are not computed; leave one of both out"
+            )
+        return [
+            one
+            for prompt in prompts
+            for one in _repeated(
+                self._asked(settings, api_key, prompt=prompt, suffix=self.suffix), self.n
+            )
+        ]
+
+
+Form = TypeVar("Form", bound=Common)
+
+
+def read(data: bytes, form: type[Form]) -> Form:
+    """A body as its API's fields. Raises: Refusal that names the field's path."""
     try:
-        body = json.loads(data.decode("utf-8"), parse_constant=_no_number)
-        json.dumps(body, ensure_ascii=False).encode("utf-8")  # a lone surrogate is no text
-    except UnicodeError as error:
+        given = msgspec.json.decode(data)
+    except UnicodeDecodeError as error:
         raise Refusal(400, f"the body is not valid UTF-8: {error}") from error
-    except (ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(400, f"the body is not valid JSON: {error}") from error
-    require(isinstance(body, dict), "the body has to be a JSON object, not {}", body)
-    return {name: value for name, value in body.items() if value is not None}
+    require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
+    return as_form(given, form)
 
 
-def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
-    """The fields that are no numbers, with one spelling each. Raises: Refusal."""
-    body = dict.fromkeys(("stream", "logprobs", "echo"), False) | body
-    for name, (remedy, asks) in _UNSERVED.items():
-        if name in body and asks(body):
-            raise Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
-    body["stop"] = _stop_texts(body.get("stop", []))
-    if chat:
-        _check_messages(body.get("messages"))
-        _check_tools(body)
-    else:
-        body["prompts"] = _prompts(body.get("prompt"))
-        _spread_logprobs(body)
-    for name, (kind, called) in _KINDS.items():
-        value = body.get(name, kind())
-        require(isinstance(value, kind), f"{name} has to be {called}, not {{}}", value)
-    if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
-        raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
-    most = _MOST_CHOICES if chat else _MOST_CHOICES // len(body["prompts"])
-    require_integer("n", body.setdefault("n", 1), least=1, most=most)
-    return body
-
-
-def arguments(body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """How a checked body is to be decoded: the fields of mlx-lm's `GenerationArguments`.
-
-    Raises: UsageError, Refusal.
-    """
-    if "max_completion_tokens" in body:
-        body = {**body, "max_tokens": body["max_completion_tokens"]}
-    return dict(
-        model=ModelDescription(
-            model=body.get("model", "default_model"),
-            draft=body.get("draft_model") or "default_model",
-            adapter=body.get("adapters"),
-        ),
-        sampling=SamplingArguments(**_numbers(_SAMPLING, body, settings)),
-        logits=LogitsProcessorArguments(
-            logit_bias=_logit_bias(body.get("logit_bias")),
-            **_numbers(_PENALTIES, body, settings),
-        ),
-        stop_words=body["stop"],
-        logprobs=body["logprobs"],
-        chat_template_kwargs=body.get("chat_template_kwargs"),
-        **_numbers(_OTHERS, body, settings),
-    )
-
-
-def _numbers(
-    asked: Mapping[str, _Number], body: Mapping[str, Any], settings: Settings
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, (default, least, most, is_integer) in asked.items():
-        if isinstance(default, str):
-            default = getattr(settings, default)
-        value = found[name] = body.get(name, default)
-        if value is None:
-            continue
-        if is_integer:
-            require_integer(name, value, least=int(least), most=int(most))
-        else:
-            require_number(name, value, least=least, most=most)
-            found[name] = float(value)
-    return found
-
-
-def _logit_bias(given: Any) -> dict[int, float] | None:
-    if given is None:
-        return None
-    require(isinstance(given, dict), "logit_bias has to be an object of ids, not {}", given)
+def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
+    """Fields as those of a form; 50.0 is an integer as well. Raises: Refusal."""
+    fields = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in given.items()
+        if value is not None
+    }
     try:
-        bias = {int(token): float(value) for token, value in given.items()}
-    except (TypeError, ValueError) as error:
+        return msgspec.convert(fields, form)
+    except msgspec.ValidationError as error:
+        raise Refusal(400, _told(str(error))) from error
+    except RecursionError as error:
+        raise Refusal(400, "the body is nested too deeply") from error
+
+
+def _told(error: str) -> str:
+    """What is said of a field that does not fit: its path, and what was expected."""
+    message, _, path = error.replace("`", "").partition(" - at ")
+    name = path.removeprefix("$").removeprefix(".")
+    missing = message.removeprefix("Object missing required field ")
+    if missing != message:
+        return f"{f'{name}.' if name else ''}{missing} is missing"
+    return f"{name}: {message[:1].lower()}{message[1:]}"
+
+
+def _repeated(asked: Asked, count: int) -> list[Asked]:
+    """Several answers to one prompt: the seed of each is one more than that of the one before."""
+    seed = asked.choosing.seed
+    return [asked] + [
+        replace(
+            asked,
+            choosing=replace(asked.choosing, seed=None if seed is None else seed + index),
+        )
+        for index in range(1, count)
+    ]
+
+
+def _unserved(name: str, remedy: str) -> Refusal:
+    """A field of OpenAI's API that asks for another answer than is given."""
+    return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
+
+
+def _logit_bias(given: Mapping[str, float]) -> dict[int, float] | None:
+    try:
+        return {int(token): value for token, value in given.items()} or None
+    except ValueError as error:
         raise Refusal(400, f"logit_bias has to give ids numbers ({error})") from error
-    for value in bias.values():
-        require_number("logit_bias", value, least=-UNLIMITED, most=UNLIMITED)
-    return bias
 
 
-def predicted(body: Mapping[str, Any]) -> str | None:
+def _predicted(given: Any) -> str | None:
     """The text of OpenAI's `prediction`, which the answer may repeat. Other forms are ignored."""
-    match body.get("prediction"):
+    match given:
         case {"content": str(content)}:
             return content
-        case {"content": [*parts]} if all(map(is_text_part, parts)):
-            return "".join(part["text"] for part in parts)
+        case {"content": [*parts]}:
+            texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+            if all(isinstance(text, str) for text in texts):
+                return "".join(str(text) for text in texts)
     return None
 
 
-def tells_sources(body: Mapping[str, Any]) -> bool:
-    """Whether the answer has to say who proposed each of its tokens. Raises: Refusal."""
-    given = body.get("tokalign", {})
-    require(isinstance(given, dict), "tokalign has to be an object, not {}", given)
-    wanted = given.get("sources", False)
-    require(isinstance(wanted, bool), "tokalign.sources has to be true or false, not {}", wanted)
-    return bool(wanted)
-
-
-def as_list(name: str, value: object) -> list[Any]:
-    """A field that has to be a list. Raises: Refusal."""
-    if not isinstance(value, list):
-        found = "is missing: a list" if value is None else f"has to be a list, not {shown(value)}"
-        raise Refusal(400, f"{name} {found}")
-    return value
-
-
-def merged(messages: Iterable[Any]) -> list[Any]:
-    """Messages for a chat template, many of which want the speakers to alternate.
-
-    Neighbours of the system or the user become one, with an empty line between their parts. What
-    the system says after the beginning, where most templates refuse it, is said by the user.
-    """
-    found: list[Any] = []
-    for message in messages:
-        role = message.get("role") if isinstance(message, dict) else None
-        if role == "system" and any(one.get("role") != "system" for one in found):
-            role = "user"
-        if role not in ("system", "user"):
-            found.append(message)
-            continue
-        content = message.get("content")
-        if message["role"] == "system" and not content:
-            continue
-        parts = [*content] if isinstance(content, list) else [{"type": "text", "text": content}]
-        if found and isinstance(found[-1], dict) and found[-1].get("role") == role:
-            found[-1]["content"] += parts
-        else:
-            found.append({"role": role, "content": parts})
-    for message in found:
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list) and all(map(is_text_part, content)):
-            between = "\n\n" if message.get("role") in ("system", "user") else ""
-            message["content"] = between.join(part["text"] for part in content)
-    return found
-
-
-def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-def _stop_texts(stop: Any) -> list[str]:
-    texts = [stop] if isinstance(stop, str) else stop
-    fits = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-    require(fits, "stop has to be a text or a list of texts")
+def _stop_texts(stop: Texts) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else tuple(stop)
     size = sum(map(len, texts))
     require(
         size <= _MOST_STOP_CHARACTERS,
         f"stop has {{}} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken",
         size,
     )
-    return [text for text in texts if text]
+    return tuple(filter(None, texts))
 
 
-def _check_messages(messages: object) -> None:
-    require(messages != [], "messages is empty: there is nothing to answer")
-    for index, message in enumerate(as_list("messages", messages)):
-        name = f"messages[{index}]"
-        require(isinstance(message, dict), f"{name} has to be an object, not {{}}", message)
-        role = message.get("role")
-        require(isinstance(role, str), f"{name}.role has to be a text, not {{}}", role)
-        _check_content(f"{name}.content", message.get("content"))
-        _check_calls(f"{name}.tool_calls", message.get("tool_calls"))
-
-
-def _check_content(name: str, content: Any) -> None:
-    if content is None or isinstance(content, str):
-        return
-    fits = isinstance(content, list)
-    require(fits, f"{name} has to be a text or a list of parts, not {{}}", content)
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else "text"
-        require(
-            kind == "text",
-            f"{name} has a part of type {{}}, but only text is served; images and files are never "
-            "fetched",
-            kind,
-        )
-        require(is_text_part(part), f"{name} has a part without a text")
-
-
-def is_text_part(part: object) -> bool:
-    """Whether it is a part of a message that is text."""
-    return (
-        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-    )
-
-
-def _check_calls(name: str, calls: object) -> None:
-    for call in [] if calls is None else as_list(name, calls):
-        function = function_of(call)
-        require(function is not None, f"{name} has a call without a function name")
-        arguments = (function or {}).get("arguments")
-        try:
-            if isinstance(arguments, str) and arguments:
-                json.loads(arguments)
-        except (ValueError, RecursionError) as error:
-            raise Refusal(400, f"{name} has arguments that are not valid JSON: {error}") from error
-
-
-def _check_tools(body: dict[str, Any]) -> None:
-    """Tools as the chat template gets them: none if none may be called."""
-    for index, tool in enumerate(as_list("tools", body.get("tools", []))):
+def functions(tools: Sequence[Object]) -> tuple[Object, ...]:
+    """Tools as the chat template gets them. Raises: Refusal."""
+    for index, tool in enumerate(tools):
         require(function_of(tool) is not None, f"tools[{index}] has to be a function with a name")
         kind = tool.get("type", "function")
         require(kind == "function", f"tools[{index}].type has to be 'function', not {{}}", kind)
-    if body.pop("tool_choice", "auto") == "none":
-        body.pop("tools", None)
+    return tuple(tools)
 
 
-def _prompts(prompt: Any) -> list[str | list[int]]:
+def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
     """Texts, or the ids of texts: one of either, or a list of them."""
-    require(prompt is not None, "prompt is missing: a text, or the ids of one")
     is_list = isinstance(prompt, list) and all(isinstance(one, str | list) for one in prompt)
-    prompts = prompt if is_list and prompt else [prompt]
+    prompts = list(prompt) if is_list and prompt else [prompt]
     many = f"prompt has {len(prompts)} texts, but at most {_MOST_CHOICES} may be"
     require(len(prompts) <= _MOST_CHOICES, many)
     for one in prompts:
         are_ids = isinstance(one, list) and all(type(token) is int for token in one)
         fits = isinstance(one, str) or are_ids
         require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", one)
-    return list(prompts)
-
-
-def _spread_logprobs(body: dict[str, Any]) -> None:
-    """Completions ask for `logprobs` by a number, where chats have `top_logprobs`."""
-    count = body.get("logprobs")
-    if type(count) is int:
-        require_integer("logprobs", count, least=0, most=_MOST_TOP_LOGPROBS)
-        body["logprobs"] = True
-        body.setdefault("top_logprobs", count)
+    return prompts

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Sequence
-from functools import cache
+from importlib.metadata import version
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from mlx_lm.server import get_system_fingerprint
-
+from tokalign import __version__
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
-from tokalign.serve.body import tells_sources
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.body import Chat, Common, Completion
 from tokalign.serve.job import Emitted
 from tokalign.tokenizer.vocabulary import TargetId
 
 _DONE = b"data: [DONE]\n\n"
-_fingerprint = cache(get_system_fingerprint)
+_FINGERPRINT = f"tokalign-{__version__}-mlx-{version('mlx')}-{platform.platform()}"
 
 
 class Chats(Rendering):
     """`/v1/chat/completions`."""
 
+    form: ClassVar[type[Common]] = Chat
     kind, prefix = "chat.completion", "chatcmpl-"
 
-    def __init__(self, given: dict[str, Any], body: dict[str, Any]) -> None:
-        super().__init__(given, body)
-        self._tells_sources = tells_sources(body)
+    def __init__(self, body: Chat | Completion) -> None:
+        super().__init__(body)
+        self._tells_sources = body.tokalign.sources
+        self._wants_usage = body.stream_options.include_usage
 
-    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
-        """A chunk wherever a block grows, one with the reason, and the usage if it is wanted."""
-        for choice, step in steps:
-            if step is None or step.what == "grow":
-                yield self._chunk([self._part(choice, step)])
-        if self.body.get("stream_options", {}).get("include_usage"):
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The role, once."""
+        delta = {"role": "assistant", "content": ""}
+        for choice in choices:
+            first = {"index": choice.index, "finish_reason": None, "delta": delta}
+            yield self._chunk([first])
+
+    def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
+        """A chunk wherever a block grows, and one with the reason."""
+        if step is None or step.what == "grow" or step.block.kind == "call":
+            yield self._chunk([self._part(choice, step)])
+
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        """The usage, if it is wanted."""
+        if self._wants_usage:
             yield self._chunk([], usage=_usage(choices))
         yield _DONE
 
@@ -49,7 +60,7 @@ class Chats(Rendering):
     def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {
             "id": self.prefix + self.id,
-            "system_fingerprint": _fingerprint(),
+            "system_fingerprint": _FINGERPRINT,
             "object": kind,
             "model": self.model,
             "created": self.created,
@@ -71,7 +82,7 @@ class Chats(Rendering):
         return {"content": content}
 
     def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
-        delta: dict[str, Any] = {"role": "assistant"}
+        delta: dict[str, Any] = {}
         match step:
             case Step(block=Block(kind="call") as block):
                 delta["tool_calls"] = [{**_call(block), "index": choice.calls.index(block)}]
@@ -91,16 +102,18 @@ class Chats(Rendering):
 class Completions(Chats):
     """`/v1/completions`."""
 
-    is_chat = False
+    form = Completion
     kind, prefix = "text_completion", "cmpl-"
 
-    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
+    def __init__(self, body: Completion) -> None:
+        super().__init__(body)
+        self._echoes = body.echo
+
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         """The prompts first, if they are to be part of the answers."""
-        if self.body.get("echo"):
-            for choice in choices:
-                frame = {"index": choice.index, "finish_reason": None}
-                yield self._chunk([{**frame, "text": self._prompt(choice)}])
-        yield from super().stream(choices, steps)
+        for choice in choices if self._echoes else ():
+            frame = {"index": choice.index, "finish_reason": None}
+            yield self._chunk([{**frame, "text": self._prompt(choice)}])
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return event(self._object(self.kind, choices, **more))
@@ -110,7 +123,7 @@ class Completions(Chats):
         return {**self._frame(choice), "text": step.text if step and is_text else ""}
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
-        before = self._prompt(choice) if self.body.get("echo") else ""
+        before = self._prompt(choice) if self._echoes else ""
         return {**self._frame(choice), "text": before + choice.text("text")}
 
     def _prompt(self, choice: Choice) -> str:

@@ -90,7 +90,9 @@ class Chain:
     def take_over(self, other: Chain) -> None:
         """Take the states of an earlier turn that this conversation lacks."""
         common = common_prefix(self.ids, other.ids)
-        if any(can_cut_back(one.layers, n - common) for n, one in self.states.items() if n > common):
+        if any(
+            can_cut_back(one.layers, n - common) for n, one in self.states.items() if n > common
+        ):
             return
         lengths = [length for length in other.states if length <= common]
         for length in lengths:

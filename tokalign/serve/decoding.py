@@ -28,6 +28,7 @@ from tokalign.serve.job import NOTHING, Held, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.tokenizer.vocabulary import TargetId
 
+
 def decoder_of(
     decoder: Decoder,
     job: Job,
@@ -49,14 +50,12 @@ def decoder_of(
             drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
         drafting = drafting.with_options(method="plain")
-    elif asked.num_draft_tokens not in (None, settings.num_draft_tokens):
+    elif asked.num_draft_tokens != settings.num_draft_tokens:
         drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
     if job.prepared.prediction is not None:
         outputs.append(job.prepared.prediction)
     drafting = replace(drafting, outputs=tuple(outputs))
-    return replace(
-        decoder, drafting=drafting, sampler=job.sampler, grammar=job.prepared.constraint
-    )
+    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.prepared.constraint)
 
 
 class Speculation:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_sampler
@@ -294,7 +294,8 @@ class Job:
         if logprobs is None or not (self.asked.logprobs or most):
             return 0.0, ()
         row = logprobs.astype(mx.float32)
-        ids = mx.argpartition(-row, kth=most - 1)[:most].tolist() if most else []
-        values = row[mx.array([token, *ids])].tolist()
+        ranked = mx.argpartition(-row, kth=most - 1) if most else mx.array([], dtype=mx.uint32)
+        ids = cast("list[int]", ranked[:most].tolist())
+        values = cast("list[float]", row[mx.array([token, *ids])].tolist())
         top = zip(ids, values[1:], strict=True)
         return values[0], tuple({"id": one, "logprob": value} for one, value in top)

@@ -6,9 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
-from tokalign.serve.body import as_list, merged
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.body import Common, Object, functions
+from tokalign.serve.history import template_messages
+from tokalign.serve.request import Asked
+from tokalign.serve.structured import ANY_TOOL
 
 _ERRORS: Mapping[int, str] = {
     401: "authentication_error",
@@ -28,40 +32,57 @@ _BILLING = "x-anthropic-billing-header:"
 that no context could be kept."""
 
 
+class MessagesBody(Common, kw_only=True):
+    """The body of `/v1/messages`."""
+
+    messages: list[Object]
+    system: str | list[Any] = []
+    max_tokens: int | None = None
+    stop_sequences: list[str] = []
+    tools: list[Object] = []
+    tool_choice: Object = {}
+    thinking: Object = {}
+    output_config: Object = {}
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+        require(bool(self.messages), "messages is empty: there is nothing to answer")
+        system = [{"role": "system", "content": text}] if (text := _system(self.system)) else []
+        messages = [one for message in self.messages for one in _messages(message)]
+        if messages[-1].get("role") == "assistant":
+            told = "messages has to end with the user's: no given answer is continued"
+            raise Refusal(400, told)
+        self.stop, self.n = self.stop_sequences, 1
+        if "type" in self.thinking:
+            enabled = self.thinking["type"] != "disabled"
+            self.chat_template_kwargs = {"enable_thinking": enabled, **self.chat_template_kwargs}
+        match self.output_config:
+            case {"format": {"type": kind, "schema": schema}}:
+                json_schema = {"schema": schema, "strict": True}
+                self.response_format = {"type": kind, "json_schema": json_schema}
+        kind, choice = self.tool_choice.get("type", "auto"), None
+        if kind == "tool":
+            choice = str(self.tool_choice.get("name"))
+        elif kind == "any":
+            choice = ANY_TOOL
+        asked = self._asked(
+            settings,
+            api_key,
+            messages=template_messages([*system, *messages]),
+            tools=() if kind == "none" else functions([_tool(t) for t in self.tools if _can(t)]),
+            tool_choice=choice,
+            several_calls=self.tool_choice.get("disable_parallel_tool_use") is False,
+        )
+        return [asked]
+
+
 class Messages(Rendering):
     """`/v1/messages`."""
 
-    @staticmethod
-    def translate(given: dict[str, Any]) -> dict[str, Any]:
-        body = dict(given)
-        messages = as_list("messages", body.get("messages"))
-        system = body.pop("system", [])
-        body["messages"] = merged(
-            [
-                {"role": "system", "content": _system(system)},
-                *(one for message in messages for one in _messages(message)),
-            ]
-        )
-        match body["messages"]:
-            case [*_, {"role": "assistant"}]:
-                told = "messages has to end with the user's: no given answer is continued"
-                raise Refusal(400, told)
-        body["stop"], body["n"] = body.pop("stop_sequences", []), 1
-        if "tools" in body:
-            body["tools"] = [_tool(tool) for tool in as_list("tools", body["tools"]) if _can(tool)]
-        match body.get("tool_choice"):
-            case {"type": "tool", "name": name}:
-                body["tool_choice"] = {"type": "function", "function": {"name": name}}
-            case {"type": str(kind)}:
-                body["tool_choice"] = "required" if kind == "any" else kind
-        match body.pop("thinking", None), body.setdefault("chat_template_kwargs", {}):
-            case {"type": kind}, dict() as variables:
-                variables.setdefault("enable_thinking", kind != "disabled")
-        match body.get("output_config"):
-            case {"format": {"type": kind, "schema": schema}}:
-                json_schema = {"schema": schema, "strict": True}
-                body["response_format"] = {"type": kind, "json_schema": json_schema}
-        return body
+    form = MessagesBody
 
     @staticmethod
     def error(refusal: Refusal) -> dict[str, Any]:
@@ -69,11 +90,14 @@ class Messages(Rendering):
         error = {"type": _ERRORS.get(refusal.status, kind), "message": str(refusal)}
         return {"type": "error", "error": error}
 
-    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         yield _event("message_start", message=self._message(choices, []))
-        for _, step in steps:
-            if step is not None:
-                yield from _events(step)
+
+    def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
+        if step is not None:
+            yield from _events(step)
+
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         message = self._message(choices, [])
         delta = {name: message[name] for name in ("stop_reason", "stop_sequence")}
         yield _event("message_delta", delta=delta, usage=message["usage"])
@@ -85,7 +109,7 @@ class Messages(Rendering):
     def fail(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal), "error")
 
-    def keep_alive(self, read: int, total: int) -> bytes:
+    def keep_alive(self) -> bytes:
         return _event("ping")
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -152,19 +176,16 @@ def _content(block: Block) -> dict[str, Any]:
 
 
 def _system(given: Any) -> str:
-    parts = [given] if isinstance(given, str) else as_list("system", given)
+    parts = [given] if isinstance(given, str) else given
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     are_texts = all(isinstance(text, str) for text in texts)
     require(are_texts, "system has to be a text or a list of text blocks")
     return "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
 
 
-def _messages(message: Any) -> Iterator[dict[str, Any]]:
-    """A message as one of the assistant, or as results of tools and what the user says besides.
-
-    What cannot be read is left as it is, and refused where chat completions are checked.
-    """
-    content = message.get("content") if isinstance(message, dict) else None
+def _messages(message: Object) -> Iterator[Object]:
+    """A message as one of the assistant, or as results of tools and what the user says besides."""
+    content = message.get("content")
     if not isinstance(content, list):
         yield message
         return
@@ -188,13 +209,12 @@ def _messages(message: Any) -> Iterator[dict[str, Any]]:
         yield said
 
 
-def _can(tool: Any) -> bool:
+def _can(tool: Object) -> bool:
     """Whether the client runs a tool. The model is not told of those that Anthropic runs."""
-    return not isinstance(tool, dict) or tool.get("type", "custom") == "custom"
+    return bool((tool.get("type") or "custom") == "custom")
 
 
-def _tool(tool: Any) -> dict[str, Any]:
-    require(isinstance(tool, dict), "tools has to be a list of tools, not {}", tool)
+def _tool(tool: Object) -> Object:
     parameters = tool.get("input_schema", {"type": "object", "properties": {}})
     function = {"name": tool.get("name"), "parameters": parameters}
     if "description" in tool:

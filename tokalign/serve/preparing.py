@@ -6,12 +6,11 @@ not keep what is short waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
 
 from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import prepare
@@ -49,10 +48,10 @@ _Lane = SimpleQueue["tuple[Waiting, Loaded] | None"]
 
 
 class Preparing:
-    """Two lanes of threads. variables: of chat templates. ready: called after each request."""
+    """Two lanes of threads. ready: called after each request."""
 
-    def __init__(self, variables: Mapping[str, Any], ready: Callable[[], None]) -> None:
-        self._variables, self._ready = variables, ready
+    def __init__(self, ready: Callable[[], None]) -> None:
+        self._ready = ready
         self._short: _Lane = SimpleQueue()
         self._long: _Lane = SimpleQueue()
         for lane in (self._short, self._long):
@@ -83,7 +82,7 @@ class Preparing:
         try:
             if one.asked.abandoned.is_set():
                 raise Refusal(499, "the client has left")
-            one.result = prepare(loaded, self._variables, one.asked)
+            one.result = prepare(loaded, one.asked)
         except Exception as error:  # it is told to the client, whatever it is
             one.result = error
         except BaseException as error:  # a panic in Rust

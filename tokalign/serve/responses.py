@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import UNSET
+
 from tokalign.errors import shown
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
-from tokalign.serve.body import as_list, is_text_part, merged
+from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.body import Common, Object, functions
+from tokalign.serve.history import template_messages
+from tokalign.serve.request import Asked
+from tokalign.serve.structured import tool_choice
 
 _ELSEWHERE = "nothing is stored: send the whole input"
 _UNSERVED: Mapping[str, str] = {
@@ -32,55 +38,88 @@ _ECHOED: Mapping[str, Any] = {
 }
 """Fields of a request that its response repeats, and what stands there without them."""
 
-_TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _LOGPROBS = "message.output_text.logprobs"
+
+
+class ResponsesBody(Common, kw_only=True):
+    """The body of `/v1/responses`."""
+
+    input: str | list[Object]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[Object] = []
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = False
+    text: Object = {}
+    include: list[Any] = []
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    background: Any = None
+    max_tokens: int | None = None
+    metadata: Any = None
+    reasoning: Any = None
+    user: Any = None
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
+
+    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+        for name, remedy in _UNSERVED.items():
+            if getattr(self, name):
+                code = "previous_response_not_found" if name.startswith("prev") else None
+                raise Refusal(400, f"{name} is not served: {remedy}", code=code)
+        given = self.input
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        if isinstance(form := self.text.get("format"), dict):
+            self.response_format = {**form, "json_schema": form}
+        self.n, self.logprobs = 1, _LOGPROBS in self.include
+        choice = self.tool_choice
+        offered = functions([_nested(tool) for tool in self.tools if _can(tool)])
+        asked = self._asked(
+            settings,
+            api_key,
+            messages=template_messages([*system, *_messages(items)]),
+            tools=() if choice == "none" else offered,
+            tool_choice=tool_choice({"tool_choice": _nested(choice)}),
+            several_calls=self.parallel_tool_calls,
+        )
+        return [asked]
 
 
 class Responses(Rendering):
     """`/v1/responses`."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    form = ResponsesBody
+
+    def __init__(self, body: ResponsesBody) -> None:
+        super().__init__(body)
+        self._echoed = {
+            name: default if (value := getattr(body, name)) in (None, UNSET) else value
+            for name, default in _ECHOED.items()
+        }
         self._number = -1  # of the last event
         self._logprobs: dict[int, list[dict[str, Any]]] = {}  # by the index of the block
 
-    @staticmethod
-    def translate(given: dict[str, Any]) -> dict[str, Any]:
-        body = dict(given)
-        for name, remedy in _UNSERVED.items():
-            if body.pop(name, None):
-                code = "previous_response_not_found" if name.startswith("prev") else None
-                raise Refusal(400, f"{name} is not served: {remedy}", code=code)
-        given_input = body.pop("input", None)
-        if isinstance(given_input, str):
-            given_input = [{"role": "user", "content": given_input}]
-        instructions = {"role": "system", "content": body.pop("instructions", "")}
-        items = as_list("input", given_input)
-        body["messages"] = merged([instructions, *_messages(items)])
-        if "max_output_tokens" in body:
-            body["max_tokens"] = body.pop("max_output_tokens")
-        if "tools" in body:
-            tools = as_list("tools", body["tools"])
-            body["tools"] = [_nested(tool) for tool in tools if _can(tool)]
-        if isinstance(body.get("tool_choice"), dict):
-            body["tool_choice"] = _nested(body["tool_choice"])
-        text = body.pop("text", None)
-        form = text.get("format") if isinstance(text, dict) else None
-        if isinstance(form, dict):
-            body["response_format"] = {**form, "json_schema": form}
-        body["n"], body["logprobs"] = 1, _LOGPROBS in as_list("include", body.get("include", []))
-        body.pop("stream_options", None)  # of which none is about what is sent here
-        return body
-
-    def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         response = self._response(choices, "in_progress", [])
         yield self._event("response.created", response=response)
-        yield self._event("response.in_progress", response=response)
-        for choice, step in steps:
-            if step is not None:
-                yield from self._events(choice, step)
+        yield self.keep_alive()
+
+    def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
+        if step is not None:
+            yield from self._events(choice, step)
+
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         response = self.whole(choices)
         yield self._event(f"response.{response['status']}", response=response)
+
+    def keep_alive(self) -> bytes:
+        """An event, since Codex counts nothing else as a sign of life."""
+        response = self._response([], "in_progress", [])
+        return self._event("response.in_progress", response=response)
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at
@@ -132,7 +171,7 @@ class Responses(Rendering):
         usage = Usage.of(choices)
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
-            **{name: self.given.get(name, default) for name, default in _ECHOED.items()},
+            **self._echoed,
             "id": f"resp_{self.id}",
             "object": "response",
             "created_at": self.created,
@@ -188,9 +227,9 @@ _ITEMS = {"text": "msg", "thought": "rs", "call": "fc"}
 # -- requests --------------------------------------------------------------------------------------
 
 
-def _messages(items: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _messages(items: Sequence[Object]) -> Iterator[Object]:
     """Items of the input as messages; what the assistant says and calls in a row is one of them."""
-    said: dict[str, Any] = {}
+    said: Object = {}
     for index, item in enumerate(items):
         message = _message(index, item)
         if message["role"] != "assistant":
@@ -201,50 +240,38 @@ def _messages(items: Sequence[Any]) -> Iterator[dict[str, Any]]:
             continue
         said = said or {"role": message.pop("role"), "content": []}
         for name, value in message.items():
-            if name != "role":
+            if name == "content":
+                said["content"] += value if isinstance(value, list) else [value or ""]
+            elif name != "role":
                 said[name] = said[name] + value if name in said else value
     if said:
         yield said
 
 
-def _message(index: int, item: Any) -> dict[str, Any]:
+def _message(index: int, item: Object) -> Object:
     match item:
         case {"role": str(role)}:
-            role = "system" if role == "developer" else role
-            return {"role": role, "content": _parts(item.get("content"))}
+            return {"role": role, "content": item.get("content")}
         case {"type": "function_call", "call_id": str(name), "name": str(), "arguments": str()}:
             function = {"name": item["name"], "arguments": item["arguments"]}
             call = {"type": "function", "id": name, "function": function}
             return {"role": "assistant", "tool_calls": [call]}
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
-            return {"role": "tool", "tool_call_id": name, "content": _parts(output)}
+            return {"role": "tool", "tool_call_id": name, "content": output}
         case {"type": "reasoning"}:
-            parts = [part for part in _parts(item.get("content")) if is_text_part(part)]
-            thought = "".join(part["text"] for part in parts)
+            parts = [part for part in item.get("content") or () if isinstance(part, dict)]
+            thought = "".join(str(part.get("text") or "") for part in parts)
             return {"role": "assistant", "reasoning_content": thought}
-    kind = item.get("type") if isinstance(item, dict) else item
     raise Refusal(
         400,
         f"input[{index}] has to be a message, a function_call, a function_call_output or a "
-        f"reasoning item, with all of its fields, not {shown(kind)}",
+        f"reasoning item, with all of its fields, not {shown(item.get('type'))}",
     )
 
 
-def _parts(content: Any) -> list[Any]:
-    """Parts as in chat completions. Others are left as they are, and refused there."""
-    if not isinstance(content, list):
-        return [{"type": "text", "text": "" if content is None else content}]
-    return [
-        {"type": "text", "text": part.get("text")}
-        if isinstance(part, dict) and part.get("type") in _TEXT_PARTS
-        else part
-        for part in content
-    ]
-
-
-def _can(tool: Any) -> bool:
+def _can(tool: Object) -> bool:
     """Whether a tool is a function. The model is told of no others, such as those of OpenAI."""
-    return not isinstance(tool, dict) or tool.get("type") == "function"
+    return tool.get("type") == "function"
 
 
 def _nested(tool: Any) -> Any:

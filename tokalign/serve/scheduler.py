@@ -59,7 +59,7 @@ class Scheduler:
         )
         self._jobs: list[Job] = []
         self._batch: Batch | None = None
-        self._preparing = Preparing(settings.chat_template_args, self._wake)
+        self._preparing = Preparing(self._wake)
         for name, about, value in (
             ("queue_length", "Requests that wait for their turn.", lambda: self.queue_length),
             ("running_requests", "Requests that are being answered.", lambda: len(self._jobs)),

@@ -1,4 +1,4 @@
-"""Sockets, signals, start and end of the server."""
+"""The server's start and end: a socket, uvicorn in a thread of its own, and signals."""
 
 from __future__ import annotations
 
@@ -7,37 +7,34 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from http.server import ThreadingHTTPServer
 from threading import Thread, current_thread, main_thread
-from time import monotonic
-from typing import Any
 
+import uvicorn
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from tokalign.errors import UsageError
 from tokalign.serve import Settings
 from tokalign.serve.admission import is_loopback
-from tokalign.serve.handler import Handler
+from tokalign.serve.app import create_app
+from tokalign.serve.connections import Connection
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.scheduler import Scheduler
 
-_LAST_WORDS = 5.0
+_LAST_WORDS = 5
 """Seconds that clients have at the end to read the answer that there will be none."""
+
+_BACKLOG = 128
 
 _LOG = logging.getLogger(__name__)
 
 
-class Server(ThreadingHTTPServer):
+class Server:
     """A server that is listening and loading its models. Use it in a `with` block.
 
     host, port: where to listen; port 0 is any free one. note: told what was found and chosen.
     Raises: UsageError if the address cannot be listened on.
     """
-
-    daemon_threads = True
-    request_queue_size = 128
 
     def __init__(
         self,
@@ -47,32 +44,40 @@ class Server(ThreadingHTTPServer):
         port: int = 8080,
         note: Callable[[str], None] = _LOG.info,
     ) -> None:
-        self._settings = settings
-        self._clients: set[Thread] = set()
-        self._loop = Thread(target=self.serve_forever, name="serve", daemon=True)
-        try:
-            self.address_family, _, _, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            super().__init__((str(address[0]), int(address[1])), Handler)
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "
-                "or --port"
-            ) from error
+        self._socket = _listening(host, port)
+        self._host, self._port = self._socket.getsockname()[:2]
         maybe_set_recommended_wired_limit()
         self.metrics = Metrics()
         self.scheduler = Scheduler(Models(settings, note), settings, self.metrics)
-        self.RequestHandlerClass = partial(Handler, self.scheduler)
+        connection = type(
+            "_Connection",
+            (Connection,),
+            {"most": settings.max_connections, "seconds": settings.read_timeout},
+        )
+        config = uvicorn.Config(
+            create_app(self.scheduler, is_local=self.is_local),
+            http=connection,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_LAST_WORDS,
+        )
+        # What it says of clients' mistakes is said to the clients.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._http = uvicorn.Server(config)
+        self._loop = Thread(target=self._http.run, args=([self._socket],), name="http", daemon=True)
+        self._loop.start()
 
     def __enter__(self) -> Server:
-        """Load the models and answer requests. Raises: as loading them does."""
+        """Load the models; requests that arrive meanwhile wait. Raises: as loading them does."""
         try:
             self.scheduler.wait_until_ready()
         except BaseException:
             self.stop()
             raise
-        self._loop.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,63 +86,59 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where it listens."""
-        host, port = self.server_address[:2]
-        name = f"[{host!s}]" if ":" in str(host) else str(host)
-        return f"http://{name}:{port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        return is_loopback(str(self.server_address[0]))
+        return is_loopback(self._host)
 
     def stop(self) -> None:
         """End: refuse what is running and waiting, and wait for all threads."""
-        if self._loop.is_alive():
-            self.shutdown()
-            self._loop.join()
         self.scheduler.stop_and_join()
-        deadline = monotonic() + _LAST_WORDS
-        for client in list(self._clients):
-            client.join(max(0.0, deadline - monotonic()))
-        self.server_close()
+        self._http.should_exit = True
+        self._loop.join()
 
     def wait(self) -> None:
         """Return when the scheduler's thread ends, which it does only if it fails."""
         self.scheduler.join()
 
-    # -- clients -----------------------------------------------------------------------------------
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is a free place for one more client."""
-        return len(self._clients) < self._settings.max_connections
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        thread = current_thread()
-        self._clients.add(thread)
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._clients.discard(thread)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what no client can be told."""
-        _LOG.warning("a request from %s failed", client_address, exc_info=True)
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises: UsageError."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "
+            "or --port"
+        ) from error
+    return listener
 
 
 class _Terminated(Exception):  # noqa: N818  # not an error
     """SIGTERM has come."""
 
 
-def run(server: Server, ready: Callable[[Server], None]) -> None:
+def run(start: Callable[[], Server], ready: Callable[[Server], None]) -> None:
     """Serve until SIGTERM, which ends it normally, or Ctrl-C. Raises: KeyboardInterrupt.
 
-    ready: called when requests are answered.
+    start: makes the server. ready: called when requests are answered.
     """
-    with suppress(_Terminated), _sigterm_raises(), server:
+    failure = None
+    with suppress(_Terminated), _sigterm_raises(), start() as server:
         ready(server)
         server.wait()
-    if server.scheduler.failure is not None:
-        raise server.scheduler.failure
+        failure = server.scheduler.failure
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

@@ -1,0 +1,197 @@
+"""Clients that are slow, silent, half gone or many, and streams that are never silent."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from processes import wait_for
+from scripted_scheduler import begun, say, scripted
+from served import request
+
+from tokalign.serve import app
+from tokalign.serve.admission import Refusal
+from tokalign.serve.request import Asked
+from tokalign.serve.server import Server
+
+Put = Callable[[Any], None]
+PATHS = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/completions": {"prompt": "a"},
+    "/v1/responses": {"input": "a"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9},
+}
+
+
+def connected(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
+    """A connection that has sent this request."""
+    host, port = server.url.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)), timeout=60)
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    client.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    return client
+
+
+def rest(client: socket.socket) -> bytes:
+    with client:
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def words(asked: Asked, put: Put) -> None:
+    say(put, begun(put), "Wisła", " płynie", ".")
+
+
+def endless(asked: Asked, put: Put) -> None:
+    """An answer whose first word comes when nobody waits for it any more."""
+    begun(put)
+    asked.abandoned.wait(60)
+    put(None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_only_stops_sending_gets_its_answer(
+    monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+) -> None:
+    ready = threading.Event()
+
+    def script(asked: Asked, put: Put) -> None:
+        answer = begun(put)
+        ready.wait(60)
+        say(put, answer, "Wisła", ".")
+
+    with scripted(monkeypatch, script) as (server, _):
+        client = connected(server, path, {**PATHS[path], "stream": stream})
+        client.shutdown(socket.SHUT_WR)
+        threading.Timer(0.3, ready.set).start()  # some of the status line is there by now
+        answer = rest(client)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert "Wisła" in answer.decode() or "Wis\\u0142a" in answer.decode()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, half: bool
+) -> None:
+    monkeypatch.setattr(app, "_SILENCE", 0.05)
+    with scripted(monkeypatch, endless) as (server, scheduler):
+        client = connected(server, "/v1/completions", {"prompt": "a", "stream": stream})
+        wait_for(lambda: bool(scheduler.asked))
+        if half:
+            client.shutdown(socket.SHUT_WR)
+        client.close()
+        wait_for(scheduler.asked[0].abandoned.is_set)
+
+
+def test_a_client_that_takes_nothing_of_its_answer_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flood(asked: Asked, put: Put) -> None:
+        answer = begun(put)
+        while not asked.abandoned.is_set():
+            say(put, answer, *("x" * 10_000 for _ in range(9)), "")
+            asked.abandoned.wait(0.01)
+
+    with scripted(monkeypatch, flood, read_timeout=0.3) as (server, scheduler):
+        with connected(server, "/v1/completions", {"prompt": ["a"] * 9, "stream": True}):
+            wait_for(lambda: bool(scheduler.asked) and scheduler.asked[0].abandoned.is_set())
+
+
+def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = threading.Semaphore(0)
+
+    def script(asked: Asked, put: Put) -> None:
+        begun(put)
+        scripts.release()  # and the thread of the script ends, not the answer
+
+    with scripted(monkeypatch, script) as (server, _), ExitStack() as stack:
+        before = threading.active_count()
+        for _ in range(200):
+            body = {"prompt": "a", "stream": True}
+            stack.enter_context(connected(server, "/v1/completions", body))
+        for _ in range(200):
+            assert scripts.acquire(timeout=60)
+        assert request(server, "GET", "/health").status == 200
+        wait_for(lambda: threading.active_count() <= before + 41)  # anyio has 40 at most
+
+
+@pytest.mark.parametrize(
+    ("path", "sign"),
+    [
+        ("/v1/chat/completions", b": keep-alive\n\n"),
+        ("/v1/completions", b": keep-alive\n\n"),
+        ("/v1/responses", b"event: response.in_progress\n"),
+        ("/v1/messages", b"event: ping\n"),
+    ],
+)
+def test_a_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch, path: str, sign: bytes) -> None:
+    monkeypatch.setattr(app, "_SILENCE", 0.02)
+    with scripted(monkeypatch, endless) as (server, _):
+        with connected(server, path, {**PATHS[path], "stream": True}) as client:
+            seen = b""
+            while seen.count(sign) < 3:
+                part = client.recv(1 << 16)
+                assert part, seen
+                seen += part
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_failure_is_a_status_before_and_an_event_after_the_beginning(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def script(asked: Asked, put: Put) -> None:
+        if asked.stop_texts != ("early",):
+            begun(put)
+        put(Refusal(503, "the server is shutting down"))
+
+    stop = "stop_sequences" if path == "/v1/messages" else "stop"
+    with scripted(monkeypatch, script) as (server, _):
+        for stream in (False, True):
+            body = {**PATHS[path], "stream": stream, stop: ["early"]}
+            assert request(server, "POST", path, body).status == 503
+        whole = request(server, "POST", path, PATHS[path])
+        assert whole.status == 503
+        events = request(server, "POST", path, {**PATHS[path], "stream": True})
+        assert events.status == 200
+        assert "shutting down" in events.text
+
+
+def test_an_answer_that_was_given_up_is_never_written_as_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def script(asked: Asked, put: Put) -> None:
+        begun(put)
+        put(None)
+
+    with scripted(monkeypatch, script) as (server, _):
+        assert request(server, "POST", "/v1/completions", {"prompt": "a"}).status == 503
+
+
+def test_a_body_may_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, words) as (server, _):
+        host, port = server.url.removeprefix("http://").split(":")
+        data = b'{"prompt": "a"}'
+        with socket.create_connection((host, int(port)), timeout=60) as client:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            client.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
+            assert rest(client).startswith(b"HTTP/1.1 200")
+
+
+def test_the_bodies_of_all_apis_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, words) as (server, _):
+        document = request(server, "GET", "/openapi.json").json
+    assert set(document["paths"]) > set(PATHS)
+    schemas = document["components"]["schemas"]
+    for path in PATHS:
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        name = body["schema"]["$ref"].rpartition("/")[2]
+        assert "temperature" in schemas[name]["properties"]

@@ -1,0 +1,182 @@
+"""Messages of a chat as a template reads them: nothing disappears, and histories stay usable."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from tokalign.errors import UsageError
+from tokalign.serve.admission import Refusal
+from tokalign.serve.history import merged, rendered, template_messages
+
+ASK = {"role": "user", "content": "Skąd płynie Wisła?"}
+IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}
+
+
+def texts(*messages: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["role"], one["content"]) for one in template_messages(messages)]
+
+
+@pytest.mark.parametrize(
+    ("role", "read"), [("developer", "system"), ("system", "system"), ("function", "tool")]
+)
+def test_newer_and_older_names_of_roles(role: str, read: str) -> None:
+    assert texts({"role": role, "content": "Krótko."}, ASK)[0] == (read, "Krótko.")
+
+
+@pytest.mark.parametrize("role", ["critic", "", 5, None, "System"])
+def test_an_unknown_role_is_refused_by_name(role: object) -> None:
+    with pytest.raises(Refusal, match=r"messages\[1\]\.role"):
+        template_messages([ASK, {"role": role, "content": "x"}])
+
+
+def document(source: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "document", "source": source, **more}
+
+
+def encoded(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+TEXTS: list[tuple[dict[str, Any], str]] = [
+    ({"type": "text", "text": "Wisła"}, "Wisła"),
+    ({"type": "input_text", "text": "Wisła"}, "Wisła"),
+    ({"type": "refusal", "refusal": "Nie."}, "Nie."),
+    (document({"type": "text", "media_type": "text/plain", "data": "Odra"}), "Odra"),
+    (document({"type": "text", "data": "Odra"}, title="Rzeki"), "Rzeki\nOdra"),
+    (
+        document({"type": "base64", "media_type": "text/markdown", "data": encoded("# Łódź")}),
+        "# Łódź",
+    ),
+    (document({"type": "content", "content": [{"type": "text", "text": "San"}]}), "San"),
+    (document({"type": "content", "content": "San"}), "San"),
+    (
+        {
+            "type": "search_result",
+            "source": "https://a.pl",
+            "title": "Bug",
+            "content": [{"type": "text", "text": "Rzeka."}],
+        },
+        "Bug\nhttps://a.pl\nRzeka.",
+    ),
+]
+"""Parts that are text, and what is read of them."""
+OTHERS: list[dict[str, Any]] = [
+    IMAGE,
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0="}},
+    {"type": "input_audio", "input_audio": {}},
+    {"type": "file", "file": {"file_id": "x"}},
+    {"type": "web_search_tool_result", "content": []},
+    document({"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}),
+    document({"type": "base64", "media_type": "text/plain", "data": "no base64!"}),
+    document({"type": "url", "url": "http://127.0.0.1:1/x"}),
+    {"no": "type"},
+]
+
+
+@pytest.mark.parametrize(("part", "text"), TEXTS)
+def test_what_is_text_is_read_as_text(part: dict[str, Any], text: str) -> None:
+    assert texts({"role": "user", "content": [part]}) == [("user", text)]
+
+
+@pytest.mark.parametrize("part", OTHERS)
+def test_what_is_no_text_is_refused_in_a_question_and_marked_in_a_history(
+    part: dict[str, Any],
+) -> None:
+    asked = {"role": "user", "content": [{"type": "text", "text": "Co to?"}, part]}
+    with pytest.raises(Refusal, match=r"messages\[0\]\.content\[1\].*only text is served"):
+        template_messages([asked])
+    answer = {"role": "assistant", "content": "Nie wiem."}
+    result = {"role": "tool", "tool_call_id": "a", "content": [part]}
+    for history in ([asked, answer, ASK], [ASK, result]):
+        kept = "\n".join(text for _, text in texts(*history))
+        assert "was left out here" in kept
+        assert "127.0.0.1" not in kept
+
+
+def test_a_reference_to_a_tool_is_named() -> None:
+    part = {"type": "tool_reference", "tool_name": "pogoda"}
+    assert "pogoda" in texts(ASK, {"role": "tool", "content": [part]})[1][1]
+
+
+def test_calls_have_arguments_as_objects_and_thoughts_one_name() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": "ł"}'}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hm"}
+    (_, read) = template_messages([ASK, said])
+    assert read["content"] == ""
+    assert read["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": "ł"}}
+    assert read["reasoning_content"] == "hm"
+    assert call["function"]["arguments"] == '{"x": "ł"}', "what the client sent stays as it is"
+
+
+SYSTEM, MORE = {"role": "system", "content": "Krótko."}, {"role": "system", "content": "Jasno."}
+TOOL = {"role": "tool", "tool_call_id": "a", "content": "7"}
+
+
+def test_neighbours_of_one_role_are_merged_and_later_instructions_are_the_users() -> None:
+    assert merged([SYSTEM, MORE, ASK, ASK]) == [
+        {"role": "system", "content": "Krótko.\n\nJasno."},
+        {"role": "user", "content": f"{ASK['content']}\n\n{ASK['content']}"},
+    ]
+    assert [one["role"] for one in merged([ASK, MORE, ASK])] == ["user"]
+    assert merged([ASK, TOOL, TOOL]) == [ASK, TOOL, TOOL]
+    first, second = ({"role": "assistant", "content": "", "tool_calls": [n]} for n in (1, 2))
+    assert merged([ASK, first, second])[1]["tool_calls"] == [1, 2]
+
+
+class Template:
+    """Writes messages as a function of them; its complaint is an error."""
+
+    def __init__(self, write: Any) -> None:
+        self.render = lambda messages, /, **_: write(messages)
+
+
+def strict(messages: list[dict[str, Any]]) -> str:
+    roles = [one["role"] for one in messages if one["role"] != "system"]
+    if "system" in [one["role"] for one in messages[1:]] or any(
+        a == b for a, b in zip(roles, roles[1:], strict=False)
+    ):
+        raise UsageError("roles must alternate")
+    return free(messages)
+
+
+def free(messages: list[dict[str, Any]]) -> str:
+    return "".join(f"<{one['role']}>{one['content']}" for one in messages)
+
+
+def forgetful(messages: list[dict[str, Any]]) -> str:
+    """Writes the first message of the system and no other."""
+    return free([one for i, one in enumerate(messages) if i == 0 or one["role"] != "system"])
+
+
+def deaf(messages: list[dict[str, Any]]) -> str:
+    return free([one for one in messages if one["role"] != "system"])
+
+
+HISTORIES = ([ASK, ASK], [SYSTEM, MORE, ASK], [SYSTEM, ASK, MORE, ASK], [ASK, MORE])
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("write", [strict, free, forgetful])
+def test_a_template_gets_merged_messages_only_if_it_needs_them(
+    write: Any, history: list[dict[str, Any]]
+) -> None:
+    text = rendered(Template(write), history, {})  # type: ignore[arg-type]
+    assert all(one["content"] in text for one in history)
+    if write is free:
+        assert text == free(history)
+
+
+def test_a_message_that_a_template_leaves_out_is_refused() -> None:
+    with pytest.raises(Refusal, match="leaves out"):
+        rendered(Template(deaf), [SYSTEM, ASK], {})  # type: ignore[arg-type]
+
+
+def test_a_templates_own_complaint_is_told() -> None:
+    def complain(_messages: Any) -> str:
+        raise UsageError("no tools here")
+
+    with pytest.raises(UsageError, match="no tools here"):
+        rendered(Template(complain), [ASK], {})  # type: ignore[arg-type]

@@ -1,0 +1,221 @@
+"""The messages of a chat, from any API, as a chat template reads them: one place for all.
+
+Every API's messages are first written in the form of chat completions, by its own module. What
+follows is common: roles, parts that are no text, calls, and templates that want the speakers to
+alternate. Nothing of a request disappears silently.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tokalign.errors import UsageError
+from tokalign.runtime.chat import ChatTemplate
+from tokalign.serve.admission import Refusal, require
+from tokalign.serve.structured import function_of
+
+Message = dict[str, Any]
+
+_ROLES: Mapping[str, str] = {
+    "system": "system",
+    "developer": "system",  # OpenAI's newer name, which templates do not know
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",  # OpenAI's older name
+}
+_TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
+
+
+def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Messages in the form of chat completions, each content a text.
+
+    messages: {"role", "content": a text, parts or None, "tool_calls", ...}; other keys are kept for
+    the template. A part that is no text is refused in the last question; in older messages, and in
+    what tools returned, a sentence stands in its place, so that a history stays usable.
+    Raises: Refusal that names the message.
+    """
+    require(bool(messages), "messages is empty: there is nothing to answer")
+    last = max((i for i, one in enumerate(messages) if one.get("role") == "user"), default=-1)
+    return [
+        _message(f"messages[{index}]", message, is_question=index == last)
+        for index, message in enumerate(messages)
+    ]
+
+
+def _message(name: str, message: Mapping[str, Any], *, is_question: bool) -> Message:
+    role = message.get("role")
+    known = isinstance(role, str) and role in _ROLES
+    require(known, f"{name}.role has to be {', '.join(_ROLES)}, not {{}}", role)
+    content = message.get("content")
+    read = {name: value for name, value in message.items() if value is not None}
+    read["role"] = role = _ROLES[str(role)]
+    if isinstance(content, list):
+        strict = is_question and role == "user"
+        parts = [
+            _part(f"{name}.content[{i}]", part, strict=strict) for i, part in enumerate(content)
+        ]
+        content = ("" if role == "assistant" else "\n\n").join(filter(None, parts))
+    require(
+        content is None or isinstance(content, str),
+        f"{name}.content has to be a text or a list of parts, not {{}}",
+        content,
+    )
+    read["content"] = content or ""
+    if "reasoning" in read:  # as this server names it, and mlx-lm's
+        read.setdefault("reasoning_content", read.pop("reasoning"))
+    if calls := read.pop("tool_calls", None):
+        read["tool_calls"] = _calls(f"{name}.tool_calls", calls)
+    return read
+
+
+def _part(name: str, part: object, *, strict: bool) -> str:
+    """A part as text. strict: refuse what is none. Raises: Refusal."""
+    if isinstance(part, str):
+        return part
+    require(isinstance(part, dict), f"{name} has to be an object, not {{}}", part)
+    assert isinstance(part, dict)
+    kind = part.get("type")
+    if kind in _TEXTS:
+        text = part.get("text", part.get("refusal"))
+        require(isinstance(text, str), f"{name}.text has to be a text, not {{}}", text)
+        return str(text)
+    text = _document(part)
+    if text is not None:
+        return text
+    if strict:
+        raise Refusal(
+            400,
+            f"{name} is of type {str(kind)[:40]!r}, but only text is served; images and files are "
+            "never fetched",
+        )
+    return f"[A part of type {str(kind)[:40]} was left out here: this model reads only text.]"
+
+
+def _document(part: Mapping[str, Any]) -> str | None:
+    """The text of a document, a search result or a reference; None for what has none."""
+    match part:
+        case {"type": "document", "source": {"type": "text", "data": str(text)}}:
+            return _titled(part, text)
+        case {"type": "document", "source": {"type": "base64", "media_type": str(kind)} as source}:
+            if not kind.startswith("text/"):
+                return None
+            try:
+                return _titled(part, b64decode(str(source.get("data"))).decode("utf-8"))
+            except (Base64Error, UnicodeDecodeError, ValueError):
+                return None
+        case {"type": "document", "source": {"type": "content", "content": content}}:
+            return _titled(part, _joined(content))
+        case {"type": "search_result", "content": content}:
+            return _titled(part, _joined(content))
+        case {"type": "tool_reference", "tool_name": str(tool)}:
+            return f"[The tool {tool} is available.]"
+    return None
+
+
+def _titled(part: Mapping[str, Any], text: str) -> str:
+    """A document's text after its title and source."""
+    head = [value for name in ("title", "source") if isinstance(value := part.get(name), str)]
+    return "\n".join([*filter(None, head), text])
+
+
+def _joined(content: object) -> str:
+    parts = [content] if isinstance(content, str) else content
+    return "\n".join(
+        _part("content", part, strict=False) for part in (parts if isinstance(parts, list) else ())
+    )
+
+
+def _calls(name: str, calls: object) -> list[Any]:
+    """Calls of tools, with their arguments as objects, which templates write as JSON."""
+    require(isinstance(calls, list), f"{name} has to be a list, not {{}}", calls)
+    read = []
+    for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        function = function_of(call)
+        if function is None:
+            raise Refusal(400, f"{name}[{index}] has to be a call with a function name")
+        arguments = function.get("arguments")
+        try:
+            if isinstance(arguments, str):
+                arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            raise Refusal(
+                400, f"{name}[{index}] has arguments that are not valid JSON: {error}"
+            ) from error
+        arguments = {} if arguments is None else arguments
+        read.append({**call, "function": {**function, "arguments": arguments}})
+    return read
+
+
+# -- templates -------------------------------------------------------------------------------------
+
+
+def rendered(
+    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, Any]
+) -> str:
+    """The text of a conversation, as the template writes it.
+
+    Many templates want the speakers to alternate, and one system message, at the beginning. Where
+    one refuses the messages as they are, or leaves one out, neighbours of one role are merged.
+    Raises: UsageError with the template's own complaint; Refusal for a message that it leaves out.
+    """
+    try:
+        text = template.render(messages, **variables)
+        if not _left_out(messages, text):
+            return text
+        complaint = None
+    except UsageError as error:
+        complaint = error
+    together = merged(messages)
+    if together == list(messages):
+        text = "" if complaint is not None else text
+    else:
+        try:
+            text = template.render(together, **variables)
+            complaint = None
+        except UsageError as error:
+            complaint = complaint or error
+    if complaint is not None:
+        raise complaint
+    if lost := _left_out(together, text):
+        role = lost[0]["role"]
+        raise Refusal(
+            400,
+            f"the model's chat template leaves out a message of the role {role!r}; say it as "
+            "another role",
+        )
+    return text
+
+
+def _left_out(messages: Iterable[Message], text: str) -> list[Message]:
+    """The instructions and questions that a rendered conversation does not have."""
+    return [
+        message
+        for message in messages
+        if message["role"] in ("system", "user") and message["content"].strip() not in text
+    ]
+
+
+def merged(messages: Iterable[Message]) -> list[Message]:
+    """Messages with neighbours of one role as one, and one system message, at the beginning.
+
+    What the system says later is said by the user. The results of tools stay apart.
+    """
+    together: list[Message] = []
+    for message in messages:
+        role = message["role"]
+        if role == "system" and any(one["role"] != "system" for one in together):
+            role = "user"
+        before = together[-1] if together else None
+        if before is None or before["role"] != role or role == "tool":
+            together.append({**message, "role": role})
+            continue
+        text = "\n\n".join(filter(None, (before["content"], message["content"])))
+        together[-1] = {**before, **message, "role": role, "content": text}
+        if calls := [*before.get("tool_calls", ()), *message.get("tool_calls", ())]:
+            together[-1]["tool_calls"] = calls
+    return together
