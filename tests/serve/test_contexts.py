@@ -11,7 +11,7 @@ from mlx_lm.models.cache import KVCache
 
 from tokalign.runtime.mlx.layers import remember, remembered
 from tokalign.serve.job import NOTHING, Held, Owner
-from tokalign.serve.models import Contexts
+from tokalign.serve.contexts import Contexts
 
 OWNER: Owner = (("model", None, None), "key")
 HEADS, WIDTH, BATCH = 4, 64, 8

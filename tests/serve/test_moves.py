@@ -34,7 +34,7 @@ from served import (
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
-from tokalign.serve.models import Contexts
+from tokalign.serve.contexts import Contexts
 from tokalign.serve.server import Server
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
@@ -111,7 +111,7 @@ def start(server: Server, *, stream: bool = False) -> socket.socket:
     address = urlsplit(server.url)
     client = socket.create_connection((address.hostname, address.port), timeout=60)
     data = json.dumps({**ENDLESS, "stream": stream}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
     client.sendall(head.encode() + data)
     return client
 

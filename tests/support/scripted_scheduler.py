@@ -8,6 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from mlx_lm.generate import TextStateMachine
 
 from tokalign.serve import Settings
 from tokalign.serve import server as served
@@ -15,6 +16,8 @@ from tokalign.serve.job import Answer, Emitted
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.request import Asked
 from tokalign.serve.server import Server
+
+NO_TOKENIZER: Any = None
 
 Script = Callable[[Asked, Callable[[Any], None]], None]
 """What becomes of a request, put item by item; it runs in a thread of its own."""
@@ -67,7 +70,8 @@ def scripted(
 
 def begun(put: Callable[[Any], None], prompt: int = 3) -> Answer:
     """The beginning of an answer."""
-    answer = Answer.of_prompt(list(range(prompt)))
+    ids: Any = list(range(prompt))
+    answer = Answer(tokenizer=NO_TOKENIZER, loaded=None, prompt=ids, text_sm=TextStateMachine())
     put(answer)
     return answer
 
