@@ -239,6 +239,8 @@ class Rendering(ABC):
 
     def logprobs(self, choice: Choice, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
         """Log-probabilities of a choice's tokens, most probable first; none if none are wanted."""
+        if not self.wants_logprobs:
+            return []
         vocabulary = choice.answer.tokenizer.vocabulary
 
         def of(token: Any, logprob: float) -> dict[str, Any]:
@@ -249,7 +251,7 @@ class Rendering(ABC):
             return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
 
         found = []
-        for one in tokens if self.wants_logprobs else ():
+        for one in tokens:
             top = sorted(one.top_tokens, key=lambda other: -float(other["logprob"]))
             likely = [of(other["id"], other["logprob"]) for other in top]
             found.append({**of(one.token, one.logprob), "top_logprobs": likely})
