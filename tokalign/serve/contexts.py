@@ -199,13 +199,15 @@ def _compact(layers: Sequence[Any]) -> None:
     leaves = list(leaves_of(layers))
     for layer in leaves:
         if type(layer) is KVCache and layer.keys is not None:
-            layer.keys = mx.contiguous(layer.keys[..., : layer.offset, :])
-            layer.values = mx.contiguous(layer.values[..., : layer.offset, :])
-        elif type(layer) is RotatingKVCache and not layer.keep and layer.keys is not None:
-            if (
-                layer._idx == layer.keys.shape[2] > layer.max_size
-            ):  # in order, with more than it needs
-                layer.keys = mx.contiguous(layer.keys[..., -layer.max_size :, :])
-                layer.values = mx.contiguous(layer.values[..., -layer.max_size :, :])
-                layer._idx = layer.max_size
+            _cut(layer, slice(0, layer.offset))
+        if type(layer) is RotatingKVCache and not layer.keep and layer.keys is not None:
+            rows, most = layer.keys.shape[2], layer.max_size
+            if layer._idx == rows > most:  # all are in their order
+                _cut(layer, slice(rows - most, rows))
+                layer._idx = most
     mx.eval([layer.state for layer in leaves])
+
+
+def _cut(layer: Any, positions: slice) -> None:
+    layer.keys = mx.contiguous(layer.keys[..., positions, :])
+    layer.values = mx.contiguous(layer.values[..., positions, :])
