@@ -111,7 +111,9 @@ def start(server: Server, *, stream: bool = False) -> socket.socket:
     address = urlsplit(server.url)
     client = socket.create_connection((address.hostname, address.port), timeout=60)
     data = json.dumps({**ENDLESS, "stream": stream}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     client.sendall(head.encode() + data)
     return client
 
@@ -163,7 +165,7 @@ def test_one_request_more_than_may_wait_is_refused() -> None:
         clients.append(start(busy))
         wait_for(lambda: metric(busy, "tokalign_queue_length") == 1)
         reply = complete(busy, "Wisła", max_tokens=1)
-        assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
+        assert (reply.status, reply.headers["retry-after"]) == (429, "1")
         assert reply.json["error"]["type"] == "rate_limit_error"
         for client in clients:
             client.close()

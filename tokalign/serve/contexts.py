@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of
@@ -27,7 +27,7 @@ from tokalign.serve.job import NOTHING, Held, Owner
 _SHARE_OF_MEMORY = 10
 """Kept contexts take this part of the machine's memory where no bound is given."""
 
-_MOST_STATES = 6
+_MOST_STATES = 5
 """Caches kept of one conversation. The end of the system's message is dropped last."""
 
 _TAIL = 16
@@ -99,6 +99,14 @@ class Chain:
             if other.states[length].is_shared or length == max(lengths):
                 self.states.setdefault(length, other.states[length])
 
+    def thin_out(self) -> None:
+        """Drop states that serve hardly more than another one, and those that are too many."""
+        for one in sorted(self.states)[:-1]:
+            if any(0 < one - other <= _TAIL for other in self.states):
+                del self.states[one]
+        while len(self.states) > _MOST_STATES:
+            del self.states[min(self.states, key=lambda n: (self.states[n].is_shared, n))]
+
 
 class Contexts:
     """The chains of all conversations, apart for every owner; the least recently used goes first.
@@ -156,8 +164,7 @@ class Contexts:
             if other is not chain and other.owner == chain.owner and chain.goes_on(other):
                 chain.take_over(other)
                 self._chains.remove(other)
-        while len(chain.states) > _MOST_STATES:
-            del chain.states[min(chain.states, key=lambda n: (chain.states[n].is_shared, n))]
+        chain.thin_out()
         self._use(chain)
         del self._chains[: -self._size]
         self.leave_room(0)
@@ -185,12 +192,22 @@ def _new_outputs(_owner: Owner) -> OutputStore:
 def _compact(layers: Sequence[Any]) -> None:
     """Have a cache take no more memory than what it holds.
 
-    A cache has room for up to 255 positions more. One that was taken out of a batch is computed
+    A cache has room for up to 255 positions more, and a ring that was filled by a prompt has all of
+    that. One that was taken out of a batch is computed
     when it is read, and until then keeps the arrays of the whole batch alive.
     """
     leaves = list(leaves_of(layers))
     for layer in leaves:
         if type(layer) is KVCache and layer.keys is not None:
-            layer.keys = mx.contiguous(layer.keys[..., : layer.offset, :])
-            layer.values = mx.contiguous(layer.values[..., : layer.offset, :])
+            _cut(layer, slice(0, layer.offset))
+        if type(layer) is RotatingKVCache and not layer.keep and layer.keys is not None:
+            rows, most = layer.keys.shape[2], layer.max_size
+            if layer._idx == rows > most:  # all are in their order
+                _cut(layer, slice(rows - most, rows))
+                layer._idx = most
     mx.eval([layer.state for layer in leaves])
+
+
+def _cut(layer: Any, positions: slice) -> None:
+    layer.keys = mx.contiguous(layer.keys[..., positions, :])
+    layer.values = mx.contiguous(layer.values[..., positions, :])
