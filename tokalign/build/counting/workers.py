@@ -25,6 +25,7 @@ from tempfile import NamedTemporaryFile
 from typing import Protocol, TypeVar
 
 from tokalign.build.counting.word_encoder import BYTES_PER_WORD, MAX_WORDS
+from tokalign.child_processes import safe_path
 from tokalign.errors import OutputError, UsageError
 
 Result = TypeVar("Result")
@@ -100,7 +101,7 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
     global _most_jobs
     _most_jobs = max(_most_jobs, jobs)
     # A file, because Python waits for ever to hand more than a pipe holds to a process that died.
-    with NamedTemporaryFile() as file:
+    with NamedTemporaryFile() as file, safe_path():
         file.write(pickle.dumps(make_state))
         file.flush()
         pool = ProcessPoolExecutor(
