@@ -1,4 +1,4 @@
-"""Processes that are started here import nothing from the current folder, whoever filled it.
+"""Processes that tokalign starts end with it, and import nothing from the current folder.
 
 Python looks for modules there first when it runs `-m` or `-c`, which is how multiprocessing and the
 libraries that use it start their processes. With `PYTHONSAFEPATH` in the environment it does not.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, Thread
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 _lock = Lock()
@@ -35,3 +35,17 @@ def safe_path() -> Iterator[None]:
                 del os.environ[_SAFE_PATH]
                 if _before is not None:
                     os.environ[_SAFE_PATH] = _before
+
+
+def end_with_parent() -> None:
+    """In a process of multiprocessing: end it with the one that started it, whatever ends that."""
+    Thread(target=_exit_after_parent, daemon=True).start()
+
+
+def _exit_after_parent() -> None:
+    from multiprocessing import parent_process  # not loaded by commands that start none
+
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -14,7 +14,6 @@ import os
 import pickle
 import resource
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,7 +24,7 @@ from tempfile import NamedTemporaryFile
 from typing import Protocol, TypeVar
 
 from tokalign.build.counting.word_encoder import BYTES_PER_WORD, MAX_WORDS
-from tokalign.child_processes import safe_path
+from tokalign.child_processes import end_with_parent, safe_path
 from tokalign.errors import OutputError, UsageError
 
 Result = TypeVar("Result")
@@ -147,13 +146,5 @@ def _run(function: Callable[..., Result], task: Task) -> Result:
 
 def _start(pickled: str) -> None:
     global _state
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    end_with_parent()  # which the pool's own pipes do not do
     _state = pickle.loads(Path(pickled).read_bytes())()
-
-
-def _die_with_parent() -> None:
-    """End this process with the one that started it, which the pool's own pipes do not do."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
