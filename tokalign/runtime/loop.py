@@ -119,11 +119,13 @@ def decode(
 
     A drafter changes how many rounds this takes, never what is emitted. The consumer may stop at
     any event: everything emitted until then is committed, and nothing is left to clean up.
+    clock: in seconds. It is read here alone, so no round is charged with what happens between two.
     """
     yield Started(len(context.ids))
     room = limits.room(context)
     ends: FinishReason | None = None if room > 0 else "length"
     learning = 0.0  # time that the drafter took to learn from the round before
+    ended: float | None = None
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
@@ -145,12 +147,15 @@ def decode(
             seconds=clock() - began + learning,
             model_seconds=proposal.model_seconds + verdict.model_seconds,
             translation_seconds=proposal.translation_seconds,
+            pause=0.0 if ended is None else began - ended,
+            waited=verdict.waited,
             logprobs=verdict.logprobs,
             ends=ends,
         )
         began = clock()
         drafter.observe(one)
-        learning = clock() - began
+        ended = clock()
+        learning = ended - began
         yield one
     yield Finished(ends)
 
