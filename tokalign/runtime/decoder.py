@@ -208,15 +208,17 @@ class Decoder:
 
     def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
         """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""
-        return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids)
+        size = vocabulary_size(self.target.model)
+        return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids, size)
 
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request."""
-        drafting = self.drafting.for_prompt(prompt.target).with_stores()
+        drafting = replace(self.drafting, size=target.vocabulary_size)
+        drafting = drafting.for_prompt(prompt.target).with_stores()
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
-            noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
+            noise = self.sampler.noise_ahead(drafting.size)
             drafting = replace(drafting, noise=noise)
         constraint = self.grammar
         if isinstance(constraint, Grammar):
@@ -250,7 +252,8 @@ class Decoder:
         """
         if session is None or self.draft is None or not self.drafting.options.uses_model:
             return None
-        pair = Pair(self.target.tokenizer, self.draft.tokenizer)
+        size = vocabulary_size(self.target.model)
+        pair = Pair(self.target.tokenizer, self.draft.tokenizer, size)
         sampler = self._draft_sampler
         return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
 

@@ -89,7 +89,14 @@ class Limits:
         return min(most, left)
 
     def fitting(self, proposal: Proposal, context: Context) -> Proposal:
-        """The same with as many ids as there are rows for: a tree may have more than in a row."""
+        """The same without ids that the target lacks, and with as many as there are rows for.
+
+        Tokenizers, tables and draft models may know more ids than the target has rows. A tree may
+        have more ids than may follow in a row.
+        """
+        if self.target is not None:
+            tree = proposal.tree.below(self.target.vocabulary_size)
+            proposal = proposal if tree is proposal.tree else replace(proposal, tree=tree)
         if self.most_rows == UNBOUNDED or len(proposal.tree) <= (left := self._rows_left(context)):
             return proposal
         return replace(proposal, tree=proposal.tree.head(left))
