@@ -35,6 +35,7 @@ from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.written_later import LATER
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -140,10 +141,13 @@ class Decoder:
         return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
-        """Write what the target found likely to its file, if that is to be remembered."""
+        """Have what the target found likely written to its file, if that is to be remembered.
+
+        A thread of its own writes, now and then, and when the process ends (`written_later.py`).
+        """
         store = self.drafting.logits
         if isinstance(store, RememberedStore):
-            store.save()
+            LATER.ask(store)
 
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False
