@@ -187,7 +187,12 @@ def answered(server: Server, text: str, *, stream: bool, **more: Any) -> tuple[s
         message, reason = answer.choices[0].message, answer.choices[0].finish_reason
         return message.content or "", message.tool_calls or [], reason
     chunks = [one for one in answer if one.choices]
-    calls = [call for one in chunks for call in one.choices[0].delta.tool_calls or ()]
+    calls: list[Any] = []
+    for part in (call for one in chunks for call in one.choices[0].delta.tool_calls or ()):
+        if part.index == len(calls):
+            calls.append(part)
+        else:
+            calls[part.index].function.arguments += part.function.arguments
     assert {one.choices[0].finish_reason for one in chunks[:-1]} <= {None}
     return text_of(chunks), calls, chunks[-1].choices[0].finish_reason
 

@@ -18,10 +18,11 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal, refusal_of, require
+from tokalign.serve.blocks import TEXT_ONLY, AnswerForm
 from tokalign.serve.job import Answer, Asked, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Contexts
-from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar, can_call
+from tokalign.serve.tools import ANY_TOOL, calls_grammar, can_call, with_call_ids
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -39,15 +40,11 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
         """
         models = self.model_provider
         prompt, marks, initial_state = self._read(asked)
-        _, text_machine = self._make_state_machine(
-            models.model_key, models.tokenizer, asked.stop_words
-        )
         answer = Answer(
-            tokenizer=models.decoder.target.tokenizer,
-            tool_parser=models.tokenizer.tool_parser,
-            text_sm=text_machine,
-            initial_state=initial_state,
-            prompt=prompt,
+            models.decoder.target.tokenizer,
+            prompt,
+            self._form(asked),
+            "thought" if initial_state == "reasoning" else "text",
         )
         if asked.only_counts:
             queue.put(answer)
@@ -84,13 +81,14 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
     def _grammar(self, asked: Asked) -> Grammar | None:
         """What the answer has to match. Raises: Refusal where that cannot be enforced."""
         target = self.model_provider.decoder.target.tokenizer
-        form = ToolFormat.of(self.model_provider.tokenizer)
-        grammar, tools = asked.grammar, asked.tools or ()
-        choice = asked.tool_choice
-        if choice is not None or (grammar is not None and tools and can_call(form)):
+        form = self._form(asked)
+        grammar, tools, choice = asked.grammar, asked.tools or (), asked.tool_choice
+        if grammar is not None:
+            grammar = form.placed(grammar, target.vocabulary)
+        if choice is not None or (grammar is not None and tools and can_call(form.calls)):
             several = asked.several_calls
             calls = calls_grammar(
-                form, target.vocabulary, tools, choice or ANY_TOOL, several=several
+                form.calls, target.vocabulary, tools, choice or ANY_TOOL, several=several
             )
             grammar = calls if choice is not None or grammar is None else grammar | calls
         if grammar is not None and target.level is Level.IDS_ONLY:
@@ -102,9 +100,19 @@ class Beginnings(ResponseGenerator):  # type: ignore[misc]
             )
         return grammar
 
+    def _form(self, asked: Asked) -> AnswerForm:
+        """What is looked for in the answer."""
+        if asked.request_type != "chat":
+            return TEXT_ONLY
+        form = AnswerForm.of(self.model_provider.tokenizer)
+        return form if asked.tools or asked.tool_choice is not None else form.without_calls()
+
     def _read(self, asked: Asked) -> tuple[list[TargetId], dict[int, str], str]:
         """The prompt's ids, the marks in it, and the text state that the answer begins in."""
         models = self.model_provider
+        calls = AnswerForm.of(models.tokenizer).calls
+        if calls is not None and calls.has_short_ids:
+            asked.messages = with_call_ids(asked.messages)
         try:
             prompt, segments, kinds, state, _ = self._tokenize(models.tokenizer, asked, asked)
         except Exception as error:  # templates raise what they like about a conversation

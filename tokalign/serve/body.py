@@ -17,7 +17,7 @@ from tokalign.errors import UNLIMITED, require_integer, require_number, shown
 from tokalign.runtime.chat import RESERVED
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.structured import function_of
+from tokalign.serve.tools import function_of
 
 _MOST_CHOICES = 128
 _MOST_TOP_LOGPROBS = 11

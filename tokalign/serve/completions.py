@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from typing import Any, cast
@@ -10,7 +11,8 @@ from typing import Any, cast
 from mlx_lm.server import get_system_fingerprint
 
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
+from tokalign.serve.answer import Choice, Rendering, Steps, Usage, event
+from tokalign.serve.blocks import Block, Step
 from tokalign.serve.body import tells_sources
 from tokalign.serve.job import Emitted
 from tokalign.tokenizer.vocabulary import TargetId
@@ -29,9 +31,13 @@ class Chats(Rendering):
         self._tells_sources = tells_sources(body)
 
     def stream(self, choices: Sequence[Choice], steps: Steps) -> Iterator[bytes]:
-        """A chunk wherever a block grows, one with the reason, and the usage if it is wanted."""
+        """A chunk wherever a block grows, one with the reason, and the usage if it is wanted.
+
+        A call has one where it begins too. A sign of life is an empty one.
+        """
         for choice, step in steps:
-            if step is None or step.what == "grow":
+            is_call = step is not None and step.block.kind == "call"
+            if step is None or step.what in ("grow", "alive") or (is_call and step.what == "begin"):
                 yield self._chunk([self._part(choice, step)])
         if self.body.get("stream_options", {}).get("include_usage"):
             yield self._chunk([], usage=_usage(choices))
@@ -73,8 +79,13 @@ class Chats(Rendering):
     def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
         delta: dict[str, Any] = {"role": "assistant"}
         match step:
-            case Step(block=Block(kind="call") as block):
-                delta["tool_calls"] = [{**_call(block), "index": choice.calls.index(block)}]
+            case Step(what="alive"):
+                pass
+            case Step(block=Block(kind="call") as block, at=at):
+                index = sum(one.kind == "call" for one in choice.blocks[:at])
+                grown = {"function": {"arguments": step.text}}
+                called = _call(replace(block, text="")) if step.what == "begin" else grown
+                delta["tool_calls"] = [{**called, "index": index}]
             case Step(block=block, text=text):
                 delta["content" if block.kind == "text" else "reasoning"] = text
         return {**self._frame(choice), "delta": delta}

@@ -39,7 +39,8 @@ from tokalign.serve.job import Asked
 from tokalign.serve.messages import Messages
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
-from tokalign.serve.structured import grammar_of, tool_choice
+from tokalign.serve.structured import grammar_of
+from tokalign.serve.tools import tool_choice
 
 _EMBEDDINGS, _COUNT_TOKENS = "/v1/embeddings", "/v1/messages/count_tokens"
 _APIS: Mapping[str, type[Rendering]] = {

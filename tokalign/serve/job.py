@@ -23,6 +23,7 @@ from mlx_lm.server import (
 from tokalign.runtime.grammar import Constraint, Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
+from tokalign.serve.blocks import TEXT_ONLY, AnswerForm
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -58,17 +59,16 @@ class Answer:
     """What the handler is told about an answer.
 
     tokenizer: the target's. prompt: its ids, of which prompt_cache_count were not read again.
-    text_sm, initial_state: what finds thoughts and calls in its text; tool_parser: what reads a
-    call. stop_text: what ended it, if a stop text did. passes: of the target, after the prompt.
+    form: what is looked for in its text, which begins in a block of the kind opens_in.
+    stop_text: what ended it, if a stop text did. passes: of the target, after the prompt.
     plain_seconds: per token of plain decoding, if that is known. is_wanted: whether anyone waits
     for it.
     """
 
     tokenizer: Tokenizer[TargetId]
     prompt: list[TargetId]
-    text_sm: Any
-    initial_state: str
-    tool_parser: Any
+    form: AnswerForm = TEXT_ONLY
+    opens_in: Literal["text", "thought"] = "text"
     prompt_cache_count: int = 0
     stop_text: str | None = None
     completion_tokens: int = 0

@@ -7,7 +7,8 @@ from typing import Any
 
 from tokalign.errors import shown
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Steps, Usage, event
+from tokalign.serve.answer import Choice, Rendering, Steps, Usage, event
+from tokalign.serve.blocks import Block, Step
 from tokalign.serve.body import as_list, is_text_part, merged
 
 _ELSEWHERE = "nothing is stored: send the whole input"
@@ -84,6 +85,9 @@ class Responses(Rendering):
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at
+        if step.what == "alive":
+            yield self._event("keepalive")
+            return
         name, field = _EVENTS[block.kind]
         part = {"item_id": self._item_id(block, at), "output_index": at}
         if has_parts := block.kind != "call":
@@ -114,7 +118,11 @@ class Responses(Rendering):
         if texts := [i for i, block in enumerate(choice.blocks) if block.kind == "text"]:
             rest = self.logprobs(choice, choice.take_tokens())
             self._logprobs.setdefault(texts[-1], []).extend(rest)
-        output = [self._item(block, i, "completed") for i, block in enumerate(choice.blocks)]
+        output = [
+            self._item(block, i, "completed")
+            for i, block in enumerate(choice.blocks)
+            if not block.is_broken
+        ]
         return self._response(choices, status, output)
 
     def fail(self, refusal: Refusal) -> bytes:
