@@ -99,10 +99,10 @@ class Grammar:
         return cls(definition)
 
     def __or__(self, other: Grammar) -> Grammar:
-        """What matches one of two grammars, each of one part."""
-        (one,), (two,) = _parts(self.definition), _parts(other.definition)
+        """What matches one of two grammars, of which the other one has one part."""
+        (one, *more), (two,) = _parts(self.definition), _parts(other.definition)
         either = {"lark_grammar": "start: @one | @two"}
-        parts = [either, {**one, "name": "one"}, {**two, "name": "two"}]
+        parts = [either, {**one, "name": "one"}, {**two, "name": "two"}, *more]
         return Grammar(json.dumps({"grammars": parts}))
 
     def after(self, opening: str) -> Grammar:

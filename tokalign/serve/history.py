@@ -16,7 +16,7 @@ from typing import Any
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.structured import function_of
+from tokalign.serve.tools import function_of
 
 Message = dict[str, Any]
 
