@@ -239,7 +239,7 @@ def test_a_prediction_is_copied_from(server: Server) -> None:
 def test_chat_template_variables(tmp_path: Path) -> None:
     template = (
         "{{ flavour }}<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n"
-        "<|im_start|>assistant\n"
+        "{{ '<|im_start|>assistant\\n' }}"
     )
     folder = echo_folder(tmp_path / "echo")
     settings = Settings(

@@ -91,8 +91,6 @@ class AnswerForm:
 
     def silent_ids(self, vocabulary: Vocabulary[TargetId]) -> frozenset[TargetId]:
         """Special tokens whose spelling is no part of an answer: all but the marks of the form."""
-        if self == TEXT_ONLY:
-            return frozenset()
         marks = [
             *(self.thought or ()),
             *self.dropped,

@@ -177,11 +177,13 @@ class Job:
 
     def __post_init__(self) -> None:
         self.ids: list[TargetId] = list(self.prepared.prompt.target)
-        vocabulary = self.answer.tokenizer.vocabulary
+        silent = self.prepared.ends
+        if self.asked.is_chat:  # the text of a completion is what its ids say
+            silent |= self.prepared.form.silent_ids(self.answer.tokenizer.vocabulary)
         self._text = TextStream(
             self.answer.tokenizer,
             prompt=self.ids,
-            silent=self.prepared.ends | self.prepared.form.silent_ids(vocabulary),
+            silent=silent,
             stop_strings=self.asked.stop_texts,
         )
 
