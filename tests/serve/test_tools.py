@@ -355,7 +355,7 @@ def test_the_format_of_gpt_oss_is_known_by_its_tokens() -> None:
     class OfGptOss:
         tool_parser = None
 
-        def get_vocab(self) -> dict[str, int]:
+        def get_added_vocab(self) -> dict[str, int]:
             return dict.fromkeys(("<|start|>", "<|channel|>", "<|message|>", "<|call|>"), 1)
 
     form = ToolFormat.of(OfGptOss())

@@ -25,6 +25,9 @@ Kind = Literal["text", "thought", "call"]
 _MOST_SPACE = 16
 """White space that is held back without a sign of life."""
 
+_MOST_FAILURES = 16
+"""Texts in an answer that begin as a call and are none, each read twice; later marks are text."""
+
 
 @dataclass(slots=True)
 class Block:
@@ -145,6 +148,7 @@ class Blocks:
         self._after_mark = opens_in == "thought" or form.has_channels
         self._space = ""  # comes before what follows, unless that is a mark
         self._cut = True
+        self._failures = 0  # of calls to be any
         self._steps = self._channels() if form.has_channels else self._marked()
 
     def feed(self, text: str) -> Iterator[Step]:
@@ -258,9 +262,12 @@ class Blocks:
         """Calls after the mark that opens them, or the mark as text."""
         form = self.form.calls
         assert form is not None
-        calls = read_calls(form.parser, self._source, form.end, self.tools)
-        if not (yield from self._calls(calls)):
-            yield from self._said(mark)
+        if self._failures < _MOST_FAILURES:
+            calls = read_calls(form.parser, self._source, form.end, self.tools)
+            if (yield from self._calls(calls)):
+                return
+            self._failures += 1
+        yield from self._said(mark)
 
     def _calls(self, calls: Calls) -> Steps[bool]:
         """The calls that a reader finds. Returns: False if there are none, so all is text."""

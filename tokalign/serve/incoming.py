@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
@@ -119,8 +119,8 @@ class Incoming:
             raise CutOffError
         return text
 
-    def pieces(self, *marks: str) -> Reading[str]:
-        """The text before the first of these marks, as it comes.
+    def pieces(self, *marks: str, written: Callable[[str], str] = str) -> Reading[str]:
+        """The text before the first of these marks, as it comes and as it is to be written.
 
         Returns: the mark, which is taken too; nothing where the text ends without one.
         """
@@ -132,7 +132,7 @@ class Incoming:
                 end -= held_back(self._text[self._at :], marks)
             if end > self._at:
                 piece, self._at = self._text[self._at : end], end
-                yield piece
+                yield written(piece)
             if match is not None:
                 self._at = match.end()
                 return match[0]

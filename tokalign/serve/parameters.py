@@ -58,7 +58,7 @@ class Parameter:
     @property
     def is_text(self) -> bool:
         """Whether a value is its text, whatever that is."""
-        return all(one.get("type") == "string" and "enum" not in one for one in self.alternatives)
+        return all(_is_text(one) and "type" in one for one in self.alternatives)
 
     def value(self, text: str) -> Any:
         """The value that a text means."""
@@ -69,13 +69,9 @@ class Parameter:
         is_json, value = _json(text)
         if is_json and not isinstance(value, str):
             for one in self.alternatives:
-                if "enum" not in one and _fits(value, one, self.root):
+                if _fits_at_all(value, one, self.root):
                     return int(value) if one.get("type") == "integer" else value
-        takes_text = any(
-            one.get("type", "string") == "string" and "enum" not in one for one in self.alternatives
-        )
-        quoted = isinstance(value, str) and not self.is_text
-        return value if is_json and (quoted or not takes_text) else text
+        return value if is_json and not any(map(_is_text, self.alternatives)) else text
 
     # -- grammar -----------------------------------------------------------------------------------
 
@@ -89,7 +85,7 @@ class Parameter:
         tag, ending = end.strip(), lark_literal(end) if end else ""
         literals = [text for text in literals if not tag or tag not in text]
         others = [one for one in self.alternatives if "enum" not in one]
-        if not any(one.get("type", "string") == "string" for one in others):
+        if not any(map(_is_text, others)):
             either = [lark_literal(text) for text in literals]
             either += [self._json_lark(one) for one in others]
             return f"({' | '.join(either)}) {ending}"
@@ -124,6 +120,11 @@ def lark_literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def _is_text(alternative: Schema) -> bool:
+    """Whether any text is a value."""
+    return "enum" not in alternative and alternative.get("type", "string") == "string"
+
+
 def _written(value: Any) -> str:
     """A value as it is written between tags."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -143,38 +144,49 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Templates write Python's names into a history, and models repeat them."""
 
 
-def _fits(value: Any, schema: Any, root: Schema) -> bool:
+def _fits(value: Any, schema: Schema, root: Schema) -> bool:
     """Whether a value that is no text has the types that a schema asks for, inside too."""
     kind = schema.get("type")
     if kind is None:
         return True
-    if kind not in _JSON_TYPES or not isinstance(value, _JSON_TYPES[kind]):
+    if kind == "string" or not isinstance(value, _JSON_TYPES[kind]):
         return False
     if isinstance(value, bool):
         return bool(kind == "boolean")
     if isinstance(value, int | float):
-        least, most = schema.get("minimum", value), schema.get("maximum", value)
-        above, below = schema.get("exclusiveMinimum", -inf), schema.get("exclusiveMaximum", inf)
+        least, most = _number(schema, "minimum", value), _number(schema, "maximum", value)
+        above, below = (
+            _number(schema, "exclusiveMinimum", -inf),
+            _number(schema, "exclusiveMaximum", inf),
+        )
         within = least <= value <= most and above < value < below
         return within and (kind == "number" or value == int(value))
     if isinstance(value, list):
-        return all(_fits_any(one, schema.get("items", True), root) for one in value)
+        return all(_fits_any(one, schema.get("items"), root) for one in value)
     if isinstance(value, dict):
-        properties = schema.get("properties", {})
-        there = all(name in value for name in schema.get("required", ()))
-        return there and all(
-            _fits_any(value[name], inner, root)
-            for name, inner in properties.items()
-            if name in value
-        )
+        inner = properties_of(schema)
+        there = all(name in value for name in required_of(schema))
+        return there and all(_fits_any(value[n], inner[n], root) for n in inner if n in value)
     return True
+
+
+def _fits_at_all(value: Any, schema: Schema, root: Schema) -> bool:
+    try:
+        return "enum" not in schema and _fits(value, schema, root)
+    except RecursionError:
+        return False
+
+
+def _number(schema: Schema, name: str, default: float) -> float:
+    value = schema.get(name)
+    return value if isinstance(value, int | float) else default
 
 
 def _fits_any(value: Any, schema: Any, root: Schema) -> bool:
     return any(
         value in one["enum"]
         if "enum" in one
-        else one.get("type", "string") == "string"
+        else _is_text(one)
         if isinstance(value, str)
         else _fits(value, one, root)
         for one in Parameter.of(schema, root).alternatives
@@ -184,36 +196,48 @@ def _fits_any(value: Any, schema: Any, root: Schema) -> bool:
 # -- schemas ---------------------------------------------------------------------------------------
 
 
+def properties_of(schema: Schema) -> Mapping[str, Any]:
+    """The schemas of an object's properties."""
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def required_of(schema: Schema) -> Sequence[str]:
+    """The names of the properties that an object has to have."""
+    required = schema.get("required")
+    return [one for one in required if isinstance(one, str)] if isinstance(required, list) else []
+
+
 def _alternatives(schema: Any, root: Schema, depth: int) -> Iterator[Schema]:
     """What a schema leaves to choose from: no reference, no union, at most one type in each."""
     if not isinstance(schema, dict) or depth > _DEEPEST_REFERENCE:
         yield {}
         return
     rest = {name: value for name, value in schema.items() if name not in _ASIDE}
+    union, kinds = schema.get("anyOf", schema.get("oneOf")), schema.get("type")
     if isinstance(reference := schema.get("$ref"), str):
-        parts = [_pointed(root, reference), rest]
+        choices: list[Any] = [_merged([_pointed(root, reference), rest])]
     elif isinstance(schema.get("allOf"), list):
-        parts = [*schema["allOf"], rest]
+        choices = [_merged([*schema["allOf"], rest])]
+    elif isinstance(union, list) and union:
+        choices = [_merged([rest, one]) for one in union]
+    elif isinstance(kinds, list) and kinds:
+        choices = [{**rest, "type": kind} for kind in kinds]
     else:
-        union = schema.get("anyOf", schema.get("oneOf"))
-        kinds = schema.get("type")
-        if isinstance(union, list) and union:
-            choices: list[Any] = [{**rest, **one} for one in union if isinstance(one, dict)]
-        elif isinstance(kinds, list) and kinds:
-            choices = [{**rest, "type": kind} for kind in kinds]
-        else:
-            yield _plain(rest)
-            return
-        for choice in choices or [{}]:
-            yield from _alternatives(choice, root, depth + 1)
+        yield _plain(rest)
         return
-    merged: dict[str, Any] = {}
-    for part in parts:
-        merged |= part if isinstance(part, dict) else {}
-    yield from _alternatives(merged, root, depth + 1)
+    for choice in choices:
+        yield from _alternatives(choice, root, depth + 1)
 
 
 _ASIDE = ("$ref", "allOf", "anyOf", "oneOf", "title", "description", "default", "examples")
+
+
+def _merged(schemas: Sequence[Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for schema in schemas:
+        merged |= schema if isinstance(schema, dict) else {}
+    return merged
 
 
 def _plain(schema: Schema) -> Schema:
@@ -223,7 +247,7 @@ def _plain(schema: Schema) -> Schema:
     if isinstance(schema.get("enum"), list) and schema["enum"]:
         return {"enum": schema["enum"]}
     kind = schema.get("type")
-    if kind in _JSON_TYPES or kind == "string":
+    if isinstance(kind, str) and (kind in _JSON_TYPES or kind == "string"):
         return schema
     for kind, hints in _HINTS.items():
         if any(hint in schema for hint in hints):
@@ -266,12 +290,18 @@ def _pattern(schema: Schema) -> str:
     kind = schema.get("type", "string")
     if kind in _SCALARS:
         return f"/{_SCALARS[kind]}/"
-    least, most = schema.get("minLength", 0), schema.get("maxLength")
-    bounds = f"{{{least},{most}}}" if isinstance(most, int) and most <= _LONGEST_TEXT else "*"
+    least, most = (_length(schema, name) for name in ("minLength", "maxLength"))
+    bounds = f"{{{least or 0},{most or ''}}}" if (least or 0) <= (most or _LONGEST_TEXT) else "*"
     text = f"/(?s:.{bounds})/"
     if kind == "string" and isinstance(pattern := schema.get("pattern"), str):
         return f"({text} & {searched})" if (searched := _searched(pattern)) else text
     return text
+
+
+def _length(schema: Schema, name: str) -> int | None:
+    """A bound of a text's length; None for none that can be enforced."""
+    length = schema.get(name)
+    return length if type(length) is int and 0 < length <= _LONGEST_TEXT else None
 
 
 def _searched(pattern: str) -> str:

@@ -25,7 +25,7 @@ from tokalign.serve.incoming import (
     json_string,
     json_value,
 )
-from tokalign.serve.parameters import Parameter
+from tokalign.serve.parameters import Parameter, properties_of
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -59,8 +59,7 @@ def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
         if tool["function"]["name"] == name:
             schema = schema_of(tool["function"])
             (whole, *_) = Parameter.of(schema, schema).alternatives
-            inner = whole.get("properties")
-            inner = inner if isinstance(inner, dict) else {}
+            inner = properties_of(whole)
             return {key: Parameter.of(value, schema) for key, value in inner.items()}
     return {}
 
@@ -287,15 +286,8 @@ def _tagged_value(tags: Tags, source: Incoming, parameter: Parameter) -> Reading
 def _quoted(source: Incoming, *ends: str) -> Reading[None]:
     """The text before one of these ends as a JSON string. Raises: CutOffError."""
     yield '"'
-    pieces = source.pieces(*ends)
-    while True:
-        try:
-            piece = next(pieces)
-        except StopIteration as stopped:
-            if not stopped.value:
-                raise CutOffError from None
-            break
-        yield None if piece is None else json_inside(piece)
+    if not (yield from source.pieces(*ends, written=json_inside)):
+        raise CutOffError
     yield '"'
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.parameters import lark_literal
+from tokalign.serve.parameters import lark_literal, required_of
 from tokalign.serve.tool_calls import (
     GLM,
     LONGCAT,
@@ -114,7 +114,7 @@ class ToolFormat(NamedTuple):
             name = parser.__module__.rpartition(".")[2]
             return cls(name, tokenizer.tool_call_start, tokenizer.tool_call_end or "")
         marks = ("<|start|>", "<|channel|>", "<|message|>", "<|call|>")
-        return cls(HARMONY, "", "") if set(marks) <= set(tokenizer.get_vocab()) else None
+        return cls(HARMONY, "", "") if set(marks) <= set(tokenizer.get_added_vocab()) else None
 
     @property
     def is_known(self) -> bool:
@@ -261,7 +261,7 @@ def _tagged_call(
     before, named, after = space
     name = f"{before}{tags.name[0]}{function['name']}{tags.name[1]}{named}"
     parts = [writer.text(name)]
-    required = schema_of(function).get("required", ())
+    required = required_of(schema_of(function))
     for key, parameter in parameters_of([{"function": function}], function["name"]).items():
         opening = tags.key[0] + key + after.join(tags.key[1:]) + tags.pad
         end = tags.pad + tags.value
