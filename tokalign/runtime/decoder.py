@@ -232,6 +232,8 @@ class Decoder:
         branches = target.can_branch
         recurrent = self._recurrent(target, branches=branches)
         model = recurrent or self.translated(prompt, draft, trees=branches)
+        if model is not None:
+            model.wait_for_others = target.wait_for_others
         return make_drafter(drafting, model, branches=branches), verifier
 
     def _recurrent(self, target: TargetModelSession, *, branches: bool) -> BeamDrafter | None:

@@ -207,11 +207,12 @@ class TargetVerifier:
         self._sampler = sampler
         self._store, self._parked = store, False
         self._constraint = constraint
+        self._waited = 0.0
         self._ahead: tuple[int, Choices | Array] | None = None
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        began = perf_counter()
+        began, self._waited = perf_counter(), 0.0
         self._parked = proposal.parked
         chosen, logprobs, fed, likely = self._choose(context, proposal)
         if self._store is not None and self._untold is not None:
@@ -223,6 +224,7 @@ class TargetVerifier:
         else:
             if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
                 self._run_ahead(context, chosen)
+            self._waited = self._session.wait_for_others(chosen)
             choices = dict(enumerate(self._session.read(chosen)))
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
         path = proposal.tree.agreed_path(choices)
@@ -233,6 +235,7 @@ class TargetVerifier:
             rows=fed,
             logprobs=[logprobs[row] for row in rows],
             model_seconds=seconds,
+            waited=self._waited,
         )
 
     def _choose(self, context: Context, proposal: Proposal) -> Choices:
@@ -259,6 +262,7 @@ class TargetVerifier:
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
             self._session.start(logits, *likely)
+            self._waited = self._session.wait_for_others(logits)
             return Choices(*self._choose_along(context, tree, logits, mask), rows, likely)
         positions = [len(context.ids) + depth for depth in (0, *tree.depths)]
         chosen, logprobs = self._sampler.choose(logits, positions, ids=context.ids, mask=mask)
@@ -317,10 +321,10 @@ class TargetVerifier:
         position = len(context.ids) + 1
         logits = self._session.feed(chosen)
         if self._constraint is not None:  # what it allows depends on the id
-            self._session.start(logits)
+            self._session.start_ahead(logits)
             self._ahead = position, logits
             return
         following, logprobs = self._sampler.choose(logits, [position])
         likely = self._likely(logits, logprobs)
-        self._session.start(following, logprobs, *likely)
+        self._session.start_ahead(following, logprobs, *likely)
         self._ahead = position, Choices(following, logprobs, 1, likely)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.knowledge import (
+from tokalign.runtime.draft.allowance import (
     CREDIT,
     REST,
     SHARE,
@@ -14,6 +14,8 @@ from tokalign.runtime.draft.knowledge import (
     SLACK_SHARE,
     Allowance,
     DraftBudget,
+)
+from tokalign.runtime.draft.knowledge import (
     Knowledge,
     ModelWorth,
     OfferWorth,

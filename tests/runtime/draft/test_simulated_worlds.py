@@ -13,7 +13,8 @@ from recorded_worlds import a_world, costs_of
 from lab.project import knowledge_of, planned_time, project
 from lab.recorded_proposals import ProposalTrace
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.knowledge import SHARE, SLACK, Knowledge
+from tokalign.runtime.draft.allowance import SHARE, SLACK
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.rounds import Round
 

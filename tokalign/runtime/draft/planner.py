@@ -55,6 +55,7 @@ class _Drafting:
     pass_under_way: the round before ran ahead. is_last: no id may be emitted after it, so that
     nothing can run ahead. goes_on: it follows the round before; another one may read a prompt, or
     what others have decoded. passes: of the draft model, which found `tree`. seconds: of drafting.
+    waited: before that, for passes of other requests.
     """
 
     pass_under_way: bool = False
@@ -63,6 +64,7 @@ class _Drafting:
     passes: int = 0
     tree: TokenTree[TargetId] = EMPTY_TREE
     seconds: float = 0.0
+    waited: float = 0.0
 
 
 class Planner(Drafter):
@@ -119,7 +121,7 @@ class Planner(Drafter):
                 most = min(most, knowledge.costs.rows.reach - 1)
             proposal = self._plan(context, most)
         self._runs_ahead = proposal.run_ahead
-        self._now.seconds = self._clock() - began
+        self._now.seconds = self._clock() - began - self._now.waited
         return proposal
 
     @property
@@ -195,7 +197,9 @@ class Planner(Drafter):
 
     def _draft(self, context: Context, passes: int, limit: int, *, alone: bool) -> Proposal:
         assert self._model is not None
-        knowledge, began = self._knowledge, self._clock()
+        knowledge = self._knowledge
+        self._now.waited = self._model.wait_for_others()
+        began = self._clock()
         knowledge.long_drafts.count_or_try()
         proposal = self._model.draft(context, steps=passes, limit=limit)
         took = self._clock() - began
@@ -219,7 +223,7 @@ class Planner(Drafter):
         if self._is_timed:
             self._look_at_pause(one)
             if self._now.goes_on:
-                self._time(one, one.seconds - one.waited)
+                self._time(one, self._own_seconds(one))
                 if self._had_proposal:
                     again = one.rows - 1 - len(one.tree)
                     self._knowledge.costs.observe_rereading(max(0, again))
@@ -241,7 +245,7 @@ class Planner(Drafter):
         self._busy = knowledge.busy
         if not drafting.goes_on:
             return
-        seconds = one.seconds - one.waited
+        seconds = self._own_seconds(one)
         used = max(0.0, one.pause - others)
         self._has_paused = is_long(one.pause, seconds)
         looks = course.hidden is None and is_long(used, seconds)
@@ -251,6 +255,10 @@ class Planner(Drafter):
             hidden = min(used, max(0.0, knowledge.costs.plain - seconds))
             before = hidden if course.hidden is None else course.hidden
             course.hidden = before + (hidden - before) / _HIDING_MEMORY
+
+    def _own_seconds(self, one: Round) -> float:
+        """What the round took without the passes of other requests that it waited for."""
+        return one.seconds - one.waited - self._now.waited
 
     def _time(self, one: Round, seconds: float) -> None:
         """Learn from the time that a round took."""
