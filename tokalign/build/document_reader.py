@@ -7,6 +7,7 @@ them, and a document that makes them crash takes their process with it.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -18,7 +19,7 @@ from tokalign.build.documents import read_document
 from tokalign.child_processes import end_with_parent, safe_path
 from tokalign.errors import CorpusError, TokalignError
 
-SECONDS = 60.0
+SECONDS = 30.0
 """What one document may take. The longest text that is read, 20 million characters, takes five."""
 
 Read = Callable[[Path], str]
@@ -92,6 +93,7 @@ class DocumentReader:
 def _serve(pipe: Connection, read: Read) -> None:
     """Send an empty text when all is imported, then the text of each path that comes."""
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the other one ends this
     pipe.send("")
     with suppress(EOFError):  # the one that asks has gone
         while True:
