@@ -13,7 +13,6 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 
 from tokalign.build.documents import read_document
 from tokalign.child_processes import end_with_parent, safe_path
@@ -39,12 +38,7 @@ class DocumentReader:
     def __enter__(self) -> DocumentReader:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def __call__(self, path: Path) -> str:
