@@ -39,14 +39,22 @@ SECRETS = (
     *("hesla k účtům.txt", "zoznam hesiel.txt", "slaptažodžiai.md"),
     *("github-recovery-codes.txt", "Backup-codes-jan.txt", "discord_backup_codes.txt", "2FA.txt"),
     *("BitLocker Recovery Key 1A2B.TXT", "kody zapasowe.txt", "totp.md", "Google Authenticator.md"),
-    *("seed.txt", "ledger seed.txt", "wallet-seeds.md", "seed phrase.html", "Bitcoin Wallet.txt"),
+    *(
+        "seed.txt",
+        "ledger seed.txt",
+        "my seeds.md",
+        "keystore.txt",
+        "mnemonics.md",
+        "seed phrase.html",
+        "Bitcoin Wallet.txt",
+    ),
     *("metamask.txt", "mnemonic.txt", "bash_history.txt", "ConsoleHost_history.txt", "cookies.txt"),
     *("youtube.com_cookies.txt", "abc123.default-release/pkcs11.txt"),
 )
 INNOCENT = (
     *("tokenizer.md", "Tokenizacja.txt", "key findings.txt", "keynote.md", "secretary.md"),
     *("Secretariat/minutes.txt", "recovery plan.md", "family_history.txt", "birdseed market.md"),
-    *("sunflower seeds.txt", "backup of my codebase.md", "identity.md", "idea_1.txt", "monkeys.md"),
+    *("seedlings.txt", "backup of my codebase.md", "identity.md", "idea_1.txt", "monkeys.md"),
     *("accessibility keynote.md", "a2fac0.txt", "environment.md", "mnemonics for anatomy.txt"),
     *("catalogins.txt", "passport office.md", "default/settings.md", "Christmas cookies.md"),
 )

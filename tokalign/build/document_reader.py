@@ -7,18 +7,18 @@ them, and a document that makes them crash takes their process with it.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 
 from tokalign.build.documents import read_document
 from tokalign.child_processes import end_with_parent, safe_path
 from tokalign.errors import CorpusError, TokalignError
 
-SECONDS = 60.0
+SECONDS = 30.0
 """What one document may take. The longest text that is read, 20 million characters, takes five."""
 
 Read = Callable[[Path], str]
@@ -38,12 +38,7 @@ class DocumentReader:
     def __enter__(self) -> DocumentReader:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def __call__(self, path: Path) -> str:
@@ -92,6 +87,7 @@ class DocumentReader:
 def _serve(pipe: Connection, read: Read) -> None:
     """Send an empty text when all is imported, then the text of each path that comes."""
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the other one ends this
     pipe.send("")
     with suppress(EOFError):  # the one that asks has gone
         while True:

@@ -23,11 +23,11 @@ consolehost_history* cookies.txt *[!a-z]cookies.txt *.default/ *.default-release
 
 # Keys and wallets.
 *private*key* *ssh?key* *klucz?prywatn* *klucze?prywatn* id_* *wallet* *metamask*
-mnemonic.* *[!a-z]mnemonic.* seed.* *[!a-z]seed.* seeds.* *[_-]seeds.*
-*seed?phrase* *seedphrase* *seed?words* *seed?backup*
-*.asc *.env *.gpg *.jks *.kdbx *.key *.keystore *.ovpn *.p12 *.pem *.pfx *.ppk
-*.asc.* *.env.* *.gpg.* *.jks.* *.kdbx.* *.key.* *.keystore.*
-*.ovpn.* *.p12.* *.pem.* *.pfx.* *.ppk.*
+seed.* seeds.* *[!a-z]seed.* *[!a-z]seeds.* *seed?phrase* *seedphrase* *seed?words* *seed?backup*
+mnemonic.* mnemonics.* *[!a-z]mnemonic.* *[!a-z]mnemonics.* *keystore*
+*.asc *.env *.gpg *.jks *.kdbx *.key *.ovpn *.p12 *.pem *.pfx *.ppk
+*.asc.* *.env.* *.gpg.* *.jks.* *.kdbx.* *.key.* *.ovpn.* *.p12.*
+*.pem.* *.pfx.* *.ppk.*
 """
 NAMES = tuple(
     name for line in _NAMES.splitlines() if not line.startswith("#") for name in line.split()
