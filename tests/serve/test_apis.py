@@ -92,7 +92,9 @@ def test_a_response_streams_its_events_in_their_order(echo: Server) -> None:
     ] * 2
     events = list(respond(echo, ASKED, stream=True, **more))
     assert [one.sequence_number for one in events] == list(range(len(events)))
-    kinds = [e.type.removeprefix("response.") for e in events if e.type != "keepalive"]
+    # Signs of life, where a call takes long, are further events of the beginning.
+    kinds = [e.type.removeprefix("response.") for e in events]
+    kinds = [kind for i, kind in enumerate(kinds) if i < 2 or kind != "in_progress"]
     item = ["output_item.added", "{}", "output_item.done"]
     said = ["content_part.added", "output_text.delta", "output_text.done", "content_part.done"]
     called = ["function_call_arguments.delta", "function_call_arguments.done"]

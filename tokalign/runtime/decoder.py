@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
 
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, shown
 from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
@@ -30,8 +30,8 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.weights import load_weights, vocabulary_size
-from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.mlx.weights import ends_of_mlx_lm, load_weights, vocabulary_size
+from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.translation.base import Pair
@@ -62,17 +62,19 @@ class LanguageModel(Generic[Id]):
         dtype: str | None = None,
         adapter: Path | None = None,
         trust_remote_code: bool = False,
+        ends: str = ALL_ENDS,
     ) -> LanguageModel[Id]:
         """Load a folder in mlx-lm's layout.
 
-        Arguments: as of `load_weights`. Raises: as `load_weights` and `read_tokenizer`.
+        ends: as of `ends_of`; the other arguments are those of `load_weights`.
+        Raises: as `load_weights` and `read_tokenizer`.
         """
         model, config = load_weights(
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
         )
         tokenizer: Tokenizer[Id] = tokenizer_of_folder(folder, trust_remote_code=trust_remote_code)
-        ends = stop_ids(tokenizer, config)
-        return cls(model=model, tokenizer=tokenizer, folder=folder, stop_ids=ends)
+        found = ends_of(folder, tokenizer, config, ends, trust_remote_code=trust_remote_code)
+        return cls(model=model, tokenizer=tokenizer, folder=folder, stop_ids=found)
 
     @property
     def template(self) -> ChatTemplate | None:
@@ -266,6 +268,27 @@ class Decoder:
     @property
     def _draft_sampler(self) -> Sampling | None:
         return self.sampler.draft_sampler(vocabulary_size(self.target.model))
+
+
+def ends_of(
+    folder: Path,
+    tokenizer: Tokenizer[Id],
+    config: Mapping[str, Any],
+    ends: str = ALL_ENDS,
+    *,
+    trust_remote_code: bool = False,
+) -> frozenset[Id]:
+    """The ids that end an output of the model in `folder`.
+
+    ends: "all" for those of `stop_ids`, "mlx-lm" for those at which mlx-lm ends, which knows no
+    roles of special tokens. Raises: UsageError for another value.
+    """
+    if ends == ALL_ENDS:
+        return stop_ids(tokenizer, config)
+    if ends != MLX_LM_ENDS:
+        raise UsageError(f"ends has to be {ALL_ENDS!r} or {MLX_LM_ENDS!r}, not {shown(ends)}")
+    found = ends_of_mlx_lm(folder, config, trust_remote_code=trust_remote_code)
+    return cast("frozenset[Id]", found)
 
 
 def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[Id]:

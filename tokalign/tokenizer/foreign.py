@@ -69,6 +69,8 @@ class ForeignTokenizer(Tokenizer[Id]):
     def decode(self, ids: Iterable[Id]) -> str:
         return str(self._theirs.decode(list(ids)))
 
+    decode_whole = decode
+
 
 class _AnyIds:
     """Ids of which nothing is known but how many there are."""

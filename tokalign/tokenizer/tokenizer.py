@@ -241,6 +241,13 @@ class Tokenizer(Generic[Id]):
         ends = [*sorted(cuts - {len(text)}), len(text)]
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
+    def decode_whole(self, ids: Iterable[Id]) -> str:
+        """What the library makes of `ids`, special tokens spelled; only by its ids is it used so.
+
+        Raises: as the library.
+        """
+        return str(self._whole.decode(list(ids), skip_special_tokens=False))
+
     def decode(self, ids: Iterable[Id]) -> str:
         """The text of a whole encoding, without dummy prefix and special tokens.
 
