@@ -227,6 +227,8 @@ class Job:
         source, outcome: as in a `Piece`. Returns: whether the answer ends with it.
         """
         assert self.ended is None
+        if self.constraint is not None and self.constraint.failure is not None:
+            raise self.constraint.failure
         self.ids.append(token)
         self.answer.completion_tokens += 1
         reason: Reason | None = "length" if self.room <= 0 else None

@@ -17,7 +17,7 @@ import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
-from tokalign.errors import require_callables, require_integer, require_number
+from tokalign.errors import GrammarError, require_callables, require_integer, require_number
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.rounds import Array
@@ -293,10 +293,18 @@ def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsP
 
 
 def masking(constraint: Constraint) -> LogitsProcessor:
-    """A grammar as a logits processor, for rows that somebody else computes."""
+    """A grammar as a logits processor, for rows that somebody else computes.
+
+    Where the grammar fails, the rows of other requests go on: ask its `failure` before the id that
+    was chosen is handed over.
+    """
 
     def process(ids: Array, logits: Array) -> Array:
-        allowed = constraint.rows(ids.tolist(), EMPTY_TREE, logits.shape[-1])
+        try:
+            allowed = constraint.rows(ids.tolist(), EMPTY_TREE, logits.shape[-1])
+        except GrammarError as error:
+            constraint.failure = error
+            return logits
         return logits if allowed is None else mx.where(mx.array(allowed), logits, -mx.inf)
 
     return process
