@@ -8,9 +8,10 @@ only one text may follow, its mask allows one id: the next one of the canonical 
 id and that text, as far as no later text can change that. So what is forced can be drafted without
 a guess.
 
-A request holds three matchers, however long its output is. One has read nothing. One reads the committed ids and is asked
-nothing. The third walks the tree of a round and rolls back (2 µs an id); when it fails, or cannot
-roll back, a copy of the second takes its place. So a guess can fail without the request.
+A request holds three matchers, however long its output is. The first has read nothing. The second
+reads the committed ids and is asked nothing. The third walks the tree of a round and rolls back
+(2 µs an id); when it fails, or cannot roll back, a copy of the second takes its place. So a guess
+can fail without the request.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import GrammarError, UsageError
+from tokalign.runtime.grammar.gbnf import with_ids
 from tokalign.runtime.grammar.grammar import Grammar
 from tokalign.runtime.grammar.matcher import matcher_of
 from tokalign.tables.token_tree import TokenTree
@@ -46,16 +48,18 @@ class _Walk:
         self._walker: LLMatcher | None = None
         self._path: list[TargetId] = []
 
-    def commit(self, token: TargetId) -> None:
-        """Raises: GrammarError where the matcher cannot follow."""
-        if not self._committed.consume_token(token):
+    def commit(self, token: TargetId) -> bool:
+        """Whether the id may follow. Raises: GrammarError where the matcher fails."""
+        allows = bool(self._committed.validate_tokens([token]))
+        if self._committed.is_error() or (allows and not self._committed.consume_token(token)):
             raise GrammarError
-        if self._walker is None:
-            return
+        if self._walker is None or not allows:
+            return allows
         if self._path[:1] == [token]:
             del self._path[0]
         elif not (self._back_to(0) and self._walker.consume_token(token)):
             self._walker = None
+        return True
 
     def at(self, path: _Path) -> LLMatcher | None:
         """The matcher after a path; None where it cannot follow."""
@@ -168,12 +172,14 @@ class Constraint:
 
     def _restart(self) -> None:
         self._walk, self._read = _Walk(self._fresh, self._stop_ids), self._begin
+        self._has_left = False
         first, end = _Matching(self._walk), self._thought_end
         self._state: State | None = first if end is None else _Thinking(end, first)
 
     def after(self, ids: Sequence[TargetId]) -> State | None:
         """The state after `ids`, prompt and output; None once the output has ended.
 
+        It is None, too, where an id has left the grammar; `rows` then raises an error.
         Usually `ids` grow from call to call; others cost a walk from the prompt on.
         Raises: GrammarError where the matcher cannot follow.
         """
@@ -190,8 +196,8 @@ class Constraint:
     def _committed(self, token: TargetId) -> _Matching | None:
         if token in self._stop_ids:
             return None
-        self._walk.commit(token)
-        return _Matching(self._walk)
+        self._has_left = not self._walk.commit(token)
+        return None if self._has_left else _Matching(self._walk)
 
     def rows(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], width: int
@@ -203,6 +209,8 @@ class Constraint:
         Raises: GrammarError where it fails after `ids`.
         """
         states = [self.after(ids)]
+        if self._has_left:
+            raise GrammarError
         for token, parent in zip(tree.ids, tree.parents, strict=True):
             state = states[parent + 1]
             states.append(None if state is None else state.advance(token))
@@ -241,12 +249,24 @@ def constrain(
     if not stop_ids:
         raise UsageError("a grammar needs a model with an end-of-text token; this one has none")
     tokenizer.require(Level.BY_TEXT)
-    if tokenizer.spec.dummy_prefix and tokenizer.opens_segment(prompt):
-        grammar = grammar.after('" "?')  # the dummy prefix does not count
     end = _thought_end(tokenizer, prompt)
+    before = prompt if end is None else [*prompt, end]
+    vocabulary = tokenizer.vocabulary
+    specials = {mark.encode(): token for mark, token in vocabulary.special_ids.items()}
+    ids = {**vocabulary.id_of, **specials}
+
+    def matcher(asked: Grammar) -> LLMatcher:
+        return matcher_of(with_ids(asked.definition, ids), tokenizer, stop_ids)
+
     if end is not None:
         grammar = grammar.after(r"/\n{0,2}/")
-    fresh = matcher_of(grammar.definition, tokenizer, stop_ids)
+    fresh = matcher(grammar)
+    if tokenizer.spec.dummy_prefix and tokenizer.opens_segment(before):
+        # The dummy prefix is no part of the text. It is missing where a special token comes first;
+        # where a space may come first, only a prefix before it tells the two apart.
+        space = vocabulary.id_of.get(b" ")
+        is_certain = space is not None and not fresh.deep_copy().validate_tokens([space])
+        fresh = matcher(grammar.after('" "?' if is_certain else '" "'))
     if _Matching(_Walk(fresh, stop_ids)).allowed is None:
         raise UsageError("the grammar is too complex, or no finite text matches it; simplify it")
     return Constraint(fresh, stop_ids, len(prompt), end)

@@ -6,11 +6,14 @@ Read next: `constraint.py`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from tokalign.errors import UsageError
+from tokalign.runtime.grammar.gbnf import lark_of
 from tokalign.runtime.grammar.matcher import first_line, invalid
 
 
@@ -58,14 +61,8 @@ class Grammar:
     @classmethod
     def text(cls, text: str) -> Grammar:
         """A grammar in llama.cpp's GBNF or in Lark's format. Raises: UsageError."""
-        from llguidance.gbnf_to_lark import any_to_lark
-
-        try:
-            return cls.lark(any_to_lark(text))
-        except UsageError:
-            raise
-        except Exception as error:  # the converter raises what it likes
-            raise UsageError(f"the grammar is not valid GBNF: {_line(error)}") from error
+        is_lark = re.search(r"(?m)^[ \t]*(%llguidance\b|start[ \t]*:(?!:))", text) is not None
+        return cls.lark(text if is_lark else lark_of(text))
 
     @classmethod
     def _checked(cls, kind: str, part: Mapping[str, Any]) -> Grammar:
@@ -76,17 +73,26 @@ class Grammar:
         return cls(definition)
 
     def __or__(self, other: Grammar) -> Grammar:
-        """What matches one of two grammars, each of one part."""
-        (one,), (two,) = _parts(self.definition), _parts(other.definition)
-        either = {"lark_grammar": "start: @one | @two"}
-        parts = [either, {**one, "name": "one"}, {**two, "name": "two"}]
-        return Grammar(json.dumps({"grammars": parts}))
+        """What matches one of two grammars."""
+        (one, parts), (two, others) = self._named(), other._named()
+        return self._led(f"@{one} | @{two}", [*parts, *others])
 
     def after(self, opening: str) -> Grammar:
         """The same after what `opening` matches, an expression in Lark's format."""
+        name, parts = self._named()
+        return self._led(f"{opening} @{name}", parts)
+
+    def _named(self) -> tuple[str, list[dict[str, Any]]]:
+        """A name that no other grammar has, and the parts, the first of which has this name."""
         first, *others = _parts(self.definition)
-        lead = {"lark_grammar": f"start: {opening} @rest"}
-        return Grammar(json.dumps({"grammars": [lead, {**first, "name": "rest"}, *others]}))
+        name = f"g{sha256(self.definition.encode()).hexdigest()[:20]}"
+        return name, [{**first, "name": name}, *others]
+
+    @staticmethod
+    def _led(start: str, parts: Sequence[Mapping[str, Any]]) -> Grammar:
+        once = {part["name"]: part for part in parts}
+        lead = {"lark_grammar": f"start: {start}"}
+        return Grammar(json.dumps({"grammars": [lead, *once.values()]}))
 
 
 def json_lark(schema: Mapping[str, Any] | bool, *, strict: bool = True) -> str:
