@@ -183,7 +183,8 @@ def stream_generate(
         store=store,
         note=note,
     )
-    detokenizer = None if stop else detokenizer_of(tokenizer)
+    # Under a grammar the text is what the grammar matched; mlx-lm would take a space away.
+    detokenizer = None if stop or grammar is not None else detokenizer_of(tokenizer)
     return _responses(call, prompt_progress_callback, detokenizer, target.stop_ids)
 
 

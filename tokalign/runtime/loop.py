@@ -229,6 +229,8 @@ class TargetVerifier:
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
         path = proposal.tree.agreed_path(choices)
         rows = [0, *[index + 1 for index in path]]
+        if self._constraint is not None:
+            self._constraint.check(rows)
         return Verdict(
             ids=tuple([choices[row] for row in rows]),
             path=tuple(path),
