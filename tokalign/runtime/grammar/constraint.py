@@ -154,8 +154,7 @@ class Constraint:
     """The grammar of one request. One thread at a time may use it.
 
     fresh: a matcher before the output. begin: how many ids come before it. thought_end: the id
-    that the grammar begins after, where the prompt leaves a thought open. failure: an error that
-    ends the request, noted by who must not raise it.
+    that the grammar begins after, where the prompt leaves a thought open.
     """
 
     def __init__(
