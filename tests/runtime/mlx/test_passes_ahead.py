@@ -52,4 +52,4 @@ def test_a_session_that_is_gone_is_forgotten(waited: list[int]) -> None:
     for n in range(100):
         passes.begin(two, mx.array([n]))
         passes.wait_for_others(two)
-    assert len(passes._passes) == 1
+    assert len(passes.passes) == 1

@@ -146,7 +146,7 @@ class Planner(Drafter):
         rate = 0.0 if model is None else model.rate
         plain = knowledge.costs.plain - self._hidden
         pays = rate * plain > 1.0
-        rests = course.allowance.forbids(plain * max(plan.rate, rate))
+        rests = self._is_timed and course.allowance.forbids(plain * max(plan.rate, rate))
         if not (under_way or rests or self._plain_due):
             if model is not None and (trial or (pays and model.rate > plan.rate)):
                 knowledge.model_trials.tried(pays=not trial)

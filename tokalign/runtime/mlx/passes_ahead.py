@@ -29,15 +29,15 @@ class _Pass:
 class PassesAhead(local):
     """The passes that have begun and were not read yet, the oldest first; each thread has its own.
 
-    Of a session the newest one is kept, as long as the session is there.
+    passes: of a session the newest one is kept, as long as the session is there.
     """
 
     def __init__(self) -> None:
-        self._passes: list[_Pass] = []
+        self.passes: list[_Pass] = []
 
     def begin(self, session: object, array: Array) -> None:
         """A pass has begun. array: is computed at its end."""
-        self._passes.append(_Pass(ref(session), array))
+        self.passes.append(_Pass(ref(session), array))
 
     def wait_for_others(self, session: object, before: Array | None = None) -> float:
         """Wait for the passes of other sessions; returns the seconds that this took.
@@ -45,12 +45,12 @@ class PassesAhead(local):
         before: an array of `session` that is read next; passes that began after it are not waited
         for. The device computes the others first anyway, so reading it ends no later.
         """
-        passes = [one for one in self._passes if one.session() is not None]
+        passes = [one for one in self.passes if one.session() is not None]
         here = next((n for n, one in enumerate(passes) if one.array is before), len(passes))
         others = [one for one in passes[:here] if one.session() is not session]
         own = [one for one in passes if one.session() is session][-1:]
         kept = [one for one in own if one.array is not before]
-        self._passes = [one for one in passes if one.session() is not session or one in kept]
+        self.passes = [one for one in passes if one.session() is not session or one in kept]
         unknown = [one for one in others if not one.is_done]
         if not unknown:
             return 0.0

@@ -197,7 +197,7 @@ class ModelSession(ModelCache[Id]):
 
     def wait_for_others(self, before: Array | None = None) -> float:
         """See `PassesAhead.wait_for_others`."""
-        return AHEAD.wait_for_others(self, before)
+        return AHEAD.wait_for_others(self, before) if AHEAD.passes else 0.0
 
     @timed
     def read(self, array: Array) -> list[Id]:
