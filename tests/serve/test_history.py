@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -135,9 +136,7 @@ class Template:
 
 def strict(messages: list[dict[str, Any]]) -> str:
     roles = [one["role"] for one in messages if one["role"] != "system"]
-    if "system" in [one["role"] for one in messages[1:]] or any(
-        a == b for a, b in zip(roles, roles[1:], strict=False)
-    ):
+    if "system" in [one["role"] for one in messages[1:]] or any(a == b for a, b in pairwise(roles)):
         raise UsageError("roles must alternate")
     return free(messages)
 
@@ -172,6 +171,11 @@ def test_a_template_gets_merged_messages_only_if_it_needs_them(
 def test_a_message_that_a_template_leaves_out_is_refused() -> None:
     with pytest.raises(Refusal, match="leaves out"):
         rendered(Template(deaf), [SYSTEM, ASK], {})  # type: ignore[arg-type]
+
+
+def test_a_message_may_be_written_otherwise() -> None:
+    loud = Template(lambda messages: free(messages).upper())
+    assert "KRÓTKO." in rendered(loud, [SYSTEM, ASK], {})  # type: ignore[arg-type]
 
 
 def test_a_templates_own_complaint_is_told() -> None:

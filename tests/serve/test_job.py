@@ -35,7 +35,7 @@ def job_of(items: list[Item], *, max_tokens: int = 1000, processors: Any = (), *
         ),
         owner=OWNER,
         chain=Chain(OWNER, len(prompt)),
-        answer=Answer(tokenizer=TOKENIZER, loaded=None, prompt=prompt),
+        answer=Answer(tokenizer=TOKENIZER, prompt=prompt),
         sampler=Sampling(processors=processors),
     )
 

@@ -8,7 +8,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from mlx_lm.generate import TextStateMachine
 
 from tokalign.serve import Settings
 from tokalign.serve import server as served
@@ -71,7 +70,7 @@ def scripted(
 def begun(put: Callable[[Any], None], prompt: int = 3) -> Answer:
     """The beginning of an answer."""
     ids: Any = list(range(prompt))
-    answer = Answer(tokenizer=NO_TOKENIZER, loaded=None, prompt=ids, text_sm=TextStateMachine())
+    answer = Answer(tokenizer=NO_TOKENIZER, prompt=ids)
     put(answer)
     return answer
 

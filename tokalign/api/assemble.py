@@ -177,6 +177,7 @@ def assemble(
         background=background,
         note=note,
     )
+    size = vocabulary_size(target.model)
     model = drafter if draft is None else draft.model
     if options.chooses_lengths:
         before_costs(target.model, model)
@@ -186,8 +187,8 @@ def assemble(
         logits = open_remembered(
             content_fingerprint(target.model),
             target.tokenizer.fingerprint,
-            vocabulary_size(target.model),
-            known=drafting.known_rows,
+            size,
+            known=None if drafting.known_rows is None else drafting.known_rows.within(size),
             note=note,
         )
         if isinstance(logits, RememberedStore):

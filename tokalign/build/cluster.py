@@ -36,6 +36,7 @@ from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
 from tokalign.build.text_files import FileStamp
+from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked, write_file
 from tokalign.tables.header import MOST_HEADER_BYTES
@@ -273,7 +274,8 @@ def run_job(
             local_tasks=1 if step == "table" else tasks or of - first,
             local_rank_offset=first,
         )
-        previous.run()
+        with safe_path():
+            previous.run()
     found: dict[str, Any] = {"text_bytes": 0, "lines_skipped": 0, "peak_memory": peak_memory()}
     tables: tuple[WrittenTable, ...] = ()
     if first == 0:

@@ -172,11 +172,16 @@ def plain_text(messages: Sequence[Message]) -> str:
 
 
 def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
-    """The ids of a text as it is, after BOS where the tokenizer adds one.
+    """The ids of a text as it is, with what mlx-lm puts before and after it (BOS, EOS).
 
-    Spellings of special tokens become those tokens, as in mlx-lm.
+    Spellings of special tokens become those tokens. As in mlx-lm, nothing is put around a text
+    that begins with BOS already.
     """
-    return with_bos(tokenizer, tokenizer.encode(text, specials=True))
+    spec, ids = tokenizer.spec, tokenizer.encode(text, specials=True)
+    bos = spec.specials.get(cast("int", spec.roles.bos), "")
+    if bos and text.startswith(bos):
+        return ids
+    return cast("list[Id]", [*spec.opening, *ids, *spec.closing])
 
 
 def with_bos(tokenizer: Tokenizer[Id], ids: list[Id]) -> list[Id]:

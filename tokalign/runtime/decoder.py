@@ -35,6 +35,7 @@ from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.written_later import LATER
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -140,10 +141,13 @@ class Decoder:
         return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
-        """Write what the target found likely to its file, if that is to be remembered."""
+        """Have what the target found likely written to its file, if that is to be remembered.
+
+        A thread of its own writes, now and then, and when the process ends (`written_later.py`).
+        """
         store = self.drafting.logits
         if isinstance(store, RememberedStore):
-            store.save()
+            LATER.ask(store)
 
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False
@@ -208,15 +212,17 @@ class Decoder:
 
     def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
         """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""
-        return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids)
+        size = vocabulary_size(self.target.model)
+        return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids, size)
 
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request."""
-        drafting = self.drafting.for_prompt(prompt.target).with_stores()
+        drafting = replace(self.drafting, size=target.vocabulary_size)
+        drafting = drafting.for_prompt(prompt.target).with_stores()
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
-            noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
+            noise = self.sampler.noise_ahead(drafting.size)
             drafting = replace(drafting, noise=noise)
         constraint = self.grammar
         if isinstance(constraint, Grammar):
@@ -250,7 +256,8 @@ class Decoder:
         """
         if session is None or self.draft is None or not self.drafting.options.uses_model:
             return None
-        pair = Pair(self.target.tokenizer, self.draft.tokenizer)
+        size = vocabulary_size(self.target.model)
+        pair = Pair(self.target.tokenizer, self.draft.tokenizer, size)
         sampler = self._draft_sampler
         return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
 

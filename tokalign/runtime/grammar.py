@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
+from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -98,10 +99,10 @@ class Grammar:
         return cls(definition)
 
     def __or__(self, other: Grammar) -> Grammar:
-        """What matches one of two grammars, each of one part."""
-        (one,), (two,) = _parts(self.definition), _parts(other.definition)
+        """What matches one of two grammars, of which the other one has one part."""
+        (one, *more), (two,) = _parts(self.definition), _parts(other.definition)
         either = {"lark_grammar": "start: @one | @two"}
-        parts = [either, {**one, "name": "one"}, {**two, "name": "two"}]
+        parts = [either, {**one, "name": "one"}, {**two, "name": "two"}, *more]
         return Grammar(json.dumps({"grammars": parts}))
 
     def after(self, opening: str) -> Grammar:
@@ -264,15 +265,18 @@ def constrain(
     tokenizer: Tokenizer[TargetId],
     prompt: Sequence[TargetId],
     stop_ids: frozenset[TargetId],
+    size: int = UNBOUNDED,
 ) -> Constraint:
     """The grammar of a request; it begins after the prompt, or after a thought that this opens.
 
-    stop_ids: they may end the output where the grammar allows an end.
+    stop_ids: they may end the output where the grammar allows an end. size: how many ids the model
+    has, if the tokenizer may know more; those of the latter are never allowed.
     Raises: UsageError for a grammar that cannot be used, or where nothing can end the output;
     IncompatibleError for a tokenizer whose tokens are not known as bytes.
     """
     from llguidance import LLMatcher
 
+    stop_ids = frozenset(token for token in stop_ids if token < size)
     if not stop_ids:
         raise UsageError("a grammar needs a model with an end-of-text token; this one has none")
     tokenizer.require(Level.BY_TEXT)
@@ -281,7 +285,7 @@ def constrain(
     end = _thought_end(tokenizer, prompt)
     if end is not None:
         grammar = grammar.after(r"/\n{0,2}/")
-    matcher = LLMatcher(_engine(tokenizer, stop_ids), grammar.definition, log_level=0)
+    matcher = LLMatcher(_engine(tokenizer, stop_ids, size), grammar.definition, log_level=0)
     if matcher.is_error():
         raise UsageError(f"the grammar cannot be used: {_line(matcher.get_error())}")
     root = _Matching(matcher, stop_ids)
@@ -301,30 +305,43 @@ def _thought_end(tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> 
 
 
 class _Tokens:
-    """A vocabulary as llguidance reads one."""
+    """A vocabulary as llguidance reads one, without the ids from `size` on."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId]) -> None:
-        tokens, specials = tokenizer.vocabulary.tokens, tokenizer.vocabulary.specials
+    def __init__(
+        self, tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId], size: int
+    ) -> None:
+        tokens, specials = tokenizer.vocabulary.tokens[:size], tokenizer.vocabulary.specials
         self.eos_token_id = min(stop_ids)
         self.tokens = [
             token or specials.get(TargetId(i), "").encode() for i, token in enumerate(tokens)
         ]
         self.special_token_ids = [i for i, token in enumerate(tokens) if not token]
-        self._encoder = tokenizer.encoder
+        self._vocabulary, self._encoder = tokenizer.vocabulary, tokenizer.encoder
 
     def __call__(self, text: bytes | str) -> list[TargetId]:
-        """The canonical encoding, without a dummy prefix."""
-        return self._encoder.encode(text.encode() if isinstance(text, str) else text)
+        """The canonical encoding, without a dummy prefix; tokens that are left out are spelled."""
+        ids = self._encoder.encode(text.encode() if isinstance(text, str) else text)
+        if max(ids, default=0) < len(self.tokens):
+            return ids
+        return [letter for token in ids for letter in self._spelled(token)]
+
+    def _spelled(self, token: TargetId) -> list[TargetId]:
+        """A token, or those of its bytes if it is left out."""
+        if token < len(self.tokens):
+            return [token]
+        return [self._vocabulary.id_of[bytes([b])] for b in self._vocabulary.tokens[token]]
 
 
 @lru_cache(maxsize=4)
-def _engine(tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId]) -> LLTokenizer:
+def _engine(
+    tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId], size: int = UNBOUNDED
+) -> LLTokenizer:
     """Cost: 0.4 s for 49,000 tokens, 2.3 s for 262,000, once."""
     from llguidance import LLTokenizer
 
     # The type that is asked for would wrap a tokenizer of another library.
-    wrapped: Any = _Tokens(tokenizer, stop_ids)
+    wrapped: Any = _Tokens(tokenizer, stop_ids, size)
     return LLTokenizer(wrapped, eos_token=[int(token) for token in sorted(stop_ids)])

@@ -89,7 +89,14 @@ class Limits:
         return min(most, left)
 
     def fitting(self, proposal: Proposal, context: Context) -> Proposal:
-        """The same with as many ids as there are rows for: a tree may have more than in a row."""
+        """The same without ids that the target lacks, and with as many as there are rows for.
+
+        Tokenizers, tables and draft models may know more ids than the target has rows. A tree may
+        have more ids than may follow in a row.
+        """
+        if self.target is not None:
+            tree = proposal.tree.below(self.target.vocabulary_size)
+            proposal = proposal if tree is proposal.tree else replace(proposal, tree=tree)
         if self.most_rows == UNBOUNDED or len(proposal.tree) <= (left := self._rows_left(context)):
             return proposal
         return replace(proposal, tree=proposal.tree.head(left))
@@ -119,11 +126,13 @@ def decode(
 
     A drafter changes how many rounds this takes, never what is emitted. The consumer may stop at
     any event: everything emitted until then is committed, and nothing is left to clean up.
+    clock: in seconds. It is read here alone, so no round is charged with what happens between two.
     """
     yield Started(len(context.ids))
     room = limits.room(context)
     ends: FinishReason | None = None if room > 0 else "length"
     learning = 0.0  # time that the drafter took to learn from the round before
+    ended: float | None = None
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
@@ -145,12 +154,15 @@ def decode(
             seconds=clock() - began + learning,
             model_seconds=proposal.model_seconds + verdict.model_seconds,
             translation_seconds=proposal.translation_seconds,
+            pause=0.0 if ended is None else began - ended,
+            waited=verdict.waited,
             logprobs=verdict.logprobs,
             ends=ends,
         )
         began = clock()
         drafter.observe(one)
-        learning = clock() - began
+        ended = clock()
+        learning = ended - began
         yield one
     yield Finished(ends)
 

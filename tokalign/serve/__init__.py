@@ -1,12 +1,15 @@
 """The server: mlx-lm's HTTP API and flags, and two APIs more, decoded by tokalign.
 
-It is built on `mlx_lm.server`, which renders prompts, finds thoughts and tool calls in texts, and
-keeps contexts. What is new here:
+It is built on `mlx_lm.server`, which renders prompts and keeps contexts. What is new here:
 
     admission.py     refusals; who may ask, and how much
     body.py          the fields of a request, checked
     structured.py    what an answer has to match
-    answer.py        an answer as blocks that grow, and how every API writes them
+    tools.py         which tool has to be called, and the grammar of its calls
+    incoming.py      parsers of a text that comes in parts; parameters.py: what a tool's texts mean;
+                     tool_calls.py: the calls of every format
+    blocks.py        an answer's text as blocks of text, thought and calls, which grow
+    answer.py        the answer to one prompt, and what the ways of writing it share
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     metrics.py       counts for `/metrics`
     handler.py       one HTTP request: paths, statuses, streams; the chat page at `/`

@@ -20,12 +20,13 @@ from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal, require
+from tokalign.serve.blocks import TEXT_ONLY, AnswerForm
 from tokalign.serve.fill_in import fill_in_prompt
 from tokalign.serve.history import Message, rendered
 from tokalign.serve.job import Prepared
 from tokalign.serve.models import Loaded
 from tokalign.serve.request import Asked
-from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar, can_call
+from tokalign.serve.tools import ANY_TOOL, calls_grammar, can_call, with_call_ids
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -63,14 +64,16 @@ def prepare(loaded: Loaded, asked: Asked) -> Prepared:
         told = f"logit_bias names the id {{}}, but ids are from 0 to {size - 1}"
         require(0 <= token < size, told, token)
     room = length - len(ids)
-    grammar = _grammar(loaded, asked)
+    form = _form(loaded, asked)
+    grammar = _grammar(loaded, asked, form)
     if loaded.forgets:  # other caches are cut back to wherever a later prompt leaves this one
         marks.setdefault(len(ids) - 1, False)
     return Prepared(
         prompt=prompt,
         marks={mark: is_shared for mark, is_shared in marks.items() if 0 < mark < len(ids)},
         ends=loaded.fill_in_ends if asked.suffix else decoder.target.stop_ids,
-        opens_thought=opens,
+        form=form,
+        opens_in="thought" if opens else "text",
         max_tokens=min(room, room if asked.max_tokens is None else asked.max_tokens),
         constraint=None if grammar is None else decoder.constrain(grammar, ids),
         prediction=_prediction(decoder.target.tokenizer, ids, asked.prediction, room),
@@ -104,6 +107,8 @@ def sampling_of(loaded: Loaded, asked: Asked) -> Sampling:
 def _chat(loaded: Loaded, asked: Asked) -> tuple[Prompt, dict[int, bool], bool]:
     """A conversation's prompt, the marks in it, and whether it leaves a thought open."""
     messages = [dict(message) for message in asked.messages or ()]
+    if loaded.form.calls is not None and loaded.form.calls.has_short_ids:
+        messages = with_call_ids(messages)
     tokenizer, template = loaded.decoder.target.tokenizer, loaded.template
     if template is None:
         text = plain_text(messages)
@@ -119,9 +124,10 @@ def _chat(loaded: Loaded, asked: Asked) -> tuple[Prompt, dict[int, bool], bool]:
         mark = _agreed(tokenizer, template, other, variables, ids)
         # The id at the end may be a part of another one, where a letter follows.
         marks.setdefault(min(mark, len(ids)) - 1, is_shared)
-    marker, opens = loaded.tokenizer, False
+    marker = loaded.tokenizer
+    opens = marker.response_initial_state == "reasoning"
     if marker.has_thinking:
-        opens = marker.rfind_think_start(ids) > marker.rfind_think_end(ids)
+        opens = opens or marker.rfind_think_start(ids) > marker.rfind_think_end(ids)
     return Prompt(target=ids, draft=_draft_ids(loaded, messages, variables)), marks, opens
 
 
@@ -217,14 +223,25 @@ def _require_room(loaded: Loaded, asked: Asked, text: str) -> None:
 # -- what an answer has to match, and may repeat ---------------------------------------------------
 
 
-def _grammar(loaded: Loaded, asked: Asked) -> Grammar | None:
+def _form(loaded: Loaded, asked: Asked) -> AnswerForm:
+    """What is looked for in the answer's text: calls only if there are tools."""
+    if not asked.is_chat:
+        return TEXT_ONLY
+    has_tools = bool(asked.tools) or asked.tool_choice is not None
+    return loaded.form if has_tools else loaded.form.without_calls()
+
+
+def _grammar(loaded: Loaded, asked: Asked, form: AnswerForm) -> Grammar | None:
     """What the answer has to match. Raises: Refusal where that cannot be enforced."""
     target = loaded.decoder.target.tokenizer
-    form = ToolFormat.of(loaded.tokenizer)
     grammar, tools = asked.grammar, [dict(tool) for tool in asked.tools]
     choice, several = asked.tool_choice, asked.several_calls
-    if choice is not None or (grammar is not None and tools and can_call(form)):
-        calls = calls_grammar(form, target.vocabulary, tools, choice or ANY_TOOL, several=several)
+    if grammar is not None:
+        grammar = form.placed(grammar, target.vocabulary)
+    if choice is not None or (grammar is not None and tools and can_call(form.calls)):
+        calls = calls_grammar(
+            form.calls, target.vocabulary, tools, choice or ANY_TOOL, several=several
+        )
         grammar = calls if choice is not None or grammar is None else grammar | calls
     if grammar is not None and target.level is Level.IDS_ONLY:
         raise Refusal(

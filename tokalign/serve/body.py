@@ -18,7 +18,8 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require
 from tokalign.serve.history import template_messages
 from tokalign.serve.request import DEFAULT, Asked, Choosing, ModelNames
-from tokalign.serve.structured import function_of, grammar_of, tool_choice
+from tokalign.serve.structured import grammar_of
+from tokalign.serve.tools import function_of, tool_choice
 
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096

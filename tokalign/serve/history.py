@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.structured import function_of
+from tokalign.serve.tools import function_of
 
 Message = dict[str, Any]
 
@@ -163,41 +163,45 @@ def rendered(
     one refuses the messages as they are, or leaves one out, neighbours of one role are merged.
     Raises: UsageError with the template's own complaint; Refusal for a message that it leaves out.
     """
-    try:
-        text = template.render(messages, **variables)
-        if not _left_out(messages, text):
-            return text
-        complaint = None
-    except UsageError as error:
-        complaint = error
+
+    def write(messages: Sequence[Message]) -> str:
+        return template.render(messages, **variables)
+
+    complaint: UsageError | Refusal | None = None
     together = merged(messages)
-    if together == list(messages):
-        text = "" if complaint is not None else text
-    else:
+    for attempt in (messages, together) if together != list(messages) else (messages,):
         try:
-            text = template.render(together, **variables)
-            complaint = None
+            text = write(attempt)
         except UsageError as error:
             complaint = complaint or error
-    if complaint is not None:
-        raise complaint
-    if lost := _left_out(together, text):
-        role = lost[0]["role"]
-        raise Refusal(
+            continue
+        lost = _left_out(attempt, text, write)
+        if lost is None:
+            return text
+        complaint = complaint or Refusal(
             400,
-            f"the model's chat template leaves out a message of the role {role!r}; say it as "
-            "another role",
+            f"the model's chat template leaves out a message of the role {lost['role']!r}; say it "
+            "as another role",
         )
-    return text
+    assert complaint is not None
+    raise complaint
 
 
-def _left_out(messages: Iterable[Message], text: str) -> list[Message]:
-    """The instructions and questions that a rendered conversation does not have."""
-    return [
-        message
-        for message in messages
-        if message["role"] in ("system", "user") and message["content"].strip() not in text
-    ]
+def _left_out(
+    messages: Sequence[Message], text: str, write: Callable[[Sequence[Message]], str]
+) -> Message | None:
+    """An instruction or question that a rendered conversation does not have.
+
+    A template may write it otherwise than it came; then the text changes with it.
+    """
+    for index, message in enumerate(messages):
+        content = message["content"].strip()
+        if message["role"] not in ("system", "user") or content in text:
+            continue
+        other = [*messages[:index], {**message, "content": "x"}, *messages[index + 1 :]]
+        if write(other) == text:
+            return message
+    return None
 
 
 def merged(messages: Iterable[Message]) -> list[Message]:

@@ -18,6 +18,7 @@ from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
+from tokalign.serve.blocks import TEXT_ONLY, AnswerForm
 from tokalign.serve.request import Asked
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -59,14 +60,16 @@ class Prepared:
 
     prompt: for both models. marks: numbers of its ids after which the target's cache is worth
     keeping, and whether other conversations begin so as well. ends: ids that end the answer.
-    opens_thought: whether the prompt leaves a thought open. max_tokens: of the answer; the context
-    has room for them. constraint: what the answer has to match. prediction: what it may repeat.
+    form: what is looked for in the answer's text, which begins in a block of the kind opens_in.
+    max_tokens: of the answer; the context has room for them. constraint: what the answer has to
+    match. prediction: what it may repeat.
     """
 
     prompt: Prompt
     marks: Mapping[int, bool] = field(default_factory=dict)
     ends: frozenset[TargetId] = frozenset()
-    opens_thought: bool = False
+    form: AnswerForm = TEXT_ONLY
+    opens_in: Literal["text", "thought"] = "text"
     max_tokens: int = 0
     constraint: Constraint | None = None
     prediction: SuffixAutomaton | None = None
@@ -76,21 +79,17 @@ class Prepared:
 class Answer:
     """What the edge is told about an answer. The numbers grow with it.
 
-    tokenizer: the target's. loaded: mlx-lm's tokenizer, for what it infers about thoughts and
-    calls. prompt: ids, of which prompt_cache_count were not read again. opens_thought: whether the
-    prompt leaves a thought open. max_tokens: which the answer may have at most. stop_text: the one
-    that ended it, if one did. passes: of the target, after the prompt. plain_seconds: per token of
-    plain decoding, if that is known. text_sm, initial_state: mlx-lm's machine that finds thoughts
-    and calls in a text.
+    tokenizer: the target's. prompt: ids, of which prompt_cache_count were not read again. form:
+    what is looked for in its text, which begins in a block of the kind opens_in. max_tokens: which
+    the answer may have at most. stop_text: the one that ended it, if one did. passes: of the
+    target, after the prompt. plain_seconds: per token of plain decoding, if that is known.
     """
 
     tokenizer: Tokenizer[TargetId]
-    loaded: Any
     prompt: Sequence[TargetId]
-    opens_thought: bool = False
+    form: AnswerForm = TEXT_ONLY
+    opens_in: Literal["text", "thought"] = "text"
     max_tokens: int = 0
-    text_sm: Any = None
-    initial_state: str = "normal"
     prompt_cache_count: int = 0
     stop_text: str | None = None
     completion_tokens: int = 0
@@ -98,17 +97,6 @@ class Answer:
     rejected: int = 0
     passes: int = 0
     plain_seconds: float | None = None
-
-    @property
-    def tool_parser(self) -> Any:
-        """mlx-lm's parser of a call; None where the chat template calls no tools."""
-        return self.loaded.tool_parser
-
-    @property
-    def thinking(self) -> tuple[str, str] | None:
-        """The marks of a thought; None for a model that writes none."""
-        loaded = self.loaded
-        return (loaded.think_start, loaded.think_end) if loaded.has_thinking else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +177,11 @@ class Job:
 
     def __post_init__(self) -> None:
         self.ids: list[TargetId] = list(self.prepared.prompt.target)
+        vocabulary = self.answer.tokenizer.vocabulary
         self._text = TextStream(
             self.answer.tokenizer,
             prompt=self.ids,
-            silent=self.prepared.ends,
+            silent=self.prepared.ends | self.prepared.form.silent_ids(vocabulary),
             stop_strings=self.asked.stop_texts,
         )
 

@@ -11,7 +11,6 @@ from time import time
 from typing import Any, cast
 
 import mlx.core as mx
-from mlx_lm.generate import make_text_state_machine
 from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.utils import load_tokenizer
 
@@ -24,6 +23,7 @@ from tokalign.runtime.mlx.layers import forgets, leaves_of
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
+from tokalign.serve.blocks import AnswerForm
 from tokalign.serve.fill_in import fill_in_ends
 from tokalign.serve.job import Key
 from tokalign.serve.request import DEFAULT, ModelNames
@@ -38,7 +38,7 @@ class Loaded:
     for what it infers of the chat template. template: None for a model that has none.
     context_length: how many ids prompt and answer may have together. forgets: whether the target's
     cache cannot be cut back to every prefix. is_batchable: whether mlx-lm can decode several
-    requests together. fill_in_ends: see `fill_in.py`.
+    requests together. form: of answers with tools. fill_in_ends: see `fill_in.py`.
     """
 
     key: Key
@@ -48,7 +48,7 @@ class Loaded:
     context_length: int
     forgets: bool
     is_batchable: bool
-    text_machine: Any
+    form: AnswerForm
     fill_in_ends: frozenset[TargetId]
 
 
@@ -157,7 +157,7 @@ class Models:
             context_length=session.context_length,
             forgets=forgets(layers),
             is_batchable=not alone and all(hasattr(layer, "merge") for layer in layers),
-            text_machine=make_text_state_machine(tokenizer),
+            form=AnswerForm.of(tokenizer),
             fill_in_ends=decoder.target.stop_ids | fill_in_ends(decoder.target.tokenizer),
         )
 

@@ -211,7 +211,6 @@ class Scheduler:
         loaded, asked = self.models.loaded, one.asked
         owner, prompt = (one.key, asked.api_key), prepared.prompt.target
         opening = NOTHING if asked.only_counts else self._contexts.fetch(owner, prompt)
-        begins_in = "reasoning" if prepared.opens_thought else "normal"
         return Job(
             listener=one.listener,
             asked=asked,
@@ -220,13 +219,10 @@ class Scheduler:
             chain=Chain(owner, len(prompt)),
             answer=Answer(
                 tokenizer=loaded.decoder.target.tokenizer,
-                loaded=loaded.tokenizer,
                 prompt=prompt,
-                opens_thought=prepared.opens_thought,
+                form=prepared.form,
+                opens_in=prepared.opens_in,
                 max_tokens=prepared.max_tokens,
-                text_sm=loaded.text_machine,
-                initial_state=(asked.is_chat and loaded.tokenizer.response_initial_state)
-                or begins_in,
                 prompt_cache_count=len(opening.ids),
             ),
             sampler=sampling_of(loaded, asked),

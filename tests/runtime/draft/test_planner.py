@@ -12,7 +12,7 @@ from scripted_models import ScriptedModel, ScriptedSource
 from lab.project import RecordedDrafter, SimulatedClock, TimedVerifier, ids_of, knowledge_of
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.knowledge import DraftBudget, Knowledge, ModelWorth
+from tokalign.runtime.draft.knowledge import Course, Knowledge, ModelWorth
 from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.draft.planner import Planner
@@ -155,7 +155,13 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
 
 def test_a_request_tells_the_budget_its_length_once(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
-    monkeypatch.setattr(DraftBudget, "begin", lambda _, tokens: begun.append(tokens))
+    begin = Knowledge.begin
+
+    def counted(knowledge: Knowledge, tokens: int) -> Course:
+        begun.append(tokens)
+        return begin(knowledge, tokens)
+
+    monkeypatch.setattr(Knowledge, "begin", counted)
     device = Device([0.010], host=0.0)
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.010], weight=4)))
     run(Planner(knowledge, Hybrid([]), clock=device), 20, device)
@@ -201,9 +207,11 @@ def test_rows_read_again_are_those_beyond_a_proposal_that_follows_one(
     monkeypatch.setattr(LearnedCosts, "observe_rereading", lambda _, rows: told.append(rows))
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([1.0], weight=4)))
     planner = Planner(knowledge, Hybrid([]), clock=SimulatedClock())
+    context = Context([TargetId(1)])
     for proposed, rows in ((2, 3), (0, 4), (0, 9), (3, 4), (1, 7), (1, 2)):
-        planner.propose(Context([TargetId(1)]), 8)
+        planner.propose(context, 8)
         tree = TokenTree.chain([TargetId(7)] * proposed, "draft")
+        context.extend([TargetId(1)])
         planner.observe(Round(limit=8, tree=tree, path=(), emitted=(TargetId(1),), rows=rows))
     assert told == [3, 5, 0]
 
@@ -219,7 +227,7 @@ def test_a_pass_under_way_is_never_thrown_away() -> None:
         watched = Watched(Planner(knowledge, Hybrid([]), model, clock=clock))
         target = TimedVerifier(ReplayVerifier(ids_of(text.length)), truth, clock)
         limits = Limits(max_tokens=300)
-        for _ in decode(Context(ids_of(text.given)), watched, target, limits=limits):
+        for _ in decode(Context(ids_of(text.given)), watched, target, limits=limits, clock=clock):
             pass
         for before, after in pairwise(watched.proposals):
             assert not (before.run_ahead and after.tree)
@@ -255,9 +263,10 @@ def test_rows_are_learned_as_the_target_computed_them(monkeypatch: pytest.Monkey
     planner = Planner(knowledge, Hybrid([]), ScriptedModel(guess), clock=clock)
     second_per_row = Costs(rows=tuple(map(float, range(1, 10))))
     target = TimedVerifier(ReplayVerifier([TargetId(1)] * 60), second_per_row, clock)
-    for event in decode(Context([TargetId(1)]), planner, target, limits=Limits(max_tokens=40)):
+    limits = Limits(max_tokens=40)
+    for event in decode(Context([TargetId(1)]), planner, target, limits=limits, clock=clock):
         rows += [event.rows] if isinstance(event, Round) and event.tree else []
-        if knowledge.budget.forbids(1.0):
+        if isinstance(event, Round) and planner.course.allowance.forbids(1.0):
             break
     # A round takes what its rows took; the first draft, which reads the prompt, is not timed.
     assert times.observed[-len(rows) + 1 :] == [(one, float(one)) for one in rows[1:]]
