@@ -6,7 +6,7 @@ some bodies. So it is done in threads of its own. Read next: `scheduler.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from secrets import randbits
 from typing import Any, cast
 
@@ -41,9 +41,6 @@ _TRUSTED = 4
 """Prompts of at most so many characters for each id of the context are encoded uncounted."""
 
 _SEED_BITS = (1 << 32) - 1
-
-_TAIL = 11
-"""Ids at the end of a prompt in which a thought may be opened, as in mlx-lm's server."""
 
 _LEAD = 8
 """Ids of the prompt before a predicted text, so that its beginning is found."""
@@ -123,32 +120,32 @@ def _chat(loaded: Loaded, asked: Asked) -> tuple[Prompt, dict[int, bool], bool]:
     _require_room(loaded, asked, text)
     ids = tokenizer.encode(text, specials=True)
     marks: dict[int, bool] = {}
-    for before, is_shared in _boundaries(messages, every=loaded.forgets):
-        mark = _agreed(tokenizer, template, before, variables, ids)
-        marks.setdefault(mark, is_shared)
-    thinks = loaded.tokenizer
-    opens = thinks.response_initial_state == "reasoning"
-    if thinks.has_thinking:
-        opened = thinks.rfind_think_start(ids)
-        opens = opens or opened > thinks.rfind_think_end(ids)
-        if loaded.forgets and opened >= len(ids) - _TAIL:
-            marks.setdefault(opened, False)
+    for other, is_shared in _others(messages, every=loaded.forgets):
+        mark = _agreed(tokenizer, template, other, variables, ids)
+        # The id at the end may be a part of another one, where a letter follows.
+        marks.setdefault(min(mark, len(ids)) - 1, is_shared)
+    marker = loaded.tokenizer
+    opens = marker.response_initial_state == "reasoning"
+    if marker.has_thinking:
+        opens = opens or marker.rfind_think_start(ids) > marker.rfind_think_end(ids)
     return Prompt(target=ids, draft=_draft_ids(loaded, messages, variables)), marks, opens
 
 
-def _boundaries(messages: Sequence[Message], *, every: bool) -> list[tuple[list[Message], bool]]:
-    """The beginnings of a conversation that others may have too, and whether any chat may.
+def _others(messages: Sequence[Message], *, every: bool) -> Iterator[tuple[list[Message], bool]]:
+    """Conversations that begin like this one, and whether any chat may begin so.
 
-    They end with the system's message and, where `every` one is asked for, before the last one of
-    the user, which may be edited.
+    One has the system's message in common. Where `every` one is asked for, one more has another
+    last question, and one is the next turn, after an answer.
     """
+    question: Message = {"role": "user", "content": ""}
     begin = next((i for i, one in enumerate(messages) if one["role"] != "system"), 0)
     last = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=0)
-    cuts = {begin: True} if begin else {}
+    if begin:
+        yield [*messages[:begin], question], True
     if every and last > begin:
-        cuts[last] = False
-    nothing: Message = {"role": "user", "content": ""}
-    return [([*messages[:cut], nothing], is_shared) for cut, is_shared in cuts.items()]
+        yield [*messages[:last], question], False
+    if every and messages[-1]["role"] != "assistant":
+        yield [*messages, {"role": "assistant", "content": "Yes."}, question], False
 
 
 def _agreed(

@@ -88,15 +88,19 @@ class Chain:
         return common == len(other.ids) or is_later
 
     def take_over(self, other: Chain) -> None:
-        """Take the states of an earlier turn that this conversation lacks."""
+        """Take over the states that this request can have begun with.
+
+        Those are all that the same prompt left, and of an earlier turn the longest, and what any
+        conversation may share.
+        """
         common = common_prefix(self.ids, other.ids)
-        if any(
-            can_cut_back(one.layers, n - common) for n, one in self.states.items() if n > common
-        ):
+        longer = [(n - common, one.layers) for n, one in self.states.items() if n > common]
+        if any(can_cut_back(layers, count) for count, layers in longer):
             return
-        lengths = [length for length in other.states if length <= common]
+        lengths = [length for length in other.states if length <= min(common, self.prompt - 1)]
         for length in lengths:
-            if other.states[length].is_shared or length == max(lengths):
+            is_longest = length == max(lengths)
+            if other.states[length].is_shared or is_longest or other.prompt == self.prompt:
                 self.states.setdefault(length, other.states[length])
 
     def thin_out(self) -> None:

@@ -1,0 +1,108 @@
+"""A job's text, its ends, and what fails in it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import DEMO
+
+from tokalign.errors import UsageError
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.serve.contexts import Chain
+from tokalign.serve.job import Answer, Emitted, Item, Job, Listener, Owner, Prepared
+from tokalign.serve.request import Asked
+from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+TOKENIZER: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
+OWNER: Owner = (("model", None, None), "key")
+END = TargetId(2)
+
+
+def job_of(items: list[Item], *, max_tokens: int = 1000, processors: Any = (), **asked: Any) -> Job:
+    prompt = TOKENIZER.encode("Wisła")
+    return Job(
+        listener=Listener(items.append),
+        asked=Asked(**asked),
+        prepared=Prepared(
+            prompt=Prompt(target=prompt), ends=frozenset([END]), max_tokens=max_tokens
+        ),
+        owner=OWNER,
+        chain=Chain(OWNER, len(prompt)),
+        answer=Answer(tokenizer=TOKENIZER, prompt=prompt),
+        sampler=Sampling(processors=processors),
+    )
+
+
+def deliver(job: Job, ids: list[TargetId]) -> None:
+    for token in ids:
+        if job.deliver(token, None):
+            return
+
+
+@settings(deadline=None)
+@given(
+    st.text("aąb ", min_size=1, max_size=20),
+    st.lists(st.text("aąb ", min_size=1, max_size=4), max_size=3),
+)
+def test_the_text_ends_before_the_first_stop_text_and_says_which(
+    text: str, stops: list[str]
+) -> None:
+    items: list[Item] = []
+    job = job_of(items, stop_texts=tuple(stops))
+    deliver(job, [*TOKENIZER.encode_parts([text])[0], END])
+    found = [one for one in items if isinstance(one, Emitted)]
+    told = "".join(one.text for one in found)
+    assert found[-1].finish_reason == "stop"
+    assert [one.finish_reason for one in found[:-1]] == [None] * (len(found) - 1)
+    if job.answer.stop_text is None:
+        assert told == text
+        assert not any(stop in text for stop in stops)
+    else:
+        assert text.startswith(told + job.answer.stop_text)
+        assert not any(stop in told for stop in stops)
+
+
+def test_an_answer_ends_with_its_last_token_and_tells_all_of_its_text() -> None:
+    items: list[Item] = []
+    ids = TOKENIZER.encode_parts([" żółw"])[0]
+    job = job_of(items, max_tokens=len(ids), stop_texts=("w rzece",))
+    deliver(job, [*ids, END])
+    found = [one for one in items if isinstance(one, Emitted)]
+    assert "".join(one.text for one in found) == " żółw"
+    assert [one.finish_reason for one in found] == [None] * (len(ids) - 1) + ["length"]
+
+
+@pytest.mark.parametrize("error", [UsageError("too complex"), ValueError("a library's")])
+def test_what_fails_in_a_job_s_own_processor_is_its_failure_and_the_batch_goes_on(
+    error: Exception,
+) -> None:
+    calls = []
+
+    def fail(_ids: Any, _logits: Any) -> Any:
+        calls.append(1)
+        raise error
+
+    job = job_of([], processors=(fail,))
+    (process,) = job.batch_processors()
+    logits = mx.zeros((1, 8))
+    assert process(mx.array([1]), logits) is logits
+    assert job.failure is error
+    assert process(mx.array([1]), logits) is logits
+    assert len(calls) == 1
+
+
+def test_a_listener_is_told_one_end_and_nothing_after_it() -> None:
+    items: list[Item] = []
+    listener = Listener(items.append)
+    listener.tell((1, 2))
+    listener.end(None)
+    listener.tell((2, 2))
+    listener.end(ValueError())
+    assert items == [(1, 2), None]
