@@ -51,6 +51,7 @@ LAYERS = (
     {"tables"},
     {"build", "runtime"},
     {"evaluate", "train"},
+    {"conversation"},
     {"api"},
     {"cli", "serve", "vllm", "__init__", "__main__"},
 )

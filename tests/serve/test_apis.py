@@ -15,21 +15,21 @@ from places import DEMO
 from pydantic import TypeAdapter
 from served import CALL, KEY, WEATHER, ask, demo_settings, openai, serving
 
+from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.fill_in import fill_in_prompt
+from tokalign.conversation.tools import ToolFormat
 from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering
-from tokalign.serve.blocks import AnswerForm
 from tokalign.serve.body import as_form, read
 from tokalign.serve.completions import Chats, Completions
-from tokalign.serve.fill_in import fill_in_prompt
 from tokalign.serve.job import Answer, Emitted
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
 from tokalign.serve.request import Asked
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
-from tokalign.serve.tools import ToolFormat
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

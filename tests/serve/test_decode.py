@@ -14,11 +14,11 @@ from places import DEMO
 from random_models import decoder_of
 from served import LOOP, complete, demo_settings, request, serving
 
+from tokalign.conversation.fill_in import fill_in_ends
 from tokalign.runtime.chat import Prompt, encode_prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve.fill_in import fill_in_ends
 from tokalign.serve.server import Server
 from tokalign.storage import POLISH, prompts
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tokalign.conversation.rendering import merged, rendered
 from tokalign.errors import UsageError
 from tokalign.serve.admission import Refusal
-from tokalign.serve.history import merged, rendered, template_messages
+from tokalign.serve.history import template_messages
 
 ASK = {"role": "user", "content": "Skąd płynie Wisła?"}
 IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}
@@ -169,7 +170,7 @@ def test_a_template_gets_merged_messages_only_if_it_needs_them(
 
 
 def test_a_message_that_a_template_leaves_out_is_refused() -> None:
-    with pytest.raises(Refusal, match="leaves out"):
+    with pytest.raises(UsageError, match="leaves out"):
         rendered(Template(deaf), [SYSTEM, ASK], {})  # type: ignore[arg-type]
 
 

@@ -14,12 +14,12 @@ import pytest
 from processes import wait_for
 from served import LOOP, demo_settings
 
+from tokalign.conversation.fill_in import fill_in_ends
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar
 from tokalign.serve import Settings, preparing
 from tokalign.serve import models as served_models
 from tokalign.serve.admission import Refusal
-from tokalign.serve.fill_in import fill_in_ends
 from tokalign.serve.job import Answer, Emitted, Item
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models

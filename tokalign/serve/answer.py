@@ -15,8 +15,8 @@ from time import time
 from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
+from tokalign.conversation.blocks import Block, Blocks, Kind, Step
 from tokalign.serve.admission import Refusal
-from tokalign.serve.blocks import Block, Blocks, Kind, Step
 from tokalign.serve.body import Common
 from tokalign.serve.job import NO_TOKEN, Answer, Emitted, Reason
 from tokalign.serve.request import Asked

@@ -34,10 +34,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokalign import __version__
+from tokalign.conversation.blocks import Step
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, authorized_key, refusal_of, require_allowed
 from tokalign.serve.answer import Choice, Rendering, Usage
-from tokalign.serve.blocks import Step
 from tokalign.serve.body import Common, read
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.job import Answer, Emitted

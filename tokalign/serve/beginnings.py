@@ -12,6 +12,10 @@ from typing import Any, cast
 
 from mlx_lm.sample_utils import make_logits_processors
 
+from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
+from tokalign.conversation.fill_in import fill_in_prompt
+from tokalign.conversation.rendering import Message, rendered
+from tokalign.conversation.tools import ANY_TOOL, calls_grammar, can_call, with_call_ids
 from tokalign.errors import ContextLengthError, TokalignError, UsageError
 from tokalign.runtime.chat import ChatTemplate, Prompt, encode_prompt, plain_text, with_bos
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
@@ -20,13 +24,9 @@ from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.blocks import TEXT_ONLY, AnswerForm
-from tokalign.serve.fill_in import fill_in_prompt
-from tokalign.serve.history import Message, rendered
 from tokalign.serve.job import Prepared
 from tokalign.serve.models import Loaded
 from tokalign.serve.request import Asked
-from tokalign.serve.tools import ANY_TOOL, calls_grammar, can_call, with_call_ids
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import Any, ClassVar, cast
 
 from tokalign import __version__
+from tokalign.conversation.blocks import Block, Step
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.blocks import Block, Step
 from tokalign.serve.body import Chat, Common, Completion
 from tokalign.serve.job import Emitted
 from tokalign.tokenizer.vocabulary import TargetId

@@ -1,8 +1,7 @@
 """The messages of a chat, from any API, as a chat template reads them: one place for all.
 
 Every API's messages are first written in the form of chat completions, by its own module. What
-follows is common: roles, parts that are no text, calls, and templates that want the speakers to
-alternate. Nothing of a request disappears silently.
+follows is common: roles, parts that are no text, and calls. Nothing disappears silently.
 """
 
 from __future__ import annotations
@@ -10,15 +9,12 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokalign.errors import UsageError
-from tokalign.runtime.chat import ChatTemplate
+from tokalign.conversation.rendering import Message
+from tokalign.conversation.tools import function_of
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.tools import function_of
-
-Message = dict[str, Any]
 
 _ROLES: Mapping[str, str] = {
     "system": "system",
@@ -149,77 +145,3 @@ def _calls(name: str, calls: object) -> list[Any]:
         arguments = {} if arguments is None else arguments
         read.append({**call, "function": {**function, "arguments": arguments}})
     return read
-
-
-# -- templates -------------------------------------------------------------------------------------
-
-
-def rendered(
-    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, Any]
-) -> str:
-    """The text of a conversation, as the template writes it.
-
-    Many templates want the speakers to alternate, and one system message, at the beginning. Where
-    one refuses the messages as they are, or leaves one out, neighbours of one role are merged.
-    Raises: UsageError with the template's own complaint; Refusal for a message that it leaves out.
-    """
-
-    def write(messages: Sequence[Message]) -> str:
-        return template.render(messages, **variables)
-
-    complaint: UsageError | Refusal | None = None
-    together = merged(messages)
-    for attempt in (messages, together) if together != list(messages) else (messages,):
-        try:
-            text = write(attempt)
-        except UsageError as error:
-            complaint = complaint or error
-            continue
-        lost = _left_out(attempt, text, write)
-        if lost is None:
-            return text
-        complaint = complaint or Refusal(
-            400,
-            f"the model's chat template leaves out a message of the role {lost['role']!r}; say it "
-            "as another role",
-        )
-    assert complaint is not None
-    raise complaint
-
-
-def _left_out(
-    messages: Sequence[Message], text: str, write: Callable[[Sequence[Message]], str]
-) -> Message | None:
-    """An instruction or question that a rendered conversation does not have.
-
-    A template may write it otherwise than it came; then the text changes with it.
-    """
-    for index, message in enumerate(messages):
-        content = message["content"].strip()
-        if message["role"] not in ("system", "user") or content in text:
-            continue
-        other = [*messages[:index], {**message, "content": "x"}, *messages[index + 1 :]]
-        if write(other) == text:
-            return message
-    return None
-
-
-def merged(messages: Iterable[Message]) -> list[Message]:
-    """Messages with neighbours of one role as one, and one system message, at the beginning.
-
-    What the system says later is said by the user. The results of tools stay apart.
-    """
-    together: list[Message] = []
-    for message in messages:
-        role = message["role"]
-        if role == "system" and any(one["role"] != "system" for one in together):
-            role = "user"
-        before = together[-1] if together else None
-        if before is None or before["role"] != role or role == "tool":
-            together.append({**message, "role": role})
-            continue
-        text = "\n\n".join(filter(None, (before["content"], message["content"])))
-        together[-1] = {**before, **message, "role": role, "content": text}
-        if calls := [*before.get("tool_calls", ()), *message.get("tool_calls", ())]:
-            together[-1]["tool_calls"] = calls
-    return together

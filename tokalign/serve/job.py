@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 import mlx.core as mx
 from mlx_lm.sample_utils import make_sampler
 
+from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
-from tokalign.serve.blocks import TEXT_ONLY, AnswerForm
 from tokalign.serve.request import Asked
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

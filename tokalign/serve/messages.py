@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.tools import ANY_TOOL
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.blocks import Block, Step
 from tokalign.serve.body import Common, Object, functions
 from tokalign.serve.history import template_messages
 from tokalign.serve.request import Asked
-from tokalign.serve.tools import ANY_TOOL
 
 _ERRORS: Mapping[int, str] = {
     401: "authentication_error",

@@ -15,6 +15,8 @@ from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.utils import load_tokenizer
 
 from tokalign.api.assemble import keep_loaded, load_decoder
+from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.fill_in import fill_in_ends
 from tokalign.errors import CacheError, UsageError
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.chat import ChatTemplate, find_template
@@ -23,8 +25,6 @@ from tokalign.runtime.mlx.layers import forgets, leaves_of
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.blocks import AnswerForm
-from tokalign.serve.fill_in import fill_in_ends
 from tokalign.serve.job import Key
 from tokalign.serve.request import DEFAULT, ModelNames
 from tokalign.tokenizer.vocabulary import TargetId

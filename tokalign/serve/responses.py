@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec import UNSET
 
+from tokalign.conversation.blocks import Block, Step
 from tokalign.errors import shown
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.blocks import Block, Step
 from tokalign.serve.body import Common, Object, functions
 from tokalign.serve.history import template_messages
 from tokalign.serve.request import Asked
-from tokalign.serve.tools import tool_choice
+from tokalign.serve.structured import tool_choice
 
 _ELSEWHERE = "nothing is stored: send the whole input"
 _UNSERVED: Mapping[str, str] = {
@@ -84,7 +84,7 @@ class ResponsesBody(Common, kw_only=True):
             api_key,
             messages=template_messages([*system, *_messages(items)]),
             tools=() if choice == "none" else offered,
-            tool_choice=tool_choice({"tool_choice": _nested(choice)}),
+            tool_choice=tool_choice(_nested(choice)),
             several_calls=self.parallel_tool_calls,
         )
         return [asked]

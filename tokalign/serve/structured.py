@@ -1,16 +1,14 @@
-"""What a request says its answer has to match: a grammar of its own. Calls are in `tools.py`."""
+"""What a request says its answer has to match: a grammar of its own, or a call of a tool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tokalign.conversation.tools import ANY_TOOL, function_of
 from tokalign.errors import shown
 from tokalign.runtime.grammar import Grammar
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.tools import ANY_TOOL as ANY_TOOL
-from tokalign.serve.tools import ToolFormat as ToolFormat
-from tokalign.serve.tools import calls_grammar as calls_grammar
 
 _Kind = tuple[type | tuple[type, ...], str, Callable[[Any], Grammar]]
 
@@ -72,3 +70,17 @@ def _response_format(given: Any) -> Grammar | None:
     raise Refusal(
         400, f"response_format has to be text, json_object or json_schema, not {shown(given)}"
     )
+
+
+def tool_choice(choice: Any) -> str | None:
+    """The tool that has to be called, `ANY_TOOL`, or None where none has to. Raises: Refusal."""
+    if isinstance(choice, dict):
+        if (function := function_of(choice)) is not None:
+            return str(function["name"])
+        form = '{"type": "function", "function": {"name": ...}}'
+        raise Refusal(400, f"tool_choice has to name a function: {form}")
+    words = ("auto", "none", "required", "any")
+    require(
+        choice in words, f"tool_choice has to be {', '.join(words)} or a function, not {{}}", choice
+    )
+    return ANY_TOOL if choice in ("required", "any") else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from tokalign.serve.admission import Refusal
+from tokalign.errors import UsageError
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -25,17 +25,15 @@ _MARK = re.compile(r"<[|｜].*[|｜]>|<(fim|file|repo)\w*>|\[(PREFIX|SUFFIX|MIDD
 def fill_in_prompt(tokenizer: Any, prompt: str, suffix: str) -> str:
     """The text that asks for what stands between `prompt` and `suffix`.
 
-    tokenizer: mlx-lm's. Raises: Refusal if the model was not made for it.
+    tokenizer: mlx-lm's. Raises: UsageError if the model was not made for it.
     """
     tokens = tokenizer.get_added_vocab()
     for form in _FILL_IN:
         if all(mark in tokens for mark in re.findall(r"<[^>]+>|\[[A-Z]+\]", form)):
             return form.format(prompt, suffix)
-    raise Refusal(
-        400,
+    raise UsageError(
         "suffix is not served: the tokenizer of this model has no tokens that mark a text to be "
-        "filled in; leave the field out",
-        code="unsupported_parameter",
+        "filled in; leave the field out"
     )
 
 

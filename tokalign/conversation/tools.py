@@ -15,10 +15,8 @@ from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from tokalign.runtime.grammar import Grammar, json_lark
-from tokalign.serve.admission import Refusal, require
-from tokalign.serve.parameters import lark_literal, required_of
-from tokalign.serve.tool_calls import (
+from tokalign.conversation.parameters import lark_literal, required_of
+from tokalign.conversation.tool_calls import (
     GLM,
     LONGCAT,
     MINIMAX,
@@ -28,6 +26,8 @@ from tokalign.serve.tool_calls import (
     parameters_of,
     schema_of,
 )
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 ANY_TOOL = ""
@@ -38,21 +38,6 @@ HARMONY = "harmony"
 
 _ID_LETTERS, _ID_LENGTH = ascii_letters + digits, 9
 """Mistral's templates take no other ids, and every template takes these."""
-
-
-def tool_choice(body: Mapping[str, Any]) -> str | None:
-    """The tool that has to be called, `ANY_TOOL`, or None where none has to. Raises: Refusal."""
-    choice = body.get("tool_choice", "auto")
-    if isinstance(choice, dict):
-        if (function := function_of(choice)) is not None:
-            return str(function["name"])
-        form = '{"type": "function", "function": {"name": ...}}'
-        raise Refusal(400, f"tool_choice has to name a function: {form}")
-    words = ("auto", "none", "required", "any")
-    require(
-        choice in words, f"tool_choice has to be {', '.join(words)} or a function, not {{}}", choice
-    )
-    return ANY_TOOL if choice in ("required", "any") else None
 
 
 def function_of(tool: object) -> dict[str, Any] | None:
@@ -163,21 +148,19 @@ def calls_grammar(
     """The grammar of an answer that calls a tool.
 
     choice: as in `ANY_TOOL`. several: whether it may be more than one call.
-    Raises: Refusal for a tool that is not there, and a format that cannot be written as a grammar.
+    Raises: UsageError for a tool that is not there, and a format that no grammar is written for.
     """
     functions = [tool["function"] for tool in tools]
     if choice != ANY_TOOL:
         functions = [one for one in functions if one["name"] == choice]
     if not functions:
         named = f"names {choice!r}, which is not among tools" if choice else "needs tools"
-        raise Refusal(400, f"tool_choice {named}")
+        raise UsageError(f"tool_choice {named}")
     if form is None or not can_call(form):
         what = "no format for calls" if form is None else f"the format {form.parser}"
-        raise Refusal(
-            400,
+        raise UsageError(
             f"tool_choice cannot be honoured: the chat template of this model has {what}, which "
-            "cannot be enforced; ask for the call in a message, and give auto",
-            code="unsupported_parameter",
+            "cannot be enforced; ask for the call in a message, and give auto"
         )
     writer = _Writer(form, vocabulary)
     call = " | ".join(f"({_LARK[form.parser](writer, function)})" for function in functions)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.serve.blocks import TEXT_ONLY, AnswerForm, Block, Blocks, Step
-from tokalign.serve.tools import HARMONY, ToolFormat
+from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm, Block, Blocks, Step
+from tokalign.conversation.tools import HARMONY, ToolFormat
 
 JSON = ToolFormat("json_tools", "<tool_call>", "</tool_call>")
 CODER = ToolFormat("qwen3_coder", "<tool_call>", "</tool_call>")

@@ -12,10 +12,16 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+from tokalign.conversation.incoming import (
+    CutOffError,
+    Incoming,
+    UnreadableError,
+    Waiting,
+    collected,
+)
+from tokalign.conversation.tool_calls import Calls, Ended, Named, Tools, json_arguments, read_calls
+from tokalign.conversation.tools import HARMONY, ToolFormat, after_thought, call_id
 from tokalign.runtime.grammar import Grammar
-from tokalign.serve.incoming import CutOffError, Incoming, UnreadableError, Waiting, collected
-from tokalign.serve.tool_calls import Calls, Ended, Named, Tools, json_arguments, read_calls
-from tokalign.serve.tools import HARMONY, ToolFormat, after_thought, call_id
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 T = TypeVar("T")

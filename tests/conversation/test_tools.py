@@ -15,11 +15,9 @@ from jsonschema import Draft202012Validator
 from places import DEMO
 from pydantic import BaseModel, Field, create_model
 
-from tokalign.runtime.grammar import Grammar, constrain
-from tokalign.serve.admission import Refusal
-from tokalign.serve.blocks import AnswerForm, Blocks
-from tokalign.serve.parameters import Parameter
-from tokalign.serve.tools import (
+from tokalign.conversation.blocks import AnswerForm, Blocks
+from tokalign.conversation.parameters import Parameter
+from tokalign.conversation.tools import (
     ANY_TOOL,
     HARMONY,
     ToolFormat,
@@ -27,6 +25,8 @@ from tokalign.serve.tools import (
     calls_grammar,
     with_call_ids,
 )
+from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.serve.admission import Refusal
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

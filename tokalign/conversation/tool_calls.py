@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
-from tokalign.serve.incoming import (
+from tokalign.conversation.incoming import (
     DEEPEST,
     CutOffError,
     Incoming,
@@ -25,7 +25,7 @@ from tokalign.serve.incoming import (
     json_string,
     json_value,
 )
-from tokalign.serve.parameters import Parameter, properties_of
+from tokalign.conversation.parameters import Parameter, properties_of
 
 Tools = Sequence[Mapping[str, Any]]
 
