@@ -107,23 +107,27 @@ def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any
         except (MissingAssetError, VocabularyError) as error:
             refused = error
     first: VocabularyError | None = None
+    why = ""
     for level in _levels(file):
         try:
-            # Without its path and the remedy, an error is what keeps a file from a higher level.
-            why = "" if first is None else str(first.__cause__ or first).partition("; ")[0]
             return _at(level, file, why)
         except VocabularyError as failed:
             first = first or failed
+            # Without its path and the remedy, an error is what keeps a file from a higher level.
+            why = str(first.__cause__ or first).partition("; ")[0]
     if file.reference is not None:
-        return ForeignTokenizer(file.reference.theirs)
+        return ForeignTokenizer(file.reference.theirs, why)
     if (
         not file.files
         and file.supplement is None
         and file.data
         and file.kind is not Kind.TOKENIZER_JSON
     ):
-        return _read_best(file.as_folder(), trust_remote_code=trust_remote_code)
-    raise refused or first or AssertionError("a level was tried")
+        with suppress(TokalignError):  # the error about the file says more
+            return _read_best(file.as_folder(), trust_remote_code=trust_remote_code)
+    if isinstance(refused, MissingAssetError) or first is None:
+        raise refused or AssertionError("a level was tried")
+    raise first
 
 
 def _levels(file: TokenizerFile) -> list[Level]:

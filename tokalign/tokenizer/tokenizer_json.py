@@ -223,7 +223,12 @@ def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
 
 _PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
 _TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
-"""They mark the beginning of a text and its spaces, which bytes do as spaces."""
+_KEEPS_PREFIX = {"type": "Replace", "pattern": {"Regex": r"\A▁"}, "content": "▁▁"}
+"""They mark the beginning of a text and its spaces, which bytes do as spaces. The last one has
+Metaspace put its mark before a text that begins with a space, too (converted SentencePiece)."""
+
+
+_MARKING = (_PREPENDS, _TAKES_SPACES, _KEEPS_PREFIX)
 
 
 def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict[str, Any]:
@@ -257,11 +262,11 @@ def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict
         return True
 
     return {
-        "normalizer": tuple(step for step in normalizer if step not in (_PREPENDS, _TAKES_SPACES)),
+        "normalizer": tuple(step for step in normalizer if step not in _MARKING),
         "pre_tokenizer": tuple(filter(cuts, steps)),
         "dummy_prefix": _PREPENDS in normalizer or prefixes,
         "prefix_once": scheme == "first",
-        "prefix_unless_space": prefixes,
+        "prefix_unless_space": prefixes and _KEEPS_PREFIX not in normalizer,
     }
 
 
