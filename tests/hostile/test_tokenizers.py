@@ -580,14 +580,14 @@ def test_sound_files_of_the_other_kinds_are_read(tmp_path: Path) -> None:
         assert [i + 3 for i in of_ranks.encode(text)] == of_tekken.encode(text)
 
 
-CONFIGS = (b"[]", b'{"bos_token": ', b"[" * 100_000, b'{"add_bos_token": "no"}', b"")
+CONFIGS = (b"[]", b'{"bos_token": ', b"[" * 100_000, b"")
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["list", "half", "deep", "switch", "empty"])
+@pytest.mark.parametrize("config", CONFIGS, ids=["list", "half", "deep", "empty"])
 def test_a_broken_configuration_is_named(config: bytes, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document()))
     (tmp_path / "tokenizer_config.json").write_bytes(config)
-    with pytest.raises(VocabularyError, match=r"tokenizer_config|add_bos_token") as caught:
+    with pytest.raises(VocabularyError, match="tokenizer_config") as caught:
         read_tokenizer(tmp_path)
     assert "; " in str(caught.value)
 

@@ -283,8 +283,9 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def _special_pattern(self) -> regex.Pattern[str]:
-        spellings = sorted(self.spec.specials.values(), key=len, reverse=True)
-        return regex.compile(f"({'|'.join(map(regex.escape, spellings))})" if spellings else "(?!)")
+        """Finds special tokens, the longest first. A named list is compiled in a moment."""
+        spellings = set(self.spec.specials.values())
+        return regex.compile(r"(\L<spellings>)" if spellings else "(?!)", spellings=spellings)
 
     @cached_property
     def _whole(self) -> Backend:
