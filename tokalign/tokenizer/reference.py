@@ -160,7 +160,8 @@ def reference_of_folder(
 def _refusal(folder: Path, error: Exception) -> TokalignError:
     reason = " ".join(str(error).split()) or type(error).__name__
     named = re.search(r"pip install ([\w.-]+)", reason)
-    if package := named[1] if named else getattr(error, "name", None):
+    missing = error.name if isinstance(error, ImportError) else None
+    if package := named[1] if named else missing:
         return MissingAssetError(
             f"the tokenizer in {folder} needs a package that is not installed; install it with: "
             f"pip install {package}"

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import regex
 
 from tokalign.errors import TokalignError, VocabularyError
 from tokalign.storage import cache_folder
@@ -51,7 +50,7 @@ from tokalign.tokenizer.spec import (
     shortened,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import SPACE_MARK
+from tokalign.tokenizer.vocabulary import SPACE_MARK, spelled_as
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -265,7 +264,7 @@ def _check_against_reference(
     if library is not None:
         markup |= _check_added_tokens(tokenizer, library)
     found = markup.keys() - {spec.unknown, _unknown(library)}
-    control = regex.compile(r"\L<spellings>" if markup else "(?!)", spellings=[*markup.values()])
+    control = spelled_as(markup.values())
     plain = [text for text in texts if not control.search(text)]
     expected = [(text, ids) for text in plain if found.isdisjoint(ids := reference.encode(text))]
     right = dict(expected)
@@ -281,14 +280,8 @@ def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int
     """
     added = library.get_added_tokens_decoder()
     read = tokenizer.spec.specials
-    wrong = sorted(
-        {
-            (i, token.content)
-            for i, token in added.items()
-            if read.get(i, token.content) != token.content
-        }
-        | {(i, spelling) for i, spelling in read.items() if library.id_to_token(i) != spelling}
-    )
+    theirs = {i: library.id_to_token(i) for i in read} | {i: t.content for i, t in added.items()}
+    wrong = sorted((i, read[i]) for i in read if theirs[i] != read[i])
     if wrong:
         raise VocabularyError(
             f"adds tokens whose ids are not those that the tokenizers library gives them (the "

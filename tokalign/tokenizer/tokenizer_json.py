@@ -124,11 +124,8 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
         for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
             flag(entry, option, default=False)
         if added.setdefault(index, entry)["content"] != spelling:
-            raise VocabularyError(f"adds two tokens of the id {index}; {_AGAIN}")
-    ids: dict[str, int] = {}
-    for index, entry in added.items():
-        if ids.setdefault(entry["content"], index) != index:
-            raise VocabularyError(f"adds the token {shortened(entry['content'])} twice; {_AGAIN}")
+            raise VocabularyError(f"adds the id {index} twice; {_AGAIN}")
+    ids = {entry["content"]: index for index, entry in added.items()}
     of_vocab = {index: spelling for spelling, index in vocab.items() if index in added}
     for spelling, index in ids.items():
         if vocab.get(spelling, index) != index or of_vocab.get(index, spelling) != spelling:
@@ -213,10 +210,8 @@ def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
         rights = [vocab[right] for _, right in pairs]
         results = [vocab[left + right] for left, right in pairs]
     except KeyError as error:
-        left, right = next(pair for pair in pairs if not {*pair, "".join(pair)} <= vocab.keys())
         raise VocabularyError(
-            f"merges {shortened(left, 30)} and {shortened(right, 30)}, but has no token "
-            f"{shortened(error.args[0])}; {_AGAIN}"
+            f"has no token {shortened(error.args[0])}, which its merges name; {_AGAIN}"
         ) from error
     return np.array([lefts, rights, results], dtype=np.int64).T
 
