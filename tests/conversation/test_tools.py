@@ -25,8 +25,8 @@ from tokalign.conversation.tools import (
     calls_grammar,
     with_call_ids,
 )
+from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, constrain
-from tokalign.serve.admission import Refusal
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -329,9 +329,9 @@ def test_a_named_tool_is_the_only_one_and_several_calls_are_asked_for() -> None:
 
 def test_calls_in_a_format_that_is_no_grammar_are_refused() -> None:
     for form in (None, form_of("gemma4")):
-        with pytest.raises(Refusal, match="cannot be enforced"):
+        with pytest.raises(UsageError, match="cannot be enforced"):
             calls_grammar(form, target().vocabulary, [tool_of(int)], ANY_TOOL)
-    with pytest.raises(Refusal, match="not among tools"):
+    with pytest.raises(UsageError, match="not among tools"):
         calls_grammar(form_of("mistral"), target().vocabulary, [tool_of(int)], "g")
 
 

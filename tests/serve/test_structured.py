@@ -122,3 +122,30 @@ def test_a_schema_leaves_tools_that_may_be_called(echo: Server) -> None:
     assert made.function.arguments == '{"strefa": "UTC"}'
     text = '{"imię": "Ala", "wiek": 7}'
     assert ask(echo, text, **given).choices[0].message.content == text
+
+
+def test_what_is_not_enforced_is_named_in_every_apis_answer(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"kod": {"type": "string", "maxLength": 4, "pattern": r"^(?=.*\d).{4}$"}},
+        "required": ["kod"],
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "kod", "schema": schema}}
+    text = {"format": {"type": "json_schema", "name": "kod", "schema": schema}}
+    chat = {"messages": [{"role": "user", "content": "Kod?"}], "max_tokens": 30}
+    for path, body in (
+        ("/v1/chat/completions", {**chat, "response_format": form}),
+        ("/v1/completions", {"prompt": "Kod?", "max_tokens": 30, "response_format": form}),
+        ("/v1/responses", {"input": "Kod?", "max_output_tokens": 30, "text": text}),
+        ("/v1/messages", {**chat, "response_format": form}),
+    ):
+        answer = served.request(server, "POST", path, body)
+        assert answer.status == 200, answer.text
+        (named,) = answer.json["tokalign"]["not_enforced"]
+        assert named.endswith("kod.pattern")
+    strict = {**form, "json_schema": {**form["json_schema"], "strict": True}}
+    refused = served.request(
+        server, "POST", "/v1/chat/completions", {**chat, "response_format": strict}
+    )
+    assert refused.status == 400
+    assert "kod.pattern" in refused.json["error"]["message"]

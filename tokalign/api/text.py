@@ -128,7 +128,7 @@ def stream_generate(
     input_embeddings: f[n, dimension], read in the place of the prompt's ids, or without any ids.
     stream: of mlx, to run on.
     session: a name; the outputs of a session are kept, and later ones may be drafted from them,
-        until `clear_session(name)`.
+        until `clear_session(name)`. The sixteen sessions that were used last are kept.
     note: told in one line each what was found and chosen, for example which dictionary is used.
 
     Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do

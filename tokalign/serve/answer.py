@@ -151,6 +151,12 @@ class Rendering(ABC):
         """What a stream sends while nothing else is to be said."""
         return b": keep-alive\n\n"
 
+    @staticmethod
+    def notes(choices: Sequence[Choice]) -> dict[str, Any]:
+        """A field of ours beside those of the API: what was asked of the answer in vain."""
+        paths = choices[0].answer.not_enforced if choices else ()
+        return {"tokalign": {"not_enforced": list(paths)}} if paths else {}
+
     def logprobs(self, choice: Choice, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
         """Log-probabilities of a choice's tokens, most probable first; none if none are wanted."""
         if not self.wants_logprobs:

@@ -76,6 +76,7 @@ def prepare(loaded: Loaded, asked: Asked) -> Prepared:
         opens_in="thought" if opens else "text",
         max_tokens=min(room, room if asked.max_tokens is None else asked.max_tokens),
         constraint=None if grammar is None else decoder.constrain(grammar, ids),
+        not_enforced=() if grammar is None else grammar.ignored,
         prediction=_prediction(decoder.target.tokenizer, ids, asked.prediction, room),
     )
 

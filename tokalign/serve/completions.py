@@ -37,7 +37,7 @@ class Chats(Rendering):
         delta = {"role": "assistant", "content": ""}
         for choice in choices:
             first = {"index": choice.index, "finish_reason": None, "delta": delta}
-            yield self._chunk([first])
+            yield self._chunk([first], **self.notes(choices))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
         """A chunk wherever a block grows and a call begins, and one with the reason.
@@ -55,7 +55,12 @@ class Chats(Rendering):
         yield _DONE
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        return self._object(self.kind, [self._whole(c) for c in choices], usage=_usage(choices))
+        return self._object(
+            self.kind,
+            [self._whole(c) for c in choices],
+            usage=_usage(choices),
+            **self.notes(choices),
+        )
 
     def fail(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal)) + _DONE

@@ -62,7 +62,7 @@ class Prepared:
     keeping, and whether other conversations begin so as well. ends: ids that end the answer.
     form: what is looked for in the answer's text, which begins in a block of the kind opens_in.
     max_tokens: of the answer; the context has room for them. constraint: what the answer has to
-    match. prediction: what it may repeat.
+    match; not_enforced: what was asked of it besides, by path. prediction: what it may repeat.
     """
 
     prompt: Prompt
@@ -72,6 +72,7 @@ class Prepared:
     opens_in: Literal["text", "thought"] = "text"
     max_tokens: int = 0
     constraint: Constraint | None = None
+    not_enforced: tuple[str, ...] = ()
     prediction: SuffixAutomaton | None = None
 
 
@@ -81,8 +82,9 @@ class Answer:
 
     tokenizer: the target's. prompt: ids, of which prompt_cache_count were not read again. form:
     what is looked for in its text, which begins in a block of the kind opens_in. max_tokens: which
-    the answer may have at most. stop_text: the one that ended it, if one did. passes: of the
-    target, after the prompt. plain_seconds: per token of plain decoding, if that is known.
+    the answer may have at most. not_enforced: paths in a schema that the answer need not fit.
+    stop_text: the one that ended it, if one did. passes: of the target, after the prompt.
+    plain_seconds: per token of plain decoding, if that is known.
     """
 
     tokenizer: Tokenizer[TargetId]
@@ -90,6 +92,7 @@ class Answer:
     form: AnswerForm = TEXT_ONLY
     opens_in: Literal["text", "thought"] = "text"
     max_tokens: int = 0
+    not_enforced: tuple[str, ...] = ()
     prompt_cache_count: int = 0
     stop_text: str | None = None
     completion_tokens: int = 0

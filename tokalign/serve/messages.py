@@ -131,6 +131,7 @@ class Messages(Rendering):
                 "cache_read_input_tokens": usage.cached,
                 "output_tokens": usage.completion if choice.reason else 0,
             },
+            **self.notes(choices),
         }
 
 

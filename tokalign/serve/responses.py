@@ -180,6 +180,7 @@ class Responses(Rendering):
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             **self._echoed,
+            **self.notes(choices),
             "id": f"resp_{self.id}",
             "object": "response",
             "created_at": self.created,

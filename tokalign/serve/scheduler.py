@@ -223,6 +223,7 @@ class Scheduler:
                 form=prepared.form,
                 opens_in=prepared.opens_in,
                 max_tokens=prepared.max_tokens,
+                not_enforced=prepared.not_enforced,
                 prompt_cache_count=len(opening.ids),
             ),
             sampler=sampling_of(loaded, asked),

@@ -251,7 +251,7 @@ def _token(value: str) -> str:
 
 
 def _text(codes: Iterable[int]) -> str:
-    text = "".join(f"\\x{{{code:x}}}" for code in codes)
+    text = "".join(c if (c := chr(code)).isalnum() else f"\\x{{{code:x}}}" for code in codes)
     return f"/{text}/" if text else _EMPTY
 
 
