@@ -144,3 +144,14 @@ def test_a_long_paragraph_is_cut_at_spaces_and_only_spaces_are_lost(
         elif rest:  # a word that is longer than a paragraph may be
             assert " " not in part
             assert len(part) == longest
+
+
+@pytest.mark.parametrize("size", [10, 11])
+def test_the_longest_line_is_read_and_a_longer_one_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 10)
+    reported: list[CorpusError] = []
+    corpus = Corpus([written(tmp_path, "a.txt", b"b\n" + b"a" * size)], report=reported.append)
+    assert list(corpus.lines()) == ["b"] + ["a" * size] * (size == 10)
+    assert len(reported) == corpus.skipped == (size > 10)

@@ -56,9 +56,9 @@ def official_vocabularies_are_read_once() -> Iterator[None]:
     """
     read, known = registry.read_tokenizer, dict[str, Tokenizer[Any]]()
 
-    def read_tokenizer(path: Path, *more: Any) -> Tokenizer[Any]:
+    def read_tokenizer(path: Path, *more: Any, **options: Any) -> Tokenizer[Any]:
         if "site-packages" not in Path(path).parts:
-            return read(path, *more)
+            return read(path, *more, **options)
         key = f"{path} {more}"
         if key not in known:
             known[key] = read(path, *more)

@@ -221,3 +221,29 @@ ENTRIES: Any = {(1,): ((2,), 0.5), (4, 1): ((3,), 0.5), (9, 4, 1): ((5,), 0.5)}
 def test_a_match_is_as_long_as_the_longest_stored_suffix(ids: Any) -> None:
     stored = [n for n in range(1, len(ids) + 1) if tuple(ids[-n:]) in ENTRIES]
     assert published(ENTRIES).match_length(ids) == max(stored, default=0)
+
+
+def test_a_chain_goes_on_as_long_as_it_is_right_often_enough() -> None:
+    table = published({(1,): ((2, 3), 1.0)})
+    assert table.follow([1], 5, p_min=1.0).ids == (2, 3)  # type: ignore[list-item]
+    assert table.follow([1], 1, p_min=1.0).ids == (2,)  # type: ignore[list-item]
+
+
+def test_numbers_of_no_prediction_are_passed_over() -> None:
+    """As of a key that was never added, whose fingerprint is right by chance."""
+    whole = published({(1,): ((2,), 0.5), (3,): ((4,), 0.6)})
+    slots, ids, probabilities = whole.arrays
+    for count in range(len(ids)):
+        table = BackoffTable(
+            whole.parameters,
+            entries=len(whole),
+            fingerprints=slots.astype(np.uint8),
+            numbers=(slots >> 8).astype(np.uint16),
+            ids=ids[:count],
+            probabilities=probabilities[:count],
+        )
+        for token in (1, 3):
+            known = [found for found, _ in table.expected([token])]  # type: ignore[list-item]
+            predicted = table.predict([token])  # type: ignore[list-item]
+            assert known == ([] if predicted is None else [predicted[0]])
+            assert set(known) <= {2, 4}

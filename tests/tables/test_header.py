@@ -84,6 +84,8 @@ def test_a_number_is_from_its_least_to_its_most() -> None:
 def test_another_number_is_refused(value: Any) -> None:
     with pytest.raises(BundleError, match="its header's n is"):
         header(n=value).number("n", least=2, most=4)
+    with pytest.raises(BundleError, match="no int"):
+        header(n=True).number("n", most=4)
 
 
 def test_the_size_of_a_vocabulary_is_believed_or_compared() -> None:

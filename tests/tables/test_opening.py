@@ -118,6 +118,13 @@ def test_a_language_joins_the_files_that_are_named(folders: Folders, tmp_path: P
     assert sources_of(files=[law, again]) == {"dictionary:law-1": 1, "dictionary:law-2": 3}
 
 
+def test_languages_come_in_the_order_asked_for(folders: Folders) -> None:
+    for answer, language in enumerate(("aa", "bb", "cc")):
+        write_dictionary(folders.user / f"{language}.dictionary.tok", language, answer)
+    wanted = sources_of(languages=["cc", "aa"])
+    assert list(wanted.items()) == [("dictionary:cc", 2), ("dictionary:aa", 0)]
+
+
 def test_a_language_that_is_not_there_names_those_that_are(folders: Folders) -> None:
     with pytest.raises(MissingAssetError, match=r"language: none; build one.*--language de"):
         answer_of(languages=["de"])

@@ -23,7 +23,7 @@ from tokalign.cli.command import (
     Option,
     Size,
 )
-from tokalign.cli.options import FIELD
+from tokalign.cli.options import FIELD, TRUST
 from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
@@ -134,6 +134,7 @@ _OPTIONS = (
         default="2G",
     ),
     FIELD,
+    TRUST,
     _counting(
         "--weight weights",
         "Count the file NAME (suffixes may be left out) W times; repeatable.",
@@ -208,6 +209,7 @@ def command(
     pack: bool,
     from_pack: Path | None,
     engine: str,
+    trust_remote_code: bool,
     **given: Any,
 ) -> None:
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
@@ -245,7 +247,13 @@ def command(
     options = take(BackoffOptions, given)
     if not (alignment_only or from_pack):
         language = check_language(language, bundled=not files)
-    plan = Plan(target=target, language=language or POLISH, output=output, options=options)
+    plan = Plan(
+        target=target,
+        language=language or POLISH,
+        output=output,
+        options=options,
+        trust_remote_code=trust_remote_code,
+    )
     if from_pack is not None:
         _show(plan.build_from_pack(from_pack, progress))
         return

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 class Plan:
     """The tables of a target in a language; without a target, a pack of the language.
 
-    output: the folder of all tables. options: of what is counted. Each `plan_…` loads what it needs
+    output: the folder of all tables. options: of what is counted. trust_remote_code: as in
+    `resolve_tokenizer`. Each `plan_…` loads what it needs
     and maps the files to be written to what builds their bundles.
     """
 
@@ -52,11 +53,12 @@ class Plan:
     language: str
     output: Path | None
     options: BackoffOptions
+    trust_remote_code: bool = False
 
     @cached_property
     def _ours(self) -> Resolved[TargetId]:
         assert self.target is not None
-        return resolve_tokenizer(self.target)
+        return resolve_tokenizer(self.target, trust_remote_code=self.trust_remote_code)
 
     @property
     def _folder(self) -> Path:
@@ -71,7 +73,7 @@ class Plan:
     def _load(self) -> LanguageModel[TargetId]:
         assert self.target is not None
         model: LanguageModel[TargetId]
-        [model] = load_models([self.target], note=note)
+        [model] = load_models([self.target], trust_remote_code=self.trust_remote_code, note=note)
         return model
 
     def plan_tables(self, draft: str | None, *, dictionary: bool) -> dict[Path, Builder]:
@@ -84,7 +86,9 @@ class Plan:
                 build_dictionary(ours, corpus, options, language=language, stage=stage)
             )
         if draft is not None:
-            theirs: Resolved[DraftId] = resolve_tokenizer(draft)
+            theirs: Resolved[DraftId] = resolve_tokenizer(
+                draft, trust_remote_code=self.trust_remote_code
+            )
             note(theirs.description)
             builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: (
                 build_pair(theirs.tokenizer, ours, corpus, stage=stage)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tokalign.cli.command import NAME, PATH, Command, Option
-from tokalign.cli.options import FIELD
+from tokalign.cli.options import FIELD, TRUST
 from tokalign.cli.output import figures, note, show
 from tokalign.cli.texts import language_of_model
 from tokalign.storage import LANGUAGES, sample_text
@@ -33,6 +34,7 @@ _OPTIONS = (
         excludes="FILE",
     ),
     FIELD,
+    TRUST,
     click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
 )
 
@@ -45,6 +47,7 @@ def command(
     file: Path | None,
     language: str | None,
     field: str,
+    trust_remote_code: bool,
 ) -> None:
     """Say what to expect of dictionaries and, with --draft, of a pair of tokenizers.
 
@@ -63,8 +66,9 @@ def command(
     )
     from tokalign.tables.opening import open_dictionary
 
-    ours: Resolved[DraftId] | None = None if draft is None else resolve_tokenizer(draft)
-    theirs: Resolved[TargetId] = resolve_tokenizer(target)
+    resolve = partial(resolve_tokenizer, trust_remote_code=trust_remote_code)
+    ours: Resolved[DraftId] | None = None if draft is None else resolve(draft)
+    theirs: Resolved[TargetId] = resolve(target)
     chosen = language or language_of_model(theirs.tokenizer.fingerprint, theirs.folder)
     path = file or sample_text(chosen)
     for resolved in (ours, theirs):

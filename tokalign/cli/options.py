@@ -132,6 +132,8 @@ TARGET = Option(
     type=NAME,
     required=True,
 )
+TRUST = Option("--trust-remote-code", "Run the code in a model's folder.", is_flag=True, rare=True)
+
 DTYPE = Option(
     "--dtype",
     "Number format of the weights. Default: float32 on a CPU, else that of the files.",
@@ -147,7 +149,7 @@ MODEL = (
         needs="--target",
         rare=True,
     ),
-    Option("--trust-remote-code", "Run the code in a model's folder.", is_flag=True, rare=True),
+    TRUST,
     DTYPE,
 )
 

@@ -284,7 +284,7 @@ def self_draft_rounds(
     began, found = perf_counter(), list[Round]()
     drafting = decoder.drafting.with_options(num_draft_tokens=limit)
     decoder = replace(decoder, drafting=drafting)
-    session, limits = decoder.open_draft(), Limits(max_tokens=tokens)
+    session = decoder.open_draft()
     for number, given in enumerate(prompts):
         if number and (perf_counter() - began) * (1 + 1 / number) > seconds:
             break
@@ -295,6 +295,7 @@ def self_draft_rounds(
             drafter = BeamDrafter(recurrent, shape=BeamShape(1, limit), whole=True)
         assert drafter is not None, "there is nothing that drafts"
         verifier = TargetVerifier(target, Sampling())
+        limits = Limits(max_tokens=tokens, target=target)
         events = decode(Context(prompt.target), drafter, verifier, limits=limits)
         found += [one for one in events if isinstance(one, Round) and one.tree]
     return found

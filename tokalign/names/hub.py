@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.storage import parse_json
-from tokalign.tokenizer.files import find_tokenizer_file
+from tokalign.tokenizer.files import holds_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,13 @@ class Wanted:
 
 def missing_from_model(folder: Path) -> list[str]:
     """The files that a model's folder lacks: configuration, tokenizer, weights or parts of them."""
-    tokenizer = [] if find_tokenizer_file(folder) else ["tokenizer.json"]
-    return [*_absent(folder, "config.json"), *tokenizer, *_absent(folder, *_weights(folder))]
+    absent = _absent(folder, *_weights(folder))
+    return [*_absent(folder, "config.json"), *missing_from_tokenizer(folder), *absent]
+
+
+def missing_from_tokenizer(folder: Path) -> list[str]:
+    """`tokenizer.json` for a folder that has neither it nor another tokenizer that mlx-lm opens."""
+    return [] if holds_tokenizer(folder) else ["tokenizer.json"]
 
 
 def _absent(folder: Path, *names: str) -> list[str]:
@@ -70,14 +75,12 @@ def _indexed_weights(index: Path) -> list[str]:
         return []
 
 
-TOKENIZER = Wanted(
-    ("tokenizer.json", "tokenizer_config.json"), lambda folder: _absent(folder, "tokenizer.json")
-)
+_FILES = ("*.json", "*.model", "*.model.v*", "*.tiktoken", "*.jinja", "*.txt", "*.jsonl", "*.py")
+"""What mlx-lm downloads besides the weights, from which it makes a tokenizer."""
+
+TOKENIZER = Wanted(_FILES, missing_from_tokenizer)
 _WEIGHTS = ("model*.safetensors", "*drafter-*.safetensors")
-MODEL = Wanted(
-    ("*.json", *_WEIGHTS, "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.py", "*.tok"),
-    missing_from_model,
-)
+MODEL = Wanted((*_FILES, *_WEIGHTS, "*.tok"), missing_from_model)
 
 
 def find_cached(

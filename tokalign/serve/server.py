@@ -13,6 +13,7 @@ import uvicorn
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from tokalign.errors import UsageError
+from tokalign.runtime.written_later import LATER
 from tokalign.serve import Settings
 from tokalign.serve.admission import is_loopback
 from tokalign.serve.app import create_app
@@ -99,6 +100,7 @@ class Server:
         self.scheduler.stop_and_join()
         self._http.should_exit = True
         self._loop.join()
+        LATER.write_now()
 
     def wait(self) -> None:
         """Return when the scheduler's thread ends, which it does only if it fails."""

@@ -110,6 +110,8 @@ def _run(draw: Random, low: int, high: int, size: int) -> str:
 def _from_tokens(spec: TokenizerSpec, draw: Random) -> Iterator[str]:
     """Tokens, some in a row, and their letters in any order, as far as they are characters."""
     ordinary = [token for token in spec.tokens if token]
+    if not ordinary:
+        return
     merged = [token for token in ordinary if len(token) > 1] or ordinary
     some = draw.choices(merged, k=240)
     for first in range(0, len(some), 4):

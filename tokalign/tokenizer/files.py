@@ -41,7 +41,7 @@ from tokalign.tokenizer.tokenizer_json import read_tokenizer_json
 
 _CONFIG = "tokenizer_config.json"
 
-_KNOWN = ("tokenizer.json", "tekken.json", "tokenizer.model", "*.tiktoken")
+_KNOWN = ("tokenizer.json", "tekken.json", "tokenizer.model", "*.tiktoken", "*.model", "*.model.v*")
 """The files that are read here, the one that says most first."""
 
 _DECIDING = (
@@ -235,6 +235,13 @@ def find_tokenizer_file(folder: Path) -> Path | None:
 def deciding_files(folder: Path) -> list[Path]:
     """The files in a folder from which mlx-lm makes a tokenizer."""
     return sorted({file for name in _DECIDING for file in _files(folder, name)})
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether a folder has a vocabulary, or a program, of which a tokenizer can be made."""
+    settings = ("config.json", _CONFIG, "special_tokens_map.json", "added_tokens.json")
+    found = {file.name for file in deciding_files(folder)}
+    return bool(found.difference(settings)) or bool(_files(folder, "*token*.py"))
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

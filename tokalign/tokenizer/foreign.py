@@ -24,9 +24,10 @@ class ForeignTokenizer(Tokenizer[Id]):
 
     theirs: has `encode(text)` and `decode(ids)`; `len`, `get_added_vocab`, `bos_token` and
         `eos_token` are used where it has them.
+    why: what keeps it from a higher level, if more is known than its class.
     """
 
-    def __init__(self, theirs: Any) -> None:
+    def __init__(self, theirs: Any, why: str = "") -> None:
         self._theirs = theirs
         reference = Reference(theirs=theirs)
         added = {i: str(s) for s, i in getattr(theirs, "get_added_vocab", dict)().items()}
@@ -41,7 +42,7 @@ class ForeignTokenizer(Tokenizer[Id]):
                 opening=opening,
                 closing=closing,
                 level=Level.IDS_ONLY,
-                why=f"it is a {type(theirs).__name__}, and no file that the library reads",
+                why=why or f"it is a {type(theirs).__name__}, and no file that the library reads",
             )
         )
 

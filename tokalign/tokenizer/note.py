@@ -19,7 +19,7 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
 from tokalign.errors import TokalignError
-from tokalign.storage import write_file
+from tokalign.storage import appearing
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
 from tokalign.tokenizer.vocabulary import Roles
 
@@ -80,7 +80,8 @@ def write_note(path: Path, spec: TokenizerSpec) -> None:
     packed = msgpack.packb(facts)
     with suppress(OSError, TokalignError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, sha256(packed).digest() + packed)
+        with appearing(path, sync=False) as temporary:
+            temporary.write_bytes(sha256(packed).digest() + packed)
 
 
 def _listed(ids: frozenset[int]) -> Sequence[int]:

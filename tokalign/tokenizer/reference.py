@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
 from tokalign.tokenizer.spec import shortened
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ def reference_of_folder(
     files: those that decide, by name, as they were read. transformers gets a copy of them, so that
     nothing that changes meanwhile counts; with `trust_remote_code` it gets the folder itself, whose
     programs may read what they like.
-    Raises: VocabularyError or, for a package that is missing, MissingAssetError.
+    Raises: VocabularyError; MissingAssetError for a package that is missing, and UsageError for a
+        program that is not trusted.
     """
     try:
         with _quiet():
@@ -156,21 +157,23 @@ def reference_of_folder(
     return Reference(theirs=theirs, written=document)
 
 
-def _refusal(folder: Path, error: Exception) -> VocabularyError | MissingAssetError:
+def _refusal(folder: Path, error: Exception) -> TokalignError:
     reason = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, ImportError) or "install" in reason:
-        named = re.search(r"`?pip install ([\w. \[\]-]+\w)", reason)
-        package = named[1] if named else getattr(error, "name", None) or "tokalign[mlx]"
+    named = re.search(r"pip install ([\w.-]+)", reason)
+    missing = error.name if isinstance(error, ImportError) else None
+    if package := named[1] if named else missing:
         return MissingAssetError(
             f"the tokenizer in {folder} needs a package that is not installed; install it with: "
             f"pip install {package}"
         )
-    remedy = "download it again"
     if "trust_remote_code" in reason:
-        reason = "its tokenizer is a program"
-        remedy = "read the program, and give --trust-remote-code to run it"
+        return UsageError(
+            f"the tokenizer in {folder} is a program; read it, and give --trust-remote-code "
+            "to run it"
+        )
     return VocabularyError(
-        f"{folder} holds no tokenizer that transformers opens ({shortened(reason, 160)}); {remedy}"
+        f"{folder} holds no tokenizer that transformers opens ({shortened(reason, 160)}); download "
+        "it again"
     )
 
 

@@ -12,10 +12,11 @@ is noted in the user's cache folder, under a hash of the file and of the version
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
+from tokalign.errors import TokalignError, VocabularyError
 from tokalign.storage import cache_folder
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
@@ -49,7 +50,7 @@ from tokalign.tokenizer.spec import (
     shortened,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import SPACE_MARK
+from tokalign.tokenizer.vocabulary import SPACE_MARK, spelled_as
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -77,24 +78,37 @@ def read_tokenizer(
     folder's tokenizer that is a program is used by its ids. What was found is noted, so that it is
     checked once by the same versions.
     trust_remote_code: run programs in the folder, as in mlx-lm.
-    Raises: MissingAssetError when there is none, or a package is missing; VocabularyError if
-        neither tokalign nor the reference can use it.
+    Raises: MissingAssetError when there is none, or a package is missing; UsageError for a program
+        that is not trusted; VocabularyError if neither tokalign nor the reference can use it.
     Cost: that of hashing the files if they were checked before, 20 ms for 17 MB.
     """
     file = open_tokenizer_file(Path(path), supplement)
     note = _note(file, trust_remote_code=trust_remote_code)
     if (kept := read_note(note)) is not None:
         return Tokenizer(kept)
-    tokenizer = _read_best(file, trust_remote_code=trust_remote_code)
+    with _without_collection():
+        tokenizer = _read_best(file, trust_remote_code=trust_remote_code)
     if not isinstance(tokenizer, ForeignTokenizer):
         write_note(note, tokenizer.spec)
     return tokenizer
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keep the collector from going through a vocabulary that grows, which doubles the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any]:
     """The highest level at which a tokenizer is what its reference is.
 
-    Raises: VocabularyError about the highest level; MissingAssetError for a package.
+    Raises: VocabularyError about the highest level; as `reference_of_folder`.
     """
     refused: TokalignError | None = None
     if file.files:
@@ -104,26 +118,30 @@ def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any
                 file.folder, file.files, written, trust_remote_code=trust_remote_code
             )
             file = replace(file, reference=reference)
-        except (MissingAssetError, VocabularyError) as error:
+        except TokalignError as error:
             refused = error
     first: VocabularyError | None = None
+    why = ""
     for level in _levels(file):
         try:
-            # Without its path and the remedy, an error is what keeps a file from a higher level.
-            why = "" if first is None else str(first.__cause__ or first).partition("; ")[0]
             return _at(level, file, why)
         except VocabularyError as failed:
             first = first or failed
+            # Without its path and the remedy, an error is what keeps a file from a higher level.
+            why = str(first.__cause__ or first).partition("; ")[0]
     if file.reference is not None:
-        return ForeignTokenizer(file.reference.theirs)
+        return ForeignTokenizer(file.reference.theirs, why)
     if (
         not file.files
         and file.supplement is None
         and file.data
         and file.kind is not Kind.TOKENIZER_JSON
     ):
-        return _read_best(file.as_folder(), trust_remote_code=trust_remote_code)
-    raise refused or first or AssertionError("a level was tried")
+        with suppress(TokalignError):  # the error about the file says more
+            return _read_best(file.as_folder(), trust_remote_code=trust_remote_code)
+    if first is None or (refused is not None and not isinstance(refused, VocabularyError)):
+        raise refused or AssertionError("a level was tried")
+    raise first
 
 
 def _levels(file: TokenizerFile) -> list[Level]:
@@ -149,7 +167,7 @@ def _at(level: Level, file: TokenizerFile, why: str) -> Tokenizer[Any]:
         else:
             opening, closing = reference.around
             tokenizer = _with_markup(replace(spec, opening=opening, closing=closing), reference)
-        check(tokenizer, file)
+        _check_text(tokenizer, file)
     return tokenizer
 
 
@@ -177,13 +195,18 @@ def _with_markup(spec: TokenizerSpec, reference: Reference) -> Tokenizer[Any]:
 def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
     """Check a vocabulary, then compare its tokenizer with its reference.
 
-    Raises: VocabularyError, and whatever the reference does.
-
-    Cost: 0.3 s.
+    Raises: VocabularyError, and whatever the reference does. Cost: 0.3 s.
     """
+    _check_text(tokenizer, file)
+    if file.owner is not None:
+        _check_prompts(tokenizer, file.owner)
+
+
+def _check_text(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
+    """Check all but prompts. Raises: as `check`."""
     spec = tokenizer.spec
     if tokenizer.level is Level.ALIGNED:
-        _check_tokens(spec)
+        _check_tokens(tokenizer)
         _check_whole_pieces(tokenizer)
     texts = [text for text in plain_texts(spec) if text]
     if spec.by_characters:  # a mark in the text is a space to the libraries
@@ -198,17 +221,19 @@ def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
         _compare("the tokenizers library", _ours(tokenizer), _library_encoder(tokenizer), texts)
 
 
-def _check_tokens(spec: TokenizerSpec) -> None:
+def _check_tokens(tokenizer: Tokenizer[Any]) -> None:
     """Refuse a vocabulary whose encoder cannot be what its file meant.
 
     Raises: VocabularyError for a token that is too long, and merges of special tokens or of unclear
-    rank. Cost: 0.2 s for 128,000 tokens.
+    rank. Cost: 0.2 s for 128,000 tokens, most of it for the encoder.
     """
+    spec = tokenizer.spec
     check_lengths(spec.tokens)
-    triples = spec.triples
-    if len(np.unique(triples[:, 0] << 32 | triples[:, 1])) < len(triples):
+    if len(tokenizer.bpe.merges.rules) < len(spec.triples):
         raise VocabularyError(f"lists a merge twice, so that its rank is unclear; {TRY_ANOTHER}")
-    special = next((i for i in np.unique(triples).tolist() if not spec.tokens[i]), None)
+    merged = np.zeros(len(spec.tokens), dtype=bool)
+    merged[spec.triples] = True
+    special = next((i for i in np.flatnonzero(merged).tolist() if not spec.tokens[i]), None)
     if special is not None:
         raise VocabularyError(
             f"merges ordinary text with the added token {shortened(spec.specials[special])}; "
@@ -239,13 +264,13 @@ def _check_against_reference(
     if library is not None:
         markup |= _check_added_tokens(tokenizer, library)
     found = markup.keys() - {spec.unknown, _unknown(library)}
-    plain = [text for text in texts if not any(spelling in text for spelling in markup.values())]
+    control = spelled_as(markup.values())
+    plain = [text for text in texts if not control.search(text)]
     expected = [(text, ids) for text in plain if found.isdisjoint(ids := reference.encode(text))]
     right = dict(expected)
     if tokenizer.level is not Level.IDS_ONLY:
         _compare("mlx-lm", _ours(tokenizer), right.__getitem__, right)
     _compare("mlx-lm", tokenizer.encode, right.__getitem__, [*right][::7])
-    _check_prompts(tokenizer, reference)
 
 
 def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int, str]:
@@ -255,14 +280,8 @@ def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int
     """
     added = library.get_added_tokens_decoder()
     read = tokenizer.spec.specials
-    wrong = sorted(
-        {
-            (i, token.content)
-            for i, token in added.items()
-            if read.get(i, token.content) != token.content
-        }
-        | {(i, spelling) for i, spelling in read.items() if library.id_to_token(i) != spelling}
-    )
+    theirs = {i: library.id_to_token(i) for i in read} | {i: t.content for i, t in added.items()}
+    wrong = sorted((i, read[i]) for i in read if theirs[i] != read[i])
     if wrong:
         raise VocabularyError(
             f"adds tokens whose ids are not those that the tokenizers library gives them (the "
@@ -278,9 +297,12 @@ def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int
             in_vocabulary=_in_model(library, token.content),
         )
     }
-    unknown = _unknown(library)
-    for index, spelling in control.items():
-        if index != unknown and index in tokenizer.encode(f"a{spelling}b"):
+    unknown, spelled = _unknown(library), list(control.items())
+    for some in (spelled[start : start + 64] for start in range(0, len(spelled), 64)):
+        ids = {*tokenizer.encode("a" + "b a".join(spelling for _, spelling in some) + "b")}
+        for index, spelling in some:
+            if index == unknown or index not in ids:
+                continue
             raise VocabularyError(
                 f"makes the special token {shortened(spelling, 30)} of a user's words; {_OTHER}"
             )

@@ -36,6 +36,7 @@ from tokalign.tokenizer.vocabulary import (
     Id,
     Roles,
     Vocabulary,
+    spelled_as,
     token_bytes,
     write_byte_level,
     write_pieces,
@@ -212,7 +213,7 @@ class Tokenizer(Generic[Id]):
         vocabulary takes longer than encoding 100,000 characters.
         Raises: VocabularyError for a text that the library gives up on.
         """
-        if self.level is Level.ALIGNED:
+        if self.level is Level.ALIGNED and (self.bpe.spells_all or not self.spec.by_characters):
             self._encoded += sum(map(len, parts))
             if self._encoded < _FEW:
                 return [self.encoder.encode(part.encode()) for part in parts]
@@ -290,8 +291,7 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def _special_pattern(self) -> regex.Pattern[str]:
-        spellings = sorted(self.spec.specials.values(), key=len, reverse=True)
-        return regex.compile(f"({'|'.join(map(regex.escape, spellings))})" if spellings else "(?!)")
+        return spelled_as(self.spec.specials.values())
 
     @cached_property
     def _whole(self) -> Backend:

@@ -124,11 +124,8 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
         for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
             flag(entry, option, default=False)
         if added.setdefault(index, entry)["content"] != spelling:
-            raise VocabularyError(f"adds two tokens of the id {index}; {_AGAIN}")
-    ids: dict[str, int] = {}
-    for index, entry in added.items():
-        if ids.setdefault(entry["content"], index) != index:
-            raise VocabularyError(f"adds the token {shortened(entry['content'])} twice; {_AGAIN}")
+            raise VocabularyError(f"adds the id {index} twice; {_AGAIN}")
+    ids = {entry["content"]: index for index, entry in added.items()}
     of_vocab = {index: spelling for spelling, index in vocab.items() if index in added}
     for spelling, index in ids.items():
         if vocab.get(spelling, index) != index or of_vocab.get(index, spelling) != spelling:
@@ -213,17 +210,20 @@ def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
         rights = [vocab[right] for _, right in pairs]
         results = [vocab[left + right] for left, right in pairs]
     except KeyError as error:
-        left, right = next(pair for pair in pairs if not {*pair, "".join(pair)} <= vocab.keys())
         raise VocabularyError(
-            f"merges {shortened(left, 30)} and {shortened(right, 30)}, but has no token "
-            f"{shortened(error.args[0])}; {_AGAIN}"
+            f"has no token {shortened(error.args[0])}, which its merges name; {_AGAIN}"
         ) from error
     return np.array([lefts, rights, results], dtype=np.int64).T
 
 
 _PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
 _TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
-"""They mark the beginning of a text and its spaces, which bytes do as spaces."""
+_KEEPS_PREFIX = {"type": "Replace", "pattern": {"Regex": r"\A▁"}, "content": "▁▁"}
+"""They mark the beginning of a text and its spaces, which bytes do as spaces. The last one has
+Metaspace put its mark before a text that begins with a space, too (converted SentencePiece)."""
+
+
+_MARKING = (_PREPENDS, _TAKES_SPACES, _KEEPS_PREFIX)
 
 
 def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict[str, Any]:
@@ -257,11 +257,11 @@ def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict
         return True
 
     return {
-        "normalizer": tuple(step for step in normalizer if step not in (_PREPENDS, _TAKES_SPACES)),
+        "normalizer": tuple(step for step in normalizer if step not in _MARKING),
         "pre_tokenizer": tuple(filter(cuts, steps)),
         "dummy_prefix": _PREPENDS in normalizer or prefixes,
         "prefix_once": scheme == "first",
-        "prefix_unless_space": prefixes,
+        "prefix_unless_space": prefixes and _KEEPS_PREFIX not in normalizer,
     }
 
 

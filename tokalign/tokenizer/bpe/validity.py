@@ -83,15 +83,17 @@ class Merges:
     def from_triples(cls, triples: Ints | Sequence[tuple[int, int, int]]) -> Merges:
         """Rank `(left, right, result)` triples in order; of a repeated pair the first counts."""
         left, right, result = np.array(triples, dtype=np.int64).reshape(-1, 3).T
-        pairs = left << 32 | right
-        first = np.sort(np.unique(pairs, return_index=True)[1])
-        packed = first << 32 | result[first]
-        return cls(dict(zip(pairs[first].tolist(), packed.tolist(), strict=True)))
+        packed = np.arange(len(result)) << 32 | result
+        # Written from the last to the first, so that of a repeated pair the first stays.
+        pairs = (left << 32 | right)[::-1].tolist()
+        return cls(dict(zip(pairs, packed[::-1].tolist(), strict=True)))
 
     def to_arrays(self) -> tuple[Ints, Ints, Ints]:
         """Packed pairs, their ranks and their results, i64[rules] each, in order of rank."""
         pairs = np.fromiter(self.rules, dtype=np.int64, count=len(self.rules))
         packed = np.fromiter(self.rules.values(), dtype=np.int64, count=len(self.rules))
+        order = np.argsort(packed)
+        pairs, packed = pairs[order], packed[order]
         return pairs, packed >> 32, packed & _LOW
 
     def apply(self, symbols: list[Id]) -> Merged[Id]:
