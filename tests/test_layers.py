@@ -121,7 +121,7 @@ RUNS_MODELS = {
         "runtime": "decoder generate",
         "runtime/draft": "opening_knowledge",
         "serve": "answer app beginnings completions connections contexts decoding job messages "
-        "models preparing responses scheduler server",
+        "models preparing responses scheduler server waiting",
         "train": "from_model labelled_corpus run teaching training",
     }.items()
     for name in names.split()

@@ -10,8 +10,9 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. What is ours, from the 
     answer.py        the answer to one prompt, and what the ways of writing it share
     metrics.py       counts for `/metrics`
     request.py       what one answer is asked for, whichever API it came by
-    beginnings.py    from that to a prompt's ids and what the answer has to match, in threads of
-                     its own (preparing.py)
+    waiting.py       requests that have not been started
+    beginnings.py    from one of them to a prompt's ids and what the answer has to match, in
+                     threads of its own (preparing.py)
     scheduler.py     the loop that starts, moves and ends requests; job.py: one of them
     decoding.py      a request alone: rounds of drafting and verification; several: mlx-lm's batches
     models.py        the models that are served; contexts.py: what later requests go on with

@@ -7,41 +7,20 @@ not keep what is short waiting.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from queue import SimpleQueue
 from threading import Thread
 
 from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import prepare
-from tokalign.serve.job import Key, Listener, Prepared
 from tokalign.serve.models import Loaded
 from tokalign.serve.request import Asked
+from tokalign.serve.waiting import State, Waiting
 
 _THREADS = 2
 """In each lane."""
 
 _SHORT = 1 << 16
 """Characters of a prompt that is encoded in some hundredths of a second."""
-
-
-class State(StrEnum):
-    """How far a request that has not been started is."""
-
-    ARRIVED = "arrived"
-    PREPARING = "being prepared"
-    PREPARED = "prepared"
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A request that has not been started. result: of its preparation, once it is PREPARED."""
-
-    asked: Asked
-    listener: Listener
-    key: Key
-    state: State = State.ARRIVED
-    result: Prepared | Exception | None = None
 
 
 _Lane = SimpleQueue["tuple[Waiting, Loaded] | None"]

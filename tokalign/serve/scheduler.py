@@ -10,11 +10,10 @@ turns, a round each.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from threading import Condition, Event, Thread
+from threading import Event, Thread
 from time import monotonic, sleep
 
 import mlx.core as mx
@@ -25,11 +24,12 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import sampling_of
 from tokalign.serve.contexts import Chain, Contexts
 from tokalign.serve.decoding import Batch, Speculation, decoder_of
-from tokalign.serve.job import NOTHING, Answer, Held, Item, Job, Listener, Place, Prepared
+from tokalign.serve.job import NOTHING, Answer, Held, Item, Job, Place, Prepared
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.preparing import Preparing, State, Waiting
+from tokalign.serve.preparing import Preparing
 from tokalign.serve.request import Asked
+from tokalign.serve.waiting import State, Waiting, WaitingRoom, end_of_service
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether clients have left."""
@@ -50,16 +50,13 @@ class Scheduler:
         self.models, self.settings, self.metrics = models, settings, metrics
         self.failure: Exception | None = None
         self._ready = Event()
-        self._news = Condition()  # guards what follows, up to the blank line
-        self._waiting: deque[Waiting] = deque()
-        self._is_closed = self._has_news = False
-
+        self._waiting = WaitingRoom(settings.max_waiting)
         self._contexts = Contexts(
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
         self._jobs: list[Job] = []
         self._batch: Batch | None = None
-        self._preparing = Preparing(self._wake)
+        self._preparing = Preparing(self._waiting.wake)
         for name, about, value in (
             ("queue_length", "Requests that wait for their turn.", lambda: self.queue_length),
             ("running_requests", "Requests that are being answered.", lambda: len(self._jobs)),
@@ -79,7 +76,7 @@ class Scheduler:
     @property
     def is_healthy(self) -> bool:
         """Whether requests can be answered."""
-        return self.failure is None and not self._is_closed
+        return self.failure is None and not self._waiting.is_closed
 
     def wait_until_ready(self) -> None:
         """Return when the models are loaded. Raises: what went wrong while they were."""
@@ -92,28 +89,11 @@ class Scheduler:
 
         Whatever happens, it is told an end. Raises: Refusal if too many wait, or at the end.
         """
-        with self._news:
-            if self._is_closed:
-                raise _end_of_service()
-            if len(self._waiting) >= self.settings.max_waiting:
-                raise Refusal(
-                    429,
-                    f"{len(self._waiting)} requests are waiting already; try again later",
-                    code="queue_full",
-                    headers={"Retry-After": "1"},
-                )
-            self._waiting.append(Waiting(asked, Listener(put), self.models.key(asked.models)))
-        self._wake()
+        self._waiting.enter(asked, put, self.models.key(asked.models))
 
     def stop(self) -> None:
         """Have the loop end after the step that it is in. What waits is refused at once."""
-        with self._news:
-            self._is_closed = True
-            waiting = list(self._waiting)
-            self._waiting.clear()
-        for one in waiting:
-            one.listener.end(_end_of_service())
-        self._wake()
+        self._waiting.close()
 
     def join(self) -> None:
         """Return when the loop has ended."""
@@ -134,11 +114,6 @@ class Scheduler:
         while task.exists() and monotonic() < deadline:
             sleep(_THREAD_END)
 
-    def _wake(self) -> None:
-        with self._news:
-            self._has_news = True
-            self._news.notify_all()
-
     # -- the loop ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -146,7 +121,7 @@ class Scheduler:
         try:
             self.models.load_default()
             self._ready.set()
-            while not self._is_closed:
+            while not self._waiting.is_closed:
                 self._admit()
                 self._drop_abandoned()
                 if self._jobs:
@@ -162,11 +137,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Have what has arrived prepared, and start what is, in its order."""
-        with self._news:
-            self._has_news = False
-            waiting = list(self._waiting)
         under_way = False  # whether a request before is being prepared, or has been
-        for one in waiting:
+        for one in self._waiting.all():
             if not self.models.are_loaded(one.key):
                 if self._jobs or under_way:
                     return  # other models are loaded when those in use are free
@@ -197,7 +169,7 @@ class Scheduler:
         except Exception as error:
             self._refuse(one, error)
             return
-        if not self._take(one):
+        if not self._waiting.take(one):
             return
         one.listener.tell(job.answer)
         if one.asked.only_counts:
@@ -230,24 +202,16 @@ class Scheduler:
             opening=opening,
         )
 
-    def _take(self, one: Waiting) -> bool:
-        """Take a request out of those that wait, unless it has been ended meanwhile."""
-        with self._news:
-            is_there = one in self._waiting
-            if is_there:
-                self._waiting.remove(one)
-        return is_there
-
     def _refuse(self, one: Waiting, error: Exception) -> None:
         if not isinstance(error, TokalignError):
             _LOG.error("a request could not be started", exc_info=error)
-        self._take(one)
+        self._waiting.take(one)
         one.listener.end(error)
 
     def _drop_abandoned(self) -> None:
         began_by = monotonic() - self.settings.answer_timeout
-        for one in list(self._waiting):
-            if one.asked.abandoned.is_set() and self._take(one):
+        for one in self._waiting.all():
+            if one.asked.abandoned.is_set() and self._waiting.take(one):
                 one.listener.end(Refusal(499, "the client has left"))
                 self.metrics.disconnected.inc()
         for job in list(self._jobs):
@@ -261,10 +225,7 @@ class Scheduler:
     def _rest(self) -> None:
         """Give back memory, and wait for something to do."""
         assert self._batch is None or not len(self._batch), "an idle batch holds no job"
-        with self._news:
-            if self._news.wait_for(lambda: self._has_news, _IDLE):
-                return
-        if self._batch is not None:
+        if not self._waiting.wait(_IDLE) and self._batch is not None:
             self._batch.close()
             self._batch = None
             self._contexts.leave_room(0)
@@ -387,14 +348,10 @@ class Scheduler:
         """Refuse whoever still waits, and give everything back in the thread that made it."""
         self.stop()
         for job in self._jobs:
-            job.listener.end(_end_of_service())
+            job.listener.end(end_of_service())
         self._jobs.clear()
         self._batch = None
         self._preparing.stop()
         self._contexts.clear()
         self.models.reset()
         self._ready.set()
-
-
-def _end_of_service() -> Refusal:
-    return Refusal(503, "the server is shutting down")
