@@ -124,7 +124,6 @@ def saving(shared: Path, path: Path, native: Path | None, limit: int, files: lis
                 "own_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
                 "tokens_per_pass": found,
                 "of_native": kept,
-                "optimism": bundle.parameters["optimism"],
             }
         )
         for name, some in texts.items():

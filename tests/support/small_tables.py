@@ -129,7 +129,7 @@ def counted(
         ids, counts = np.unique(windows, axis=0, return_counts=True)
         orders.append(TokenNgrams(ids, counts))
     levels = grow_tree(orders)
-    return make_table(levels, vocabulary_size=vocabulary_size, max_bytes=max_bytes)[0]
+    return make_table(levels, vocabulary_size=vocabulary_size, max_bytes=max_bytes)
 
 
 def write_alignment(path: Path, draft: Tokenizer[Any], target: Tokenizer[Any]) -> Path:

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import Candidates, find_candidates, make_table
+from tokalign.build.dictionary.backoff import find_candidates, make_table
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
-from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
     Contexts,
     gains,
@@ -50,10 +49,6 @@ def rows_of(levels: list[Level], order: int) -> list[tuple[int, ...]]:
     """The n-grams of one order, spelled out by walking back."""
     columns = list(walk_back(levels, order, np.arange(len(levels[order - 1]))))
     return list(zip(*(column.tolist() for column in reversed(columns)), strict=True))
-
-
-def candidates_of(levels: list[Level], p_min: float) -> Candidates:
-    return find_candidates(levels, smooth(levels), p_min, [USUAL] * (len(levels) - 1))
 
 
 @given(lines, st.integers(1, 2))
@@ -169,8 +164,8 @@ def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
     if len(levels) < 2:
         return
     smoothed, _ = smooth(levels)
-    likely = [in_other_text(values, USUAL) for values in smoothed]
-    entries = candidates_of(levels, 0.05).best(room)
+    likely = [in_other_text(values) for values in smoothed]
+    entries = find_candidates(levels, 0.05).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}
     above: dict[tuple[int, int], float] = {}
@@ -214,7 +209,7 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
-    pairs = {rows_of(levels, 2)[node] for node in candidates_of(levels, 0.1).best(4)[1].nodes}
+    pairs = {rows_of(levels, 2)[node] for node in find_candidates(levels, 0.1).best(4)[1].nodes}
     assert (4, 1) in pairs
     assert (3, 1) not in pairs
 
@@ -222,7 +217,7 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
 @pytest.mark.parametrize("p_min", [0.0, 1e-300, 1.0])
 def test_a_table_is_made_for_every_least_probability(p_min: float) -> None:
     levels = grow_tree(as_orders(counted([[1, 2, 3, 1, 2, 4]] * 9)))
-    table, _ = make_table(levels, vocabulary_size=10, max_bytes=1000, p_min=p_min)
+    table = make_table(levels, vocabulary_size=10, max_bytes=1000, p_min=p_min)
     assert table.parameters.p_min == p_min
     assert (len(table) > 0) == (p_min < 1)
 
@@ -232,7 +227,7 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     rng = np.random.default_rng(3)
     text = [rng.zipf(1.5, 40).clip(0, 300).tolist() for _ in range(1500)]
     levels = grow_tree(as_orders(counted(text, 2)))
-    table, _ = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
+    table = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
     taken = sum(map(len, table.to_sections().values()))
     assert taken <= max(max_bytes, 64)
     if 1_000 < max_bytes < 100_000:
