@@ -154,15 +154,8 @@ VALUES: dict[str, list[Any]] = {
     ],
     "statistics": [None, [], 7, {"entries": NAN}, {"entries": EXTENSION}, {"entries": DEEP}],
     "sections": [
-        *(None, [], "a", {"": [0, 1]}, {"a b": [0, 1]}, {"a\n": [0, 1]}, {"ą": [0, 1]}),
-        *({"x" * 65: [0, 1]}, {b"a": [0, 1]}, {"b": [0, 1], "a": [64, 1]}),
-        *({"a": bad} for bad in (None, 5, {}, [], [0], [0, 1, 2], "01", [0, None], [0, "1"])),
-        *({"a": bad} for bad in ([0, 1.0], [0, True], [False, 1], [0, -1], [-64, 64])),
-        *({"a": bad} for bad in ([1, 1], [64, 1], [0, 1 << 32], [0, 1 << 63], [1 << 63, 1])),
-        {"a": [0, 70], "b": [64, 1]},  # they overlap
-        {"a": [0, 70], "b": [70, 1]},  # not aligned
-        {"a": [0, 70], "b": [192, 1]},  # a gap in which anything may hide
-        {"a": [0, 70], "b": [0, 70]},  # the same bytes twice
+        *(None, [], "a", {"": 1}, {"a b": 1}, {"a\n": 1}, {"ą": 1}, {"x" * 65: 1}, {b"a": 1}),
+        *({"a": bad} for bad in (None, {}, [], [0, 1], "1", 1.0, True, -1, 1 << 32, 1 << 63)),
     ],
 }
 
@@ -202,6 +195,8 @@ HEADERS: dict[str, bytes] = {
     },
     **{f"without-{key}": without(key) for key in VALUES},
     **{f"twice-{key}": doubled(key) for key in VALUES},
+    "keys-in-another-order": msgpack.packb(dict(reversed(header_of().items()))),
+    "a-number-in-more-bytes-than-it-takes": with_raw("statistics", b"\x81\xa1a\xcd\x00\x01"),
     "twice-in-fingerprints": doubled("fingerprints", "target"),
     "twice-in-parameters": doubled("parameters", "p_min"),
     "twice-in-statistics": doubled("statistics", "entries"),
@@ -246,7 +241,7 @@ HEADERS: dict[str, bytes] = {
     },
 }
 PREAMBLES: dict[str, dict[str, int]] = {
-    **{f"version-{version}": {"version": version} for version in (0, 1, 3, 65_535)},
+    **{f"version-{version}": {"version": version} for version in (0, 1, 2, 4, 65_535)},
     "reserved-bytes": {"reserved": 1},
     "length-0": {"length": 0},
     "length-1-less": {"length": -1},

@@ -29,7 +29,6 @@ from tokalign.errors import UsageError, require_number
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, encode_bundle
-from tokalign.tables.header import ALIGNMENT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -158,5 +157,5 @@ def _size_of_frame(frame: Bundle) -> int:
         statistics={**frame.statistics, **found},
         sections={f"backoff.predictions.probabilities{i}": bytes(1) for i in range(_SECTIONS)},
     )
-    # In the directory, two numbers of each section may take four bytes more.
-    return len(encode_bundle(full)) + _SECTIONS * (ALIGNMENT + 8)
+    # In the directory, the size of each section may take four bytes more.
+    return len(encode_bundle(full)) + _SECTIONS * 4
