@@ -10,7 +10,6 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any
 
-import numpy as np
 import pytest
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
@@ -18,7 +17,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.api.choosing import choose_drafting
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.word_encoder import words_of
+from tokalign.build.counting.word_shards import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.installed_packs import language_of_prompt
 from tokalign.build.pack import build_pack
@@ -34,7 +33,7 @@ from tokalign.tables.bundle import (
     write_bundle,
 )
 from tokalign.tables.opening import verify_table
-from tokalign.tables.pack import Pack, pack_numbers, unpack_numbers
+from tokalign.tables.pack import Pack
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -103,15 +102,6 @@ def test_equal_corpora_give_equal_bytes(corpus: Corpus, packed: Bundle) -> None:
     assert encode_bundle(again) == encode_bundle(packed)
     read = Pack.from_bundle(decode_bundle(encode_bundle(packed)))
     assert read.to_sections() == dict(packed.sections)
-
-
-def test_numbers_come_back() -> None:
-    random = np.random.default_rng(3)
-    numbers = np.concatenate([np.arange(70), random.integers(0, 1 << 32, 500) - 1, [0, 2**32 - 2]])
-    numbers = np.maximum(numbers, 0)
-    contexts = random.integers(0, 1 << 16, len(numbers))
-    symbols, bits = pack_numbers(numbers, contexts)
-    assert (unpack_numbers(symbols, memoryview(bits), contexts) == numbers).all()
 
 
 def test_a_forged_pack_is_refused_or_compiled(

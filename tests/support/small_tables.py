@@ -134,7 +134,7 @@ def counted(
 
 def write_alignment(path: Path, draft: Tokenizer[Any], target: Tokenizer[Any]) -> Path:
     """The alignment of a pair; returns the path."""
-    write_bundle(path, build_alignment(draft, target, []))
+    write_bundle(path, build_alignment(draft, target))
     return path
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, takewhile
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import batches
+from tokalign.build.corpus import Stage, batches, silent
 from tokalign.build.merge_sites import find_merge_sites
 from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection, MergeSites
 from tokalign.tables.bundle import Bundle
@@ -46,32 +46,20 @@ def align(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Alignment
 
 
 def build_alignment(
-    draft: Tokenizer[DraftId],
-    target: Tokenizer[TargetId],
-    lines: Iterable[str],
-    *,
-    progress: Callable[[int], None] = lambda _: None,
+    draft: Tokenizer[DraftId], target: Tokenizer[TargetId], *, stage: Stage = silent
 ) -> Bundle:
-    """All tables of a pair: intersection, merge sites of the target, healing trie of the draft.
-
-    lines: the text that the reported frequencies are measured on. The tables do not depend on it.
-    progress: called with the number of target tokens done since the last call.
-    """
-    alignment = replace(
-        align(draft.vocabulary, target.vocabulary),
-        merge_sites=find_merge_sites(target, progress=progress),
-    )
-    text = list(lines)
-    coverage = measure_coverage(draft, target, alignment.intersection, text)
-    rates = measure_boundaries(draft, target, text, alignment.merge_sites)
+    """All tables of a pair: intersection, merge sites of the target, healing order of the draft."""
+    with stage(len(target.vocabulary), "Aligning the vocabularies") as advance:
+        alignment = replace(
+            align(draft.vocabulary, target.vocabulary),
+            merge_sites=find_merge_sites(target, progress=advance),
+        )
     return Bundle(
         kind="alignment",
         fingerprints={"draft": draft.fingerprint, "target": target.fingerprint},
         statistics={
             "intersection_pairs": alignment.intersection.pairs,
             "merge_sites": len(alignment.merge_sites or ()),
-            **asdict(coverage),
-            **asdict(rates),
         },
         sections=alignment.to_sections(),
     )

@@ -21,7 +21,7 @@ from threading import Thread
 
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Progress
-from tokalign.build.counting.word_encoder import words_of
+from tokalign.build.counting.word_shards import words_of
 from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import require_writable
 from tokalign.tables.bundle import OUTPUT_REMEDY, read_bundle, write_bundle
