@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from command_lines import RUNS, TABLE, prepared, words
+from command_lines import RUNS, TABLE, prepared, run, words
 from command_reference import command_names, reference
 from places import ROOT
+from poison import poisoned
 
 from tokalign.cli import group
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepared(tmp_path_factory.mktemp("commands"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is asked for, in a folder whose Python files must not be run."""
+    with poisoned(prepared(tmp_path_factory.mktemp("commands"))) as folder:
+        yield folder
 
 
 def test_every_command_is_run() -> None:
@@ -34,9 +37,7 @@ def test_a_command_runs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tokalign.evaluate.calibrate.CONTEXTS", (32,))  # long ones take long
     make_first(name, folder)
     typed = [*name.split(), *words(RUNS[name]), "--json"]
-    ended = CliRunner().invoke(group, typed, input="Wisła jest\n", catch_exceptions=False)
-    assert ended.exit_code == 0, ended.output
-    assert isinstance(json.loads(ended.stdout), dict)
+    assert isinstance(run(*typed, typed="Wisła jest\n").json, dict)
 
 
 def make_first(name: str, folder: Path) -> None:

@@ -45,7 +45,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 
 LAYERS = (
     {"errors"},
-    {"storage"},
+    {"storage", "child_processes"},
     {"tokenizer"},
     {"names"},
     {"tables"},

@@ -22,6 +22,7 @@ from zipfile import ZipFile
 
 import pytest
 from places import DEMO, ROOT
+from processes import HUNG
 
 from tokalign.storage import POLISH, sample_text
 
@@ -178,7 +179,7 @@ def served(installed: Installation, prompt: str) -> dict[str, Any]:
             with urlopen(f"{json.loads(started)['url']}/v1/completions", body) as reply:
                 found: dict[str, Any] = json.load(reply)
             server.send_signal(signal.SIGTERM)
-            assert server.wait(60) == 0
+            assert server.wait(HUNG) == 0
         finally:
             server.kill()
     return found

@@ -1,11 +1,12 @@
 """tokalign: speculative decoding across tokenizers, prepared offline."""
 
-from __future__ import annotations
-
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# Nothing is imported here that Python has not loaded: `__main__` makes the path of modules safe.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tokalign.api.call import speculative_generate_step
     from tokalign.api.patch import patch_mlx_lm
     from tokalign.api.text import (
@@ -35,7 +36,7 @@ __all__ = [
 _ELSEWHERE = {"patch_mlx_lm": "api.patch", "speculative_generate_step": "api.call"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Load the Python API on first use, because it imports mlx."""
     if name in __all__:
         return getattr(import_module(f"tokalign.{_ELSEWHERE.get(name, 'api.text')}"), name)

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 from places import DEMO
+from processes import HUNG
 from served import complete, mlx_lms_server
 
 import tokalign
@@ -38,7 +39,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=HUNG,
     )
 
 

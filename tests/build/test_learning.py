@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_documents_are_read_only_if_something_changed(
         opened.append(path.name)
         return path.read_text()
 
-    monkeypatch.setattr(kept, "read_document", read)
+    monkeypatch.setattr(kept, "DocumentReader", lambda: nullcontext(read))
     learn("notes", folders=[folder], targets=[str(target)])
     assert opened == [f"{number}.txt" for number in range(6)]
     opened.clear()
@@ -171,6 +172,7 @@ def test_no_connection_is_made(folder: Path, target: Path, monkeypatch: pytest.M
         '<img src="http://127.0.0.1:9/a.png"><iframe src="http://127.0.0.1:9/"></iframe>'
     )
     monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(kept, "DocumentReader", lambda: nullcontext(read_document))
     assert learn("notes", folders=[folder], targets=[str(target)]).read == 7
 
 
@@ -258,12 +260,20 @@ def test_a_document_that_cannot_be_opened_is_read_as_soon_as_it_can(
         raise UnopenedError("Permission denied; the document is left out for now", path=str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "read_document", read)
+        patch.setattr(kept, "DocumentReader", lambda: nullcontext(read))
         [problem] = learn("notes", folders=[folder], targets=[str(target)]).problems
     assert "3.txt: " in problem
     learned = again()
     assert (learned.read, learned.texts, learned.problems) == (6, 6, [])
     assert again().unchanged == 6
+
+
+def test_documents_are_read_again_where_other_keys_are_left_out(
+    notes: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later version knows more of them, and what an earlier one learned is to be forgotten."""
+    monkeypatch.setattr(kept, "CONTENTS", "more")
+    assert again().read == 6
 
 
 def test_a_full_disk_loses_nothing_and_what_was_learned_can_be_forgotten(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
 from polish import SENTENCES
+from processes import wait_for
 from small_tokenizers import write_tokenizer
 
 from tokalign.api.choosing import choose_drafting
@@ -176,9 +176,8 @@ def test_the_prompt_says_which_pack_is_compiled(
     found = drafting.for_prompt(polish).dictionary
     if background:
         assert found is None
-        deadline = monotonic() + 60
-        while (found := drafting.for_prompt(polish).dictionary) is None and monotonic() < deadline:
-            sleep(0.05)
+        wait_for(lambda: drafting.for_prompt(polish).dictionary is not None)
+        found = drafting.for_prompt(polish).dictionary
     assert found
     assert drafting.for_prompt(english).dictionary is found
     assert sum("now, once" in line for line in told) == 1

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from command_lines import run, start
 from places import DEMO
+from processes import HUNG
 
 from tokalign.cli.command import Size
 from tokalign.cli.serve import command
@@ -95,7 +96,7 @@ def process(*options: str, **environment: str) -> Iterator[tuple[Any, str]]:
 
 def connect(url: str) -> HTTPConnection:
     address = urlsplit(url)
-    return HTTPConnection(str(address.hostname), address.port, timeout=60)
+    return HTTPConnection(str(address.hostname), address.port, timeout=HUNG)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -109,7 +110,7 @@ def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) ->
         assert response.readline().startswith(b"data: ")
         server.send_signal(number)
         rest = response.read().decode()
-        assert server.wait(60) == code
+        assert server.wait(HUNG) == code
     assert "shutting down" in rest
     assert rest.endswith("data: [DONE]\n\n")
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from time import perf_counter, sleep
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
 from random_drafters import random_drafter
 from random_models import random_model
 
-from tokalign.evaluate import calibrate
+from tokalign.evaluate import calibrate, timed_passes
 from tokalign.evaluate.calibrate import (
     _SEARCHES,
     CONTEXTS,
@@ -91,20 +90,35 @@ def test_time_may_end_amid_the_searches_of_a_drafter(monkeypatch: pytest.MonkeyP
     assert (curve.searches.keys(), curve.contexts[0].draft_pass) == ({1}, None)
 
 
+class SlowPasses:
+    """A clock that only passes move.
+
+    seconds: that a pass takes, by the positions that are new in its context and its rows.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, seconds: Callable[[int, int], float]) -> None:
+        self.now, self._most, self._seconds = 0.0, 0, seconds
+        for module in (calibrate, timed_passes):
+            patch.setattr(module, "perf_counter", lambda: self.now)
+        verify = TimedPasses.verify
+
+        def slowly(passes: TimedPasses, rows: int) -> float:
+            before = self.now
+            verify(passes, rows)
+            self.now += self._seconds(max(0, passes.length - self._most), rows)
+            self._most = max(self._most, passes.length)
+            return self.now - before
+
+        patch.setattr(TimedPasses, "verify", slowly)
+
+
 def test_a_curve_is_measured_in_its_budget_where_passes_are_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Reading the longer contexts would take all the time; only what is most telling is timed."""
-    original = TimedPasses.verify
-
-    def slowly(self: TimedPasses, rows: int) -> float:
-        sleep(0.05)
-        return original(self, rows) + 0.05
-
-    monkeypatch.setattr(TimedPasses, "verify", slowly)
-    model, began = a_long_model(), perf_counter()
-    curve = measure_curve(model, budget=2.0)
-    assert perf_counter() - began < 4.0
+    slow = SlowPasses(monkeypatch, lambda _new, _rows: 0.05)
+    curve = measure_curve(a_long_model(), budget=2.0)
+    assert slow.now <= 2.05
     assert {1, 2, 4, 8, 16, 33} <= curve.contexts[0].rows.keys()
     assert len(curve.rows_at(0)) == 33
 
@@ -113,20 +127,10 @@ def test_a_first_impression_is_had_in_time_where_every_row_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As without a fast BLAS: reading costs as much as writing, so the context is cut short."""
-    original = TimedPasses.verify
-    read: list[int] = []
-
-    def slowly(self: TimedPasses, rows: int) -> float:
-        new = max(0, self.length - max(read, default=0)) + rows - 1
-        read.append(self.length)
-        sleep(0.02 * max(1, new))
-        return original(self, rows) + 0.02 * max(1, new)
-
-    monkeypatch.setattr(TimedPasses, "verify", slowly)
+    slow = SlowPasses(monkeypatch, lambda new, rows: 0.02 * max(1, new + rows - 1))
     monkeypatch.setattr(calibrate, "_BRIEF_LIMIT", 0.8)
-    model, began = a_long_model(), perf_counter()
-    curve = measure_briefly(model)
-    assert perf_counter() - began < 2.0, "reading 128 ids would take 2.6"
+    curve = measure_briefly(a_long_model())
+    assert slow.now < 1.2, "reading 128 ids would take 2.6"
     assert curve.contexts[0].tokens < 32
     assert {1, 2, 4} <= curve.contexts[0].rows.keys()
 
@@ -199,7 +203,12 @@ def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_s
 
 
 @pytest.mark.slow
-def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
+def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = count()
+    for module in (calibrate, timed_passes):
+        monkeypatch.setattr(module, "perf_counter", lambda: 0.001 * next(ticks))
     model = random_model(5, vocabulary=64)
     drafter = random_drafter(model)
     curve: CostCurve = measure_briefly(model, drafter)

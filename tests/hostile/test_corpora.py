@@ -321,12 +321,12 @@ def seconds_to_read(path: Path) -> float:
 
 def test_a_long_line_is_read_in_linear_time(tmp_path: Path) -> None:
     fastest = []
-    for mebibytes in (8, 128):
+    for mebibytes in (8, 256):
         path = tmp_path / f"{mebibytes}.txt"
         with path.open("wb") as file:
             file.truncate(mebibytes << 20)  # a hole reads as zeros
-        fastest.append(min(seconds_to_read(path) for _ in range(3)))
-    assert fastest[1] < 64 * fastest[0]  # quadratic time would be 256 times as much
+        fastest.append(min(seconds_to_read(path) for _ in range(2)))
+    assert fastest[1] < 200 * fastest[0]  # linear time is 32 times as much, quadratic 1,024
 
 
 MANY = 1 << 26

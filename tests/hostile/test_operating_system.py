@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from command_lines import RUNS, TABLE, Ended, prepared, words
+from processes import HUNG
 
 from tokalign.build.counting.runs import is_whole
 
@@ -53,7 +54,7 @@ def run(
     own |= {variable: str(folder / place) for variable, place in places.items()}
     how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     how |= {"input": "Wisła jest\n"} if stdin is None else {"stdin": stdin}
-    how |= {"cwd": folder, "env": os.environ | own, "preexec_fn": start, "timeout": 300}
+    how |= {"cwd": folder, "env": os.environ | own, "preexec_fn": start, "timeout": HUNG}
     command = [sys.executable, "-m", "tokalign", *arguments]
     ended = subprocess.run(command, text=True, check=False, **how)
     return Ended(ended.returncode, ended.stdout or "", ended.stderr or "")

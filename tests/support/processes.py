@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_HUNG = 300
+HUNG = 300
 """Seconds after which a process is taken to hang: no bound on how fast it has to be."""
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Return once the condition holds."""
-    deadline = time.monotonic() + _HUNG
+    deadline = time.monotonic() + HUNG
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError("the condition never held")

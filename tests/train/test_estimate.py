@@ -55,7 +55,7 @@ def bounds() -> Any:
         mx.clear_cache()
         mx.reset_peak_memory()
         yield
-        assert estimated / 3 < mx.get_peak_memory() - others < 1.1 * estimated
+        assert estimated / 3 < mx.get_peak_memory() - others < 1.3 * estimated
 
     return holding
 

@@ -24,6 +24,7 @@ from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, TargetEnds
+from tokalign.tables.finding import read_drafter_config
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.labels import Batches
 from tokalign.train.options import FitOptions, LabelOptions
@@ -133,12 +134,18 @@ def test_labels_are_made_once_for_many_drafters(
 
 
 def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -> None:
+    """Six evaluations are due, and what each would find is given."""
+    accepted = [0.2, 0.1, 0.4, 0.3, 0.5, 0.6]
     seen: list[Evaluation] = []
-    fit = replace(FIT, learning_rate=3.0, patience=1)  # so high that it gets worse
-    trained = train(tmp_path, fit, report=seen.append)
+    fit = replace(FIT, patience=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecurrentLearner, "measure", lambda _: (accepted[len(seen)],))
+        trained = train(tmp_path, fit, report=seen.append)
+    assert [evaluation.is_best for evaluation in seen] == [True, False, True, False]
     assert trained.stopped_early
-    assert [evaluation.is_best for evaluation in seen].count(False) == 1
-    assert trained.best == max(evaluation.accepted_per_round for evaluation in seen)
+    assert trained.best == 0.4
+    record = read_drafter_config(tmp_path / "drafter")["training"]
+    assert (record["step"], record["accepted_by_depth"]) == (seen[2].step, [0.4])
 
 
 def test_patience_begins_with_the_first_guess_that_is_right() -> None:

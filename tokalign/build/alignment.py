@@ -41,14 +41,14 @@ _TOKENS = 130
 
 
 def align(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Alignment:
-    """The intersection and the healing trie of a pair, without merge sites. Cost: 0.5 s."""
-    return Alignment(intersect(draft, target), HealingTrie.of(draft.tokens))
+    """The intersection of a pair, without merge sites. Cost: 0.2 s."""
+    return Alignment(intersect(draft, target), HealingTrie(draft.tokens))
 
 
 def build_alignment(
     draft: Tokenizer[DraftId], target: Tokenizer[TargetId], *, stage: Stage = silent
 ) -> Bundle:
-    """All tables of a pair: intersection, merge sites of the target, healing order of the draft."""
+    """All tables of a pair: intersection, and merge sites of the target."""
     with stage(len(target.vocabulary), "Aligning the vocabularies") as advance:
         alignment = replace(
             align(draft.vocabulary, target.vocabulary),

@@ -29,6 +29,7 @@ from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, build_tables, require_outputs
 from tokalign.build.text_files import FileStamp
+from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked, write_file
 from tokalign.tables.bundle import Bundle
@@ -271,7 +272,8 @@ def run_job(
             local_tasks=1 if step == "table" else tasks or of - first,
             local_rank_offset=first,
         )
-        previous.run()
+        with safe_path():
+            previous.run()
     seconds = time.monotonic() - started
     if first:
         return BuildReport(seconds=seconds, peak_memory=peak_memory())

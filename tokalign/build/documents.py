@@ -2,7 +2,7 @@
 
 Only kinds of files that are known to hold prose are read. What is hidden, belongs to programs or is
 named like a secret is left out, and links are not followed, so that nothing outside the folders is
-read. Nothing here opens a connection.
+read. Nothing here opens a connection. `document_reader.py` bounds how long a document may take.
 
 A text has one paragraph per line. PDFium reads PDF, Resiliparse reads HTML and detects encodings;
 both are imported when the first such file is met. Lines that were wrapped at a width are joined:
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import normalize
 
+from tokalign.build.never_read import NAMES, key_in
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 
 if TYPE_CHECKING:
@@ -46,39 +47,6 @@ OF_PROGRAMS = (
 )
 """What programs keep beside the documents of a person, as patterns of a .gitignore file."""
 
-SECRETS = (
-    ".*",
-    "*password*",
-    "*passwd*",
-    "*passphrase*",
-    "*secret*",
-    "*credential*",
-    "*private*key*",
-    "*api*key*",
-    "*recovery*code*",
-    "*recovery*key*",
-    "*seed*phrase*",
-    "*hasla*",
-    "*haslo*",
-    "*hasel*",
-    "*hasł*",
-    "*haseł*",
-    "*парол*",
-    "*hesl*",
-    "*hesel*",
-    "*hesiel*",
-    "*slaptažod*",
-    "*slaptazod*",
-    "*jelsz*",
-    "id_rsa*",
-    "id_ed25519*",
-    "*.pem.*",
-    "*.key.*",
-)
-"""Names of secrets, in any case, and everything that is hidden: .env, .ssh, .netrc. Passwords are
-named in English, Polish, Ukrainian (and Cyrillic Crimean Tatar), Czech, Slovak, Lithuanian and
-Hungarian."""
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class FoundFile:
@@ -99,7 +67,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is left out besides what `OF_PROGRAMS` and `SECRETS` name.
+    """What is left out besides what `OF_PROGRAMS` and `never_read.py` name.
 
     exclude: patterns as in a .gitignore file. largest_file: in bytes.
     """
@@ -114,7 +82,7 @@ def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFil
     Raises: MissingAssetError for a folder that is not there; UsageError for a file in its place, a
         pattern that means nothing, or missing libraries.
     """
-    spec = _spec((*OF_PROGRAMS, *SECRETS, *map(_folded, rules.exclude)))
+    spec = _spec(map(_folded, (*OF_PROGRAMS, *NAMES, *rules.exclude)))
     skipped, found = Skipped(), set[FoundFile]()
     for folder in folders:
         _check_folder(folder)
@@ -216,7 +184,6 @@ def _consider(path: str, rules: Rules, skipped: Skipped) -> FoundFile | None:
 LONGEST_TEXT = 20_000_000
 """Characters of text that one document may have: the Bible five times over."""
 
-_PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _LEAST_WRAPPED = 40
 """A line shorter than this was not wrapped: verse, a heading, a list."""
 
@@ -238,7 +205,7 @@ def read_document(path: Path) -> str:
     """The text of a document.
 
     Raises: UnopenedError; CorpusError for what cannot be understood, has no text, or holds a
-        private key; MissingAssetError where the libraries are not installed.
+        key; MissingAssetError where the libraries are not installed.
     """
     try:
         data = _read(path)
@@ -256,8 +223,8 @@ def read_document(path: Path) -> str:
         raise _unread(path, f"it has more than {LONGEST_TEXT:,} characters of text")
     if not text.strip():
         raise _unread(path, "there is no text in it; a scanned page needs text recognition first")
-    if _PRIVATE_KEY.search(text):
-        raise _unread(path, "it holds a private key")
+    if key := key_in(text):
+        raise _unread(path, f"it holds {key}")
     # As models write it: letters with their accents, and no half characters.
     return unwrap(normalize("NFC", text.encode("utf-8", "replace").decode()))
 
@@ -267,19 +234,20 @@ def unwrap(text: str) -> str:
 
     Example: "spotkali się wieczorem na rynku, żeby o tym\\npomówić" is one paragraph.
     """
-    paragraphs: list[str] = []
+    paragraphs: list[list[str]] = []
     before = ""
     for line in text.splitlines():
         line = line.strip()
         goes_on = len(before) >= _LEAST_WRAPPED and line[:1].islower()
         if goes_on and before.endswith(_HYPHENS):
-            paragraphs[-1] = paragraphs[-1][:-1] + line
+            paragraphs[-1][-1] = paragraphs[-1][-1][:-1]
+            paragraphs[-1].append(line)
         elif goes_on:
-            paragraphs[-1] += " " + line
+            paragraphs[-1] += " ", line
         elif line:
-            paragraphs.append(line)
+            paragraphs.append([line])
         before = line
-    return "\n".join(paragraphs)
+    return "\n".join(map("".join, paragraphs))
 
 
 def _read(path: Path) -> bytes:

@@ -103,7 +103,7 @@ class InstalledPacks:
         made = table_folder() / self._target.fingerprint[:16] / f"{language}.dictionary.tok"
         # The program's own path of modules may not be in its environment.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", __name__, str(path), str(made)]
+        command = [sys.executable, "-P", "-m", __name__, str(path), str(made)]
         with Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=STDOUT) as process:
             assert process.stdin is not None
             assert process.stdout is not None

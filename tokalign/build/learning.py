@@ -31,14 +31,15 @@ from tokalign.build.dictionary.dictionary_bundle import (
     BackoffOptions,
     build_dictionary,
 )
+from tokalign.build.document_reader import DocumentReader
 from tokalign.build.documents import (
     FoundFile,
     Rules,
     Skipped,
     UnopenedError,
     find_documents,
-    read_document,
 )
+from tokalign.build.never_read import CONTENTS
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.storage import (
@@ -241,6 +242,7 @@ def learn(
         [[os.fsencode(file.path), file.bytes, file.modified] for file in found],
         [[slug, tokenizer.fingerprint] for slug, tokenizer in models.items()],
         settings.max_bytes,
+        CONTENTS,
     )
     tables = [collection.folder / f"{slug}.dictionary.tok" for slug in models]
     with collection.changing():
@@ -300,11 +302,15 @@ def _read_all(
     Returns whether all of them could be opened, so that there is nothing to try again.
     """
     complete, seen = True, set[bytes]()
-    with appearing(texts, sync=False) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+    with (
+        DocumentReader() as read,
+        appearing(texts, sync=False) as unfinished,
+        unfinished.open("w", encoding="utf-8") as file,
+    ):
         for one in found:
             learned.read += 1
             try:
-                text = read_document(Path(one.path))
+                text = read(Path(one.path))
             except CorpusError as error:
                 learned.problems.append(str(error))
                 complete = complete and not isinstance(error, UnopenedError)

@@ -14,6 +14,7 @@ from typing import TextIO
 import click
 
 from tokalign import __version__
+from tokalign.child_processes import safe_path
 from tokalign.cli.output import finish, one_line, open_closed_streams, tell, unwritten, visible
 from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError
 
@@ -92,7 +93,8 @@ def main() -> None:
     """
     open_closed_streams()
     stdout, stderr = sys.stdout, sys.stderr  # click replaces them when a reader is gone
-    status = _run(stdout)
+    with safe_path():
+        status = _run(stdout)
     if (error := finish(stdout)) is not None and not status:
         status = _complain(unwritten(error))
     finish(stderr)

@@ -89,7 +89,16 @@ def measure_curve(
     others = range(1, MOST_ROWS + 1) if enough else ()
     rows = tuple(dict.fromkeys([*_FEWER_ROWS, *others]))
     left, pauses = budget - (perf_counter() - began), _COOLING_SHARE * budget
-    times = _repeat(contexts, rows, _SEARCHES, advance, budget=left, limit=left, pauses=pauses)
+    times = _repeat(
+        contexts,
+        rows,
+        _SEARCHES,
+        advance,
+        budget=left,
+        limit=left,
+        pauses=pauses,
+        clock=perf_counter,
+    )
     return _curve(target, draft, times)
 
 
@@ -106,7 +115,13 @@ def measure_briefly(
     contexts = _affordable_contexts(target, draft, _possible_lengths(target)[:1], _BRIEF_LIMIT)
     limit = _BRIEF_LIMIT - (perf_counter() - began)
     times = _repeat(
-        contexts, _BRIEF_ROWS, _BRIEF_SEARCHES, advance, budget=_BRIEF_BUDGET, limit=limit
+        contexts,
+        _BRIEF_ROWS,
+        _BRIEF_SEARCHES,
+        advance,
+        budget=_BRIEF_BUDGET,
+        limit=limit,
+        clock=perf_counter,
     )
     return _curve(target, draft, times)
 
@@ -147,7 +162,7 @@ def _repeat(
     budget: float,
     limit: float,
     pauses: float = 0.0,
-    clock: Callable[[], float] = perf_counter,
+    clock: Callable[[], float],
 ) -> _Times:
     """Time everything, repetition by repetition; the searches on the first context alone.
 

@@ -14,7 +14,7 @@ import pytest
 from counted import write_files
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import wait_for
+from processes import HUNG, wait_for
 
 from tokalign.build.counting.workers import plan_processes, workers
 from tokalign.errors import OutputError, UsageError
@@ -49,7 +49,9 @@ def test_a_process_that_dies_before_it_has_its_state_is_an_error_too(tmp_path: P
         "with workers(2, partial(int, '1' + ' ' * 1_000_000)) as apply:\n"
         "    list(apply(max, [(1,)]))\n"
     )
-    found = subprocess.run([sys.executable, script], stderr=subprocess.PIPE, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, script], stderr=subprocess.PIPE, text=True, timeout=HUNG
+    )
     assert "OutputError: a process that counts was killed" in found.stderr
 
 

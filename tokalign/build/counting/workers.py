@@ -14,7 +14,6 @@ import os
 import pickle
 import resource
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,6 +24,7 @@ from tempfile import NamedTemporaryFile
 from typing import Protocol, TypeVar
 
 from tokalign.build.counting.word_encoder import BYTES_PER_WORD, MAX_WORDS
+from tokalign.child_processes import end_with_parent, safe_path
 from tokalign.errors import OutputError, UsageError
 
 Result = TypeVar("Result")
@@ -100,7 +100,7 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
     global _most_jobs
     _most_jobs = max(_most_jobs, jobs)
     # A file, because Python waits for ever to hand more than a pipe holds to a process that died.
-    with NamedTemporaryFile() as file:
+    with NamedTemporaryFile() as file, safe_path():
         file.write(pickle.dumps(make_state))
         file.flush()
         pool = ProcessPoolExecutor(
@@ -146,13 +146,5 @@ def _run(function: Callable[..., Result], task: Task) -> Result:
 
 def _start(pickled: str) -> None:
     global _state
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    end_with_parent()  # which the pool's own pipes do not do
     _state = pickle.loads(Path(pickled).read_bytes())()
-
-
-def _die_with_parent() -> None:
-    """End this process with the one that started it, which the pool's own pipes do not do."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

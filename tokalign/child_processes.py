@@ -1,0 +1,51 @@
+"""Processes that tokalign starts end with it, and import nothing from the current folder.
+
+Python looks for modules there first when it runs `-m` or `-c`, which is how multiprocessing and the
+libraries that use it start their processes. With `PYTHONSAFEPATH` in the environment it does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock, Thread
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+_lock = Lock()
+_bodies = 0
+_before: str | None = None
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep the current folder off the path of modules of every process started in the body."""
+    global _bodies, _before
+    with _lock:
+        if not _bodies:
+            _before = os.environ.get(_SAFE_PATH)
+            os.environ[_SAFE_PATH] = "1"
+        _bodies += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _bodies -= 1
+            if not _bodies:
+                del os.environ[_SAFE_PATH]
+                if _before is not None:
+                    os.environ[_SAFE_PATH] = _before
+
+
+def end_with_parent() -> None:
+    """In a process of multiprocessing: end it with the one that started it, whatever ends that."""
+    Thread(target=_exit_after_parent, daemon=True).start()
+
+
+def _exit_after_parent() -> None:
+    from multiprocessing import parent_process  # not loaded by commands that start none
+
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
