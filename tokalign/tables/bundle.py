@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import UnsupportedOperation
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError, shown_path
-from tokalign.storage import write_file
+from tokalign.storage import open_regular, write_file
 from tokalign.tables.header import (
     MOST_HEADER_BYTES,
     Header,
@@ -199,15 +199,14 @@ def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, _Checked]]
     """
     irregular = BundleError(f"{name} is no regular file of a table's size; give a .tok file")
     try:
-        # Without O_NONBLOCK, a FIFO that nobody writes to would be waited for.
-        with open(path, "rb", opener=lambda of, flags: os.open(of, flags | os.O_NONBLOCK)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
                 raise irregular
             start = file.read(_PREAMBLE.size)
             start += file.read(_header_end(start, name) - len(start))
-            yield file, start, _decode_header(start, status.st_size, name)
-    except IsADirectoryError as error:
+            yield file, start, _decode_header(start, size, name)
+    except (IsADirectoryError, UnsupportedOperation) as error:
         raise irregular from error
     except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
         reason = getattr(error, "strerror", None) or "cannot be read"
