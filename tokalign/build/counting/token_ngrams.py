@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus, Stage, batches, silent
+from tokalign.build.counting.ngram_file import WEIGHT_UNIT, NgramFile
 from tokalign.build.counting.runs import (
-    REMEDY,
     digest,
     is_whole,
     merge_runs,
@@ -38,14 +37,12 @@ from tokalign.build.counting.windows import (
     TokenNgrams,
     Windows,
     count_ngrams,
-    join,
     sort_windows,
 )
 from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.word_shards import find_words, number_words, write_words
 from tokalign.build.counting.workers import MEMORY, Apply, Task, jobs_for, plan_processes, workers
 from tokalign.build.text_files import FileStamp, TextFile
-from tokalign.storage import unwritable
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -53,9 +50,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
-WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
 _FORMAT = 5  # of the files in a workspace; part of their names
-_MOST_RAISED = 1 << 16  # how often the least count is raised by 1 at most
 
 # How the work is cut, on which the result does not depend.
 _SHARD = 1 << 20  # characters; a shard ends after the line that reaches them: 400,000 tokens
@@ -264,7 +259,10 @@ def count(
             advance(len(stretch) / windows)
             yield stretch, space, least
 
-    orders = [_Order(counting, space, n, folder) for n in range(1, counting.max_order + 1)]
+    orders = [
+        NgramFile(folder / f"{n}.counted", space, n, counting.least(n))
+        for n in range(1, counting.max_order + 1)
+    ]
     for stretch in apply(_count_stretch, tasks()):
         for order, ngrams in zip(orders, stretch, strict=True):
             order.add(ngrams)
@@ -279,53 +277,3 @@ def _count_stretch(
     _: object, windows: Windows, space: IdSpace, least: list[int]
 ) -> list[TokenNgrams]:
     return count_ngrams(windows, space, least=least)
-
-
-class _Order:
-    """The n-grams of one order that are frequent enough so far, in a file."""
-
-    def __init__(self, counting: Counting, space: IdSpace, order: int, folder: Path) -> None:
-        self._path = folder / f"{order}.counted"
-        self._dtype = space.windows(order)
-        self._least = counting.least(order)
-        nothing = np.zeros(0, dtype=self._dtype)
-        self._held = TokenNgrams(nothing["ids"].reshape(-1, order), nothing["count"])
-        self._raised = np.zeros(_MOST_RAISED + 2, dtype=np.int64)
-        self._path.unlink(missing_ok=True)
-
-    def add(self, ngrams: TokenNgrams) -> None:
-        whole, self._held = join(self._held, ngrams)
-        self._write(whole)
-
-    def finish(self) -> NDArray[np.int64]:
-        """Add the last one. Returns how many n-grams are left out only when the least count is
-        raised by so many."""
-        self._write(self._held)
-        return self._raised
-
-    def _write(self, ngrams: TokenNgrams) -> None:
-        kept = ngrams[ngrams.counts >= self._least]
-        above = (kept.counts - self._least) // WEIGHT_UNIT + 1
-        above = np.minimum(above, _MOST_RAISED + 1).astype(np.int64)
-        self._raised += np.bincount(above, minlength=_MOST_RAISED + 2)
-        rows = np.zeros(len(kept), dtype=self._dtype)
-        rows["ids"], rows["count"] = kept.ids, kept.counts
-        try:
-            with self._path.open("ab") as file:
-                file.write(rows.view(np.uint8).data)
-        except OSError as error:
-            raise unwritable(self._path, error, REMEDY) from error
-
-    def kept(self, more: int, *, whole: bool) -> TokenNgrams:
-        """Those that are frequent enough if the least count is raised by so much.
-
-        Cost: 30 bytes per n-gram.
-        """
-        kept = [np.zeros(0, dtype=self._dtype)]
-        with self._path.open("rb") as file:
-            while data := file.read(_AT_ONCE * self._dtype.itemsize):
-                rows = np.frombuffer(data, dtype=self._dtype)
-                kept.append(rows[rows["count"] >= self._least + more])
-        rows = np.concatenate(kept)
-        counts = rows["count"] // WEIGHT_UNIT if whole else rows["count"] / WEIGHT_UNIT
-        return TokenNgrams(np.ascontiguousarray(rows["ids"]), counts)
