@@ -7,8 +7,10 @@ happens on a machine (heat, other programs) is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
@@ -20,7 +22,7 @@ from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.rounds import Context, Drafter, Proposal, Verdict, Verifier
+from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict, Verifier
 from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -58,7 +60,7 @@ def project(
     plain = trace.tokens * costs.verify(1)
     known = knowledge_of(costs, trace) if knowledge is None else knowledge()
     fixed = {n: plain / _fixed_time(trace, costs, n) for n in lengths if 0 < n <= trace.longest}
-    return Projection(fixed={0: 1.0} | fixed, auto=plain / _auto_time(trace, costs, known))
+    return Projection(fixed={0: 1.0} | fixed, auto=plain / planned_time(trace, costs, known))
 
 
 def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | None) -> Costs:
@@ -95,32 +97,55 @@ def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
     order = sorted(_drafters(trace), key=lambda name: _is_model(trace, name))
     for text in trace.texts:
         drafters = [RecordedDrafter(name, text, costs, clock, length) for name in order]
-        _run(text, FirstOf(drafters), _replay(text, costs, clock))
+        _run(text, FirstOf(drafters), costs, clock)
     return clock.now
 
 
-def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> float:
-    """Time of decoding all texts, one after another, with the planner."""
-    clock, mixing = SimulatedClock(), Mixing()
+def planned_time(
+    trace: ProposalTrace,
+    costs: Costs,
+    knowledge: Knowledge,
+    *,
+    jobs: int = 1,
+    pause: Callable[[Round], float] = lambda _: 0.0,
+) -> float:
+    """Time of all rounds of all texts with the planner, without the pauses between them.
+
+    jobs: so many texts take turns, a round each. pause: what the reader of a round takes.
+    """
+    clock, mixing, paused = SimulatedClock(), Mixing(), 0.0
     models = [name for name in _drafters(trace) if _is_model(trace, name)]
-    for text in trace.texts:
+
+    def begin(text: TracedText) -> Iterator[Event]:
         sources = [RecordedSource(name, text) for name in _drafters(trace) if name not in models]
         free = Hybrid(sources, max_tokens=MAX_IDS, mixing=mixing)
         model = RecordedDrafter(models[0], text, costs, clock) if models else None
-        planner = Planner(knowledge, free, model, clock=clock)
-        _run(text, planner, _replay(text, costs, clock))
-    return clock.now
+        return replayed(text, Planner(knowledge, free, model, clock=clock), costs, clock)
+
+    waiting = map(begin, trace.texts)
+    running = deque(islice(waiting, jobs))
+    while running:
+        events = running.popleft()
+        one = next((event for event in events if isinstance(event, Round)), None)
+        running.extend(islice(waiting, 1) if one is None else [events])
+        if one is not None:
+            clock.now += pause(one)
+            paused += pause(one)
+    return clock.now - paused
 
 
-def _replay(text: TracedText, costs: Costs, clock: SimulatedClock) -> TimedVerifier:
-    """A target that goes on as the text did, and takes the time that the costs say."""
-    return TimedVerifier(ReplayVerifier(ids_of(text.length)), costs, clock)
-
-
-def _run(text: TracedText, drafter: Drafter, verifier: Verifier) -> None:
-    limits = Limits(max_tokens=text.length - text.given)
-    for _ in decode(Context(ids_of(text.given)), drafter, verifier, limits=limits):
+def _run(text: TracedText, drafter: Drafter, costs: Costs, clock: SimulatedClock) -> None:
+    for _ in replayed(text, drafter, costs, clock):
         pass
+
+
+def replayed(
+    text: TracedText, drafter: Drafter, costs: Costs, clock: SimulatedClock
+) -> Iterator[Event]:
+    """The rounds of a text: the target goes on as it did, and takes the time that costs say."""
+    verifier = TimedVerifier(ReplayVerifier(ids_of(text.length)), costs, clock)
+    limits = Limits(max_tokens=text.length - text.given)
+    return decode(Context(ids_of(text.given)), drafter, verifier, limits=limits, clock=clock)
 
 
 def _drafters(trace: ProposalTrace) -> list[str]:

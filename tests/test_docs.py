@@ -24,7 +24,7 @@ FOLDERS = (
     "tests/hostile",
 )
 MOST_WORDS = 18_000
-"""In docs/, all pages together."""
+"""In docs/, all pages together but the generated one."""
 
 
 def pages() -> Iterator[Path]:
@@ -54,7 +54,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_the_pages_are_short_enough_to_read() -> None:
-    words = sum(len(page.read_text("utf-8").split()) for page in (ROOT / "docs").glob("**/*.md"))
+    pages = [page for page in (ROOT / "docs").glob("**/*.md") if page.name != "commands.md"]
+    words = sum(len(page.read_text("utf-8").split()) for page in pages)
     assert words <= MOST_WORDS
 
 

@@ -51,6 +51,7 @@ LAYERS = (
     {"tables"},
     {"build", "runtime"},
     {"evaluate", "train"},
+    {"conversation"},
     {"api"},
     {"cli", "serve", "vllm", "__init__", "__main__"},
 )
@@ -86,15 +87,17 @@ def test_mlx_is_known_in_one_place() -> None:
     knows = importers("mlx") | importers("mlx_lm")
     assert knows
     # The API speaks mlx-lm's language to its callers, and the server is built on mlx-lm's.
-    # Training runs models in ways of its own. A packaged model is read by mlx.
-    allowed = ("runtime/mlx/", "train/", "api/", "serve/", "names/packaged_model.py")
+    # Training runs models in ways of its own. A packaged model is read by mlx. What a folder's
+    # tokenizer is, only mlx-lm can say.
+    files = ("names/packaged_model.py", "tokenizer/reference.py")
+    allowed = ("runtime/mlx/", "train/", "api/", "serve/", *files)
     assert all(path.startswith(allowed) for path in knows), knows
 
 
 def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
     check = "tokenizer/self_check.py"
     assert importers("sentencepiece") == {"tokenizer/sentencepiece.py", check}
-    readers = {f"tokenizer/{name}.py" for name in ("files", "library", "tokenizer")}
+    readers = {f"tokenizer/{name}.py" for name in ("library", "reference", "tokenizer")}
     assert importers("tokenizers") == {*readers, check}
 
 
@@ -117,8 +120,8 @@ RUNS_MODELS = {
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
         "runtime/draft": "opening_knowledge",
-        "serve": "answer beginnings body completions decoding handler job messages models "
-        "responses scheduler server",
+        "serve": "answer app beginnings completions connections contexts decoding job messages "
+        "models preparing responses scheduler server",
         "train": "from_model labelled_corpus run teaching training",
     }.items()
     for name in names.split()

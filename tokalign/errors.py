@@ -3,6 +3,7 @@
     TokalignError                 exit 1   something went wrong at run time
     ├── UsageError                exit 2   the caller: an argument is wrong
     ├── ContextLengthError        exit 2   the caller: shorten the prompt
+    ├── GrammarError              exit 2   the caller: simplify the grammar
     ├── CorpusError               exit 1   the owner of the corpus
     ├── OutputError               exit 1   the machine: make room, or keep the stream open
     ├── VocabularyError           exit 3   the owner of the tokenizer file
@@ -47,6 +48,16 @@ class ContextLengthError(UsageError):
         super().__init__(
             f"the prompt has {prompt_tokens} tokens but the model's context holds {limit}; "
             "shorten the prompt or choose a model with a longer context"
+        )
+
+
+class GrammarError(UsageError):
+    """A grammar that became too complex while an output followed it. The output ends there."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the grammar became too complex to follow, so the output ends here; simplify it: fewer "
+            "optional parts and alternatives, shorter repetitions, less nesting"
         )
 
 

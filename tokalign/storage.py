@@ -128,6 +128,18 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+FileState = tuple[int, ...]
+
+
+def file_state(path: Path) -> FileState | None:
+    """By what a file differs from one that took its place or was changed; None if there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # a ValueError for a name that no file can have
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
 TEMPORARY_SUFFIX = ".partial"
 """How the temporary names end. Only a killed process leaves such a file."""
 

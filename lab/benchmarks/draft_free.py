@@ -88,12 +88,13 @@ class Condition:
     """A way to draft: what makes its store, and the drafter of a request from a store
     and the noise of the coming choices.
 
-    timed: gives a verifier whose passes take time.
+    timed: gives a verifier whose passes take time on `clock`.
     """
 
     store: Callable[[], RowStore | None]
     make: Maker
     timed: Callable[[Verifier], Verifier] = lambda verifier: verifier
+    clock: Callable[[], float] = perf_counter
 
 
 @dataclass
@@ -131,7 +132,7 @@ def decoded(outputs: OwnOutputs, condition: Condition, found: Found) -> Iterator
         verifier = condition.timed(RememberingVerifier(session, text, store))
         limits = Limits(max_tokens=min(outputs.tokens, len(text.output)))
         passes = len(found.rows)
-        for event in decode(context, drafter, verifier, limits=limits):
+        for event in decode(context, drafter, verifier, limits=limits, clock=condition.clock):
             found.statistics.observe(event)
             if not isinstance(event, Started | Finished):
                 found.rows.append(event.rows)
@@ -314,7 +315,7 @@ def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[F
     drafting = replace(drafting, knowledge=knowledge)
 
     timed = partial(TimedVerifier, costs=costs, clock=clock)
-    condition = replace(drafting_as(drafting, clock), timed=timed)
+    condition = replace(drafting_as(drafting, clock), timed=timed, clock=clock)
     return measured(outputs, condition), clock.now
 
 

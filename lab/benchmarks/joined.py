@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -158,6 +159,7 @@ class World:
         timed: Callable[[Verifier], Verifier] = lambda verifier: verifier,
         *,
         options: Mapping[str, object] = MappingProxyType({}),
+        clock: Callable[[], float] = perf_counter,
         **drafting: object,
     ) -> Iterator[Round]:
         """The rounds of all texts, with stores that are kept from one to the next.
@@ -177,7 +179,7 @@ class World:
             drafter = make(answers, replace(how, noise=text.noise(self.vocabulary)))
             context = Context(text.ids[: text.given])
             limits = Limits(max_tokens=min(self.tokens, len(text.output)))
-            events = decode(context, drafter, verifier, limits=limits)
+            events = decode(context, drafter, verifier, limits=limits, clock=clock)
             found = [event for event in events if isinstance(event, Round)]
             assert context.emitted == text.output[: len(context.emitted)], "an output has changed"
             yield from found
@@ -240,7 +242,8 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
         return make_drafter(how, model, clock=clock)
 
     timed = partial(TimedVerifier, costs=costs, clock=clock)
-    rounds = list(world.rounds(make, timed, options={"method": method}, knowledge=knowledge))
+    how = {"method": method}
+    rounds = list(world.rounds(make, timed, options=how, clock=clock, knowledge=knowledge))
     return cell(rounds, costs, clock.now)
 
 

@@ -174,7 +174,7 @@ class Player:
         drafter = make_drafter(drafting, model, clock=clock)
         context = Context(prompt.target)
         limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
-        events = decode(context, drafter, verifier, limits=limits)
+        events = decode(context, drafter, verifier, limits=limits, clock=clock)
         return context, [one for one in events if isinstance(one, Round)]
 
 

@@ -24,6 +24,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions, several
+from tokalign.tables import bundle
 from tokalign.tables.dictionary import Dictionaries
 
 PROMPT = "Zażółć gęślą"
@@ -213,6 +214,25 @@ def test_the_costs_that_are_assumed_are_told_once_per_pair(
     first, second = (assemble(target, None, DraftingOptions(), note=notes.append) for _ in range(2))
     assert first.drafting.knowledge is second.drafting.knowledge is not None
     assert sum("verification cost not measured" in line for line in notes) == 1
+
+
+def test_a_later_call_opens_no_table(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, really = list[str](), bundle._opened
+
+    def counted(path: Path, name: str) -> Any:
+        opened.append(name)
+        return really(path, name)
+
+    monkeypatch.setattr(bundle, "_opened", counted)
+    model, tokenizer = tokalign.load(str(files.target))
+    notes = list[list[str]]()
+    for call in range(3):
+        notes.append([])
+        more = {"note": notes[-1].append, "max_tokens": 1}
+        assert list(tokalign.stream_generate(model, tokenizer, PROMPT, **more))
+        assert not (call and opened)
+        opened.clear()
+    assert any("pl.dictionary.tok" in line for line in notes[2])
 
 
 def test_weights_are_float32_where_that_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:

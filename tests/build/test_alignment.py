@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
+from polish import SENTENCES
 from small_tables import bundle_of
+from small_tokenizers import write_tokenizer
 
-from tokalign.build.alignment import intersect
+from tokalign.build.alignment import intersect, measure_coverage
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -45,3 +50,37 @@ def test_roles_are_matched_by_meaning(llama: Tokenizer[Any], bielik: Tokenizer[A
     assert matched[ours["<|eot_id|>"]] == theirs["<|im_end|>"]
     assert matched[ours["<|end_of_text|>"]] == theirs["<|im_end|>"]
     assert matched[ours["<|begin_of_text|>"]] == theirs["<s>"]
+
+
+PROSE = [sentence for sentence in SENTENCES if not sentence.startswith((" ", "def"))]
+
+
+def test_coverage_is_counted_as_by_hand(tmp_path: Path) -> None:
+    """Of two tokenizers of which the draft writes the same text in more tokens."""
+    draft, target = (
+        read_tokenizer(write_tokenizer(tmp_path / str(size), vocabulary_size=size))
+        for size in (280, 340)
+    )
+    shared = intersect(draft.vocabulary, target.vocabulary)
+    found = measure_coverage(draft, target, shared, PROSE)
+    spelled = [
+        [[one.vocabulary.tokens[i] for i in one.encode(line)] for line in PROSE]
+        for one in (draft, target)
+    ]
+    ours, theirs = ([token for line in lines for token in line] for lines in spelled)
+    known = set(draft.vocabulary.id_of) & set(target.vocabulary.id_of)
+    words = sum(len(line.split()) for line in PROSE)
+    ends = [[[*accumulate(map(len, line))][:-1] for line in lines] for lines in spelled]
+    inside = [set(their) - set(our) for our, their in zip(*ends, strict=True)]
+    assert (found.draft_tokens, found.target_tokens) == (len(ours), len(theirs))
+    assert found.draft_tokens > 1.1 * found.target_tokens
+    assert (found.words, found.text_bytes) == (words, len(b"".join(theirs)))
+    assert found.draft_fertility == round(len(ours) / words, 4)
+    assert found.target_fertility == round(len(theirs) / words, 4)
+    covered = [token for token in theirs if token in known]
+    assert 0 < len(covered) < len(theirs)
+    assert found.draft_token_coverage == round(sum(t in known for t in ours) / len(ours), 4)
+    assert found.target_token_coverage == round(len(covered) / len(theirs), 4)
+    assert found.byte_coverage == round(len(b"".join(covered)) / found.text_bytes, 4)
+    share = sum(map(len, inside)) / sum(map(len, ends[1]))
+    assert found.boundaries_inside_draft_tokens == round(share, 4)

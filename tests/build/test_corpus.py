@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build import sources
+from tokalign.build import sources, text_files
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 
@@ -122,3 +122,25 @@ def test_more_files_than_a_header_can_name_are_refused_before_they_are_read(tmp_
     corpus.require_room(size)
     with pytest.raises(CorpusError, match=r"and 9 files take [\d,]+ bytes .*join them"):
         corpus.require_room(size - 1)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=14), min_size=1), st.integers(1, 8))
+def test_a_long_paragraph_is_cut_at_spaces_and_only_spaces_are_lost(
+    tmp_path_factory: pytest.TempPathFactory, words: list[str], longest: int
+) -> None:
+    path = written(tmp_path_factory.mktemp("corpus"), "a.txt", " ".join(words).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "LONGEST_PARAGRAPH", longest)
+        parts = list(Corpus([path]).lines())
+    assert all(0 < len(part) <= longest for part in parts)
+    assert "".join("".join(parts).split()) == "".join(words)
+    rest = " ".join(words)
+    for part in parts:
+        assert rest.startswith(part)
+        rest = rest[len(part) :]
+        if rest.startswith(" "):  # the next word would not have fitted, too
+            rest = rest[1:]
+            assert len(part) + 1 + len(rest.split(" ")[0]) > longest
+        elif rest:  # a word that is longer than a paragraph may be
+            assert " " not in part
+            assert len(part) == longest

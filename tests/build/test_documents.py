@@ -10,7 +10,13 @@ from unicodedata import normalize
 import pytest
 from documents import MEETING, write_pdf
 
-from tokalign.build.documents import Rules, find_documents, read_document, unwrap
+from tokalign.build.documents import (
+    Rules,
+    UnopenedError,
+    find_documents,
+    read_document,
+    unwrap,
+)
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.storage import sample_text
 
@@ -156,6 +162,7 @@ def test_lines_that_were_not_wrapped_stay_apart() -> None:
         ("a.txt", b" \n\t\n", "there is no text in it"),
         ("a.pdf", b"%PDF-1.4 broken", "PDFium says"),
         ("a.md", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "it holds a private key"),
+        ("b.md", b"Klucz:\n-----BEGIN RSA PRIVATE KEY-----\nAAAA\n", "it holds a private key"),
         ("a.html", b"<html><body><img src=x></body></html>", "there is no text in it"),
     ],
 )
@@ -166,3 +173,38 @@ def test_what_is_no_document_is_refused_with_its_name(
     with pytest.raises(CorpusError, match=why) as refused:
         read_document(tmp_path / name)
     assert str(refused.value).startswith(str(tmp_path / name))
+
+
+def test_a_link_that_takes_the_place_of_a_document_is_not_opened(tmp_path: Path) -> None:
+    """As between finding the documents of a folder and reading them."""
+    write(tmp_path / "outside" / "private.txt")
+    place = write(tmp_path / "inside" / "kept.txt")
+    [found], _ = find_documents([place.parent], Rules())
+    place.unlink()
+    place.symlink_to(tmp_path / "outside" / "private.txt")
+    with pytest.raises(UnopenedError, match="left out for now"):
+        read_document(Path(found.path))
+
+
+def test_documents_come_by_their_paths_whatever_the_order_of_folders(tmp_path: Path) -> None:
+    folders = [write(tmp_path / name / f"{name}.txt").parent for name in ("b", "c", "a")]
+    found, _ = find_documents(folders, Rules())
+    assert [Path(file.path).name for file in found] == ["a.txt", "b.txt", "c.txt"]
+    assert find_documents(folders[::-1], Rules())[0] == found
+
+
+def test_the_largest_file_is_read_and_the_next_one_is_not(tmp_path: Path) -> None:
+    for size in (9, 10, 11):
+        write(tmp_path / f"{size}.txt", "x" * size)
+    assert names(tmp_path, largest_file=10) == {"9.txt", "10.txt"}
+
+
+@pytest.mark.parametrize(("length", "joined"), [(39, False), (40, True)])
+def test_a_line_was_wrapped_if_it_is_long_enough(length: int, joined: bool) -> None:
+    lines = "x" * length + "\nmały"
+    assert unwrap(lines) == (lines.replace("\n", " ") if joined else lines)
+
+
+def test_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfNotatka.")
+    assert read_document(tmp_path / "a.txt") == "Notatka."

@@ -15,7 +15,7 @@ from processes import small_disk
 from small_tokenizers import write_tokenizer
 
 from tokalign.build import learning as kept
-from tokalign.build.documents import UnopenedError, read_document
+from tokalign.build.documents import Rules, UnopenedError, find_documents, read_document
 from tokalign.build.learning import Collection, Learned, collections
 from tokalign.cli.travelling import push_tables
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
@@ -319,3 +319,47 @@ def test_a_broken_collection_says_how_to_mend_it(notes: Collection) -> None:
     (notes.folder / "settings.json").write_bytes(b"nonsense")
     with pytest.raises(CorpusError, match="forget the collection and learn it again"):
         again()
+
+
+def test_a_document_edited_to_the_same_size_is_read_again(folder: Path, notes: Collection) -> None:
+    before = content(notes)
+    document = folder / "2.txt"
+    size, edited = document.stat().st_size, document.read_text().replace("numer", "punkt")
+    document.write_text(edited)
+    assert document.stat().st_size == size
+    os.utime(document, ns=(0, document.stat().st_mtime_ns + 10**9))
+    assert all(again().tables.values())
+    assert content(notes) != before
+
+
+def test_the_order_of_folders_does_not_matter(tmp_path: Path, target: Path) -> None:
+    """Of equal texts the first one counts, whichever folder is named first."""
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        for text in range(6):
+            (folder / f"{text}.txt").write_text(f"Sprawa {number % 2}.\n{MEETING}\n{LETTER}\n")
+    for name, order in (("one", folders), ("other", folders[::-1])):
+        learn(name, folders=order, targets=[str(target)])
+    one, other = (read_bundle(Collection(name).tables[0]) for name in ("one", "other"))
+    assert one.corpus == other.corpus
+    assert {k: bytes(v) for k, v in one.sections.items()} == {
+        k: bytes(v) for k, v in other.sections.items()
+    }
+    learned = learn("one", folders=folders[::-1])
+    assert not any(learned.tables.values())
+
+
+@pytest.mark.parametrize("length", [9, 10, 11, 20, 21])
+def test_long_paragraphs_are_written_in_parts_of_which_none_is_lost(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = tmp_path / "a.txt"
+    document.write_text(("abcdefghij" * 3)[:length] + "\nKoniec.")
+    monkeypatch.setattr(kept, "LONGEST_PARAGRAPH", 10)
+    found, skipped = find_documents([tmp_path], Rules())
+    texts = tmp_path / "texts"
+    assert kept._read_all(found, texts, Learned(skipped=skipped, tables={}), lambda _: None)
+    *parts, last = texts.read_text().splitlines()
+    assert (last, "".join(parts)) == ("Koniec.", ("abcdefghij" * 3)[:length])
+    assert [len(part) for part in parts[:-1]] == [10] * (-(-length // 10) - 1)

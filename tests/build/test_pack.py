@@ -9,14 +9,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from polish import SENTENCES
 from processes import wait_for
+from small_families import write_family
 from small_tokenizers import write_tokenizer
 
 from tokalign.api.choosing import choose_drafting
-from tokalign.build.compile_pack import compile_pack
+from tokalign.build.compile_pack import compile_pack, positions_of
 from tokalign.build.corpus import Corpus
+from tokalign.build.counting import word_shards
 from tokalign.build.counting.word_shards import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.installed_packs import language_of_prompt
@@ -25,6 +28,7 @@ from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import TABLES, sample_text, shipped
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import (
     Bundle,
     decode_bundle,
@@ -33,7 +37,7 @@ from tokalign.tables.bundle import (
     write_bundle,
 )
 from tokalign.tables.opening import verify_table
-from tokalign.tables.pack import Pack
+from tokalign.tables.pack import COUNTS, Pack, WordNgrams
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -215,3 +219,54 @@ def test_the_shipped_packs_can_be_read() -> None:
     for language, path in found.items():
         verify_table(path)
         assert read_header(path).language == language
+
+
+def test_the_first_word_of_a_line_has_the_space_that_the_tokenizer_puts_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    prefixing = read_tokenizer(write_family(tmp_path, "Metaspace"))
+    assert prefixing.spec.dummy_prefix
+    lines = Corpus([written(tmp_path, *["Ala ma kota"] * 5, *["potem Ala"] * 4)])
+    made = compile_pack(prefixing, build_pack(lines, EVERYTHING, language="pl"), EVERYTHING)
+    native = build_dictionary(prefixing, lines, EVERYTHING, language="pl")
+    counted = {name: n for name, n in native.statistics.items() if name.startswith("ngrams")}
+    assert {name: made.statistics[name] for name in counted} == counted
+    tables = [BackoffTable.from_bundle(one) for one in (made, native)]
+    for text in ("Ala", "potem"):
+        ids = prefixing.encode(text)
+        for known in range(1, len(ids)):
+            one, other = (table.predict(ids[:known]) for table in tables)
+            assert one
+            assert other
+            assert one[0] == other[0] == ids[known]
+
+
+def written(folder: Path, *lines: str) -> Path:
+    (folder / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    return folder / "a.txt"
+
+
+def test_of_equally_frequent_words_the_first_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_shards, "MAX_WORDS", 3)
+    word_shards.write_words(tmp_path / "a", ["c b a d", "c", "d e"], 1000)
+    assert word_shards.find_words([tmp_path / "a"]) == ["\nc", "\nd", " a"]
+
+
+def test_every_position_is_counted_once_by_its_longest_ngram() -> None:
+    """Rounded counts are raised until no suffix or prefix is rarer than what it is a part of."""
+    none = np.zeros(3, dtype=np.int64)
+    words = WordNgrams(prefix=none, suffix=none, last=np.arange(3), levels=np.array([4, 2, 0]))
+    prefix, suffix, levels = np.array([0, 0, 1]), np.array([1, 2, 2]), np.array([2, 3, 2])
+    pairs = WordNgrams(prefix=prefix, suffix=suffix, last=suffix, levels=levels)
+    counts = COUNTS[words.levels]
+    after, before = np.zeros(3), np.zeros(3)
+    np.add.at(after, prefix, COUNTS[levels])
+    np.add.at(before, suffix, COUNTS[levels])
+    raised = np.maximum(counts, np.maximum(after, before))
+    assert (raised > counts).sum() == 2
+    first, last = positions_of(Pack(("a", "b", "c"), (words, pairs)))
+    assert first.tolist() == (raised - after).tolist()
+    assert last.tolist() == COUNTS[levels].tolist()

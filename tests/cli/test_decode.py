@@ -213,6 +213,7 @@ def test_further_tokens_may_end_the_output(models: dict[str, str]) -> None:
     assert ended["token_ids"] == whole[: whole.index(last) + 1]
     assert ended["finish_reason"] == "stop"
     decode(models, "--extra-eos-token", "</s>", "--extra-eos-token", "a")
+    assert decode(models, "--method", "plain", "--ends", "mlx-lm")["token_ids"] == whole
 
 
 def test_drafting_stops_once_a_bounded_cache_is_full(

@@ -5,6 +5,7 @@ Besides, how many modules a round goes through, from one piece of text to the ne
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
 from dataclasses import replace
@@ -18,12 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, texts
 from random_models import decoder_of
+from small_families import family_document
+from tokenizer_files import character_document, library_tokenizer
 
 import tokalign
 from tokalign.errors import UsageError
 from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import SPACE_MARK
 
@@ -43,6 +47,44 @@ def test_the_pieces_are_the_text(tokenizer: Tokenizer[Any], text: str) -> None:
         text = text.replace(SPACE_MARK, " ")
     assert whole == (unicodedata.normalize("NFC", text) if tokenizer.spec.normalizer else text)
     assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces) or "\ufffd" in text
+
+
+def _without_bytes() -> dict[str, Any]:
+    """Letters alone, decoded as files converted from SentencePiece are: what else is unknown."""
+    to_spaces = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    steps = [to_spaces, {"type": "Fuse"}, strip]
+    document = character_document(decoder={"type": "Sequence", "decoders": steps})
+    model = document["model"]
+    kept = [token for token in model["vocab"] if not token.startswith("<0x")]
+    model["vocab"] = {token: i for i, token in enumerate(kept)}
+    model["byte_fallback"] = False
+    return document
+
+
+DECODED = {
+    "aligned": _without_bytes,
+    "by text": lambda: family_document("Unigram"),
+    "ids only": lambda: family_document("WordPiece"),
+}
+
+
+@pytest.mark.parametrize("level", DECODED)
+def test_wherever_a_text_is_cut_it_is_what_the_library_decodes(level: str, tmp_path: Path) -> None:
+    """Unknown tokens included: they are spelled, and the space after one is kept."""
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(DECODED[level]()))
+    tokenizer, library = read_tokenizer(tmp_path), library_tokenizer(file)
+    assert tokenizer.level == level
+    unknown = 0
+    for text in ("kot 漢字 tak", "漢 kot, a 字ta.", "🐟", "Żółw 漢 🐟 ok 漢", *SENTENCES[:4]):
+        ids = tokenizer.encode(text)
+        whole = library.decode(ids, skip_special_tokens=False)
+        unknown += whole.count("<unk>") + whole.count("[UNK]")
+        for cut in range(len(ids)):
+            before = library.decode(ids[:cut], skip_special_tokens=False)
+            assert before + stream(tokenizer, ids[cut:], prompt=ids[:cut])[1] == whole
+    assert unknown > 3
 
 
 def test_bytes_that_never_become_a_character_are_replaced_at_the_end(
@@ -94,10 +136,10 @@ def test_text_ends_right_before_a_stop_string(
         if reason:
             break
     for token in kept:
-        assert not shown.stopped
+        assert shown.stop_string is None
         printed += shown.push(token)
         assert text.startswith(printed)
-    assert shown.stopped
+    assert shown.stop_string is not None
     assert reason == "stop"
     # Of two that overlap the one counts that is complete first, even if the other begins earlier.
     seen = tokenizer.decode(kept)

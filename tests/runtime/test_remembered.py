@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, get_ident
 from typing import Any
 
 import msgpack
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from trees import ids
 
 import tokalign
+from tokalign.api.assemble import assemble
 from tokalign.cli.tables import command as tables
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import LanguageModel
@@ -23,6 +25,7 @@ from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.remembered import (
     OutputStore,
     RememberedStore,
@@ -31,6 +34,7 @@ from tokalign.runtime.remembered import (
     session_store,
 )
 from tokalign.runtime.rounds import Context
+from tokalign.runtime.written_later import WrittenLater
 from tokalign.tables.bundle import read_bundle, write_bundle
 from tokalign.tables.logit_rows import KEPT
 from tokalign.tables.token_tree import TokenTree
@@ -192,6 +196,56 @@ def test_the_newer_outputs_are_kept() -> None:
     assert len(store.text) >= 20
     store.add(ids(*range(1000, 1100)))
     assert list(store.text.ids[-21:]) == [*range(1080, 1100), SEPARATOR]
+
+
+def test_a_known_session_is_found_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokalign.clear_session()
+    made: list[OutputStore] = []
+
+    class Counted(OutputStore):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(remembered, "OutputStore", Counted)
+    known = session_store("known", "f", 1000)
+    for user in range(100):
+        session_store(f"user {user}", "f", 1000)
+        assert session_store("known", "f", 1000) is known, "it was used lately"
+        assert len(remembered._STORES) <= 16
+    assert len(made) == 101, "no store is made for a session that has one"
+    assert session_store("user 0", "f", 1000) is not made[1], "it was dropped"
+    tokalign.clear_session("known")
+    assert session_store("known", "f", 1000) is not known
+    tokalign.clear_session()
+
+
+def test_a_decoder_does_not_wait_until_it_is_written(
+    target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, threads = Event(), Event(), list[int]()
+    save = RememberedStore.save
+
+    def slow(store: RememberedStore) -> None:
+        threads.append(get_ident())
+        began.set()
+        assert may_end.wait(60.0)
+        save(store)
+
+    monkeypatch.setattr(RememberedStore, "save", slow)
+    monkeypatch.setattr("tokalign.runtime.decoder.LATER", later := WrittenLater(pause=0.0))
+    model: LanguageModel[Any] = LanguageModel(**target)
+    decoder = assemble(model, None, DraftingOptions(method="hybrid", remember=True))
+    store = decoder.drafting.logits
+    assert isinstance(store, RememberedStore)
+    teach(store, (1, 2))
+    decoder.remember()
+    assert began.wait(60.0)
+    assert not store.path.exists()
+    may_end.set()
+    later.write_now()
+    assert store.path.exists()
+    assert get_ident() not in threads[:1]
 
 
 @pytest.fixture(scope="module")

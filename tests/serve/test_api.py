@@ -176,7 +176,8 @@ def test_logprobs_of_a_completion(server: Server) -> None:
     assert len(found.tokens) == len(found.token_logprobs) == answer.usage.completion_tokens
     assert [len(top) for top in found.top_logprobs] == [2] * len(found.tokens)
     text = "".join(found.tokens)
-    assert text.strip() == answer.choices[0].text
+    assert text == answer.choices[0].text
+    assert text.startswith(" "), "what goes on in a prompt's line begins where that ends"
     assert all(
         text.startswith(token, at)
         for token, at in zip(found.tokens, found.text_offset, strict=True)
@@ -236,7 +237,10 @@ def test_a_prediction_is_copied_from(server: Server) -> None:
 
 
 def test_chat_template_variables(tmp_path: Path) -> None:
-    template = "{{ flavour }}{{ '<|im_start|>user\\nsól<|im_end|>\\n<|im_start|>assistant\\n' }}"
+    template = (
+        "{{ flavour }}<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n"
+        "{{ '<|im_start|>assistant\\n' }}"
+    )
     folder = echo_folder(tmp_path / "echo")
     settings = Settings(
         model=str(folder),
@@ -245,8 +249,8 @@ def test_chat_template_variables(tmp_path: Path) -> None:
         chat_template_args={"flavour": "ab"},
     )
     with serving(settings) as server:
-        own = ask(server, "x")
-        more = ask(server, "x", extra_body={"chat_template_kwargs": {"flavour": "ab " * 20}})
+        own = ask(server, "sól")
+        more = ask(server, "sól", extra_body={"chat_template_kwargs": {"flavour": "ab " * 20}})
     assert own.choices[0].message.content == "sól"
     assert more.usage.prompt_tokens > own.usage.prompt_tokens
 
@@ -279,12 +283,12 @@ def test_a_tool_call_and_its_result(echo: Server, stream: bool) -> None:
 @pytest.mark.parametrize(
     "call", ['{"name": "pogoda"}', '{"arguments": {}}', "[1]", '"pogoda"', "null", '{"name": ']
 )
-def test_what_a_model_writes_in_the_place_of_a_call_is_no_error(
+def test_what_a_model_writes_in_the_place_of_a_call_is_text(
     echo: Server, call: str, stream: bool
 ) -> None:
     text = f"Sprawdzam. <tool_call>{call}</tool_call>"
     before, calls, _ = answered(echo, text, stream=stream, tools=TOOLS, max_tokens=200)
-    assert (before.strip(), calls) == ("Sprawdzam.", [])
+    assert (before, calls) == (text, [])
 
 
 def test_tools_that_may_not_be_called_are_not_told(echo: Server) -> None:

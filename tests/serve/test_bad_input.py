@@ -56,7 +56,6 @@ NAMED: dict[str, list[Any]] = {
     "top_k": [-2, 10**30],
     "min_p": [[0.1]],
     "presence_penalty": [10**400],
-    "xtc_probability": [1e999],
     "seed": [False, "four"],
     "stream": ["yes"],
     "stream_options": [[]],

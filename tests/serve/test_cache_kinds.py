@@ -12,9 +12,19 @@ from typing import Any
 import pytest
 from places import DEMO
 from random_models import random_model, write_model
-from served import assert_both_ways, complete, demo_settings, ids_of, metric, plain_ids, serving
+from served import (
+    assert_both_ways,
+    complete,
+    demo_settings,
+    ids_of,
+    metric,
+    plain_ids,
+    request,
+    serving,
+)
 from zoo import make_model
 
+from tokalign.errors import CacheError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.layers import Layers
 from tokalign.runtime.options import DraftingOptions
@@ -43,7 +53,7 @@ def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: 
     drafting = DraftingOptions(num_draft_tokens=3)
     settings = Settings(model=str(folder), dtype="float32", drafting=drafting)
     with serving(settings) as server:
-        encode = server.scheduler.model_provider.tokenizer.encode
+        encode = server.scheduler.models.loaded.tokenizer.encode
 
         @cache
         def plain(prompt: str, tokens: int) -> list[int]:
@@ -79,6 +89,66 @@ def test_a_prompt_that_goes_on_otherwise_is_not_read_again(tmp_path: Path, toget
                 == complete(server, f"{prompt} ab ab", **plain).json["choices"]
             )
     assert usage["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
+
+
+QUESTION, OTHER_QUESTION = "Wisła? " * 9, "Kraków? " * 9
+
+
+def ringed(size: int, _seed: int) -> Any:
+    return random_model(5, vocabulary=size)
+
+
+@pytest.mark.parametrize(
+    ("make", "cache"),
+    [(windowed, {}), (hybrid, {}), (ringed, {"max_kv_size": 64}), (ringed, {})],
+)
+@pytest.mark.parametrize("together", [False, True])
+def test_a_prompt_again_and_another_last_question_reuse_what_they_share(
+    tmp_path: Path, make: Any, cache: dict[str, Any], together: bool
+) -> None:
+    """The template writes the messages' texts; a later question follows the same beginning."""
+    folder = write_model(tmp_path, vocabulary_size=300, make=make)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    settings = demo_settings(
+        model=str(folder), draft_model=None, chat_template=template + "assistant: ", **cache
+    )
+    plain = {"num_draft_tokens": 0} if together else {}
+
+    def ask(server: Server, *texts: str) -> tuple[str, int, int]:
+        roles = ["system", "user", "assistant", "user"]
+        messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
+        body = {"messages": messages, "max_tokens": 6, **plain}
+        reply = request(server, "POST", "/v1/chat/completions", body).json
+        usage = reply.get("usage") or pytest.fail(str(reply))
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return reply["choices"][0]["message"]["content"], usage["prompt_tokens"], cached
+
+    system, answer = "Krótko. " * 9, "Długa. " * 2
+    with serving(settings) as server:
+        text, length, cached = ask(server, system, QUESTION)
+        assert cached == 0
+        again, _, cached = ask(server, system, QUESTION)
+        assert again == text
+        assert length - 16 <= cached < length
+        _, _, cached = ask(server, system, QUESTION, answer, OTHER_QUESTION)
+        assert cached >= length - 16
+        _, other, cached = ask(server, system, QUESTION, answer, QUESTION)
+        assert cached >= other - len(QUESTION) - 32
+        _, _, cached = ask(server, system, OTHER_QUESTION)
+        assert cached > len("system: ")
+        if cache:
+            assert length > 64
+
+
+@pytest.mark.parametrize("kv", [{"kv_bits": 8}, {"kv_bits": 8, "kv_group_size": 128}])
+def test_a_cache_that_cannot_be_quantized_is_refused_at_the_start(
+    tmp_path: Path, kv: dict[str, int]
+) -> None:
+    make = windowed if len(kv) == 1 else ringed
+    folder = write_model(tmp_path, vocabulary_size=300, make=make)
+    settings = demo_settings(model=str(folder), draft_model=None, **kv)
+    with pytest.raises(CacheError, match="cannot be quantized"), serving(settings):
+        pass
 
 
 def test_a_method_asked_for_by_name_decodes_plainly_where_nothing_can_be_rewound(

@@ -83,9 +83,7 @@ def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(
 ) -> None:
     monkeypatch.setattr(app, "_SILENCE", 0.05)
     with scripted(monkeypatch, endless) as (server, scheduler):
-        client = connected(
-            server, "/v1/completions", {"prompt": "a", "stream": stream}
-        )
+        client = connected(server, "/v1/completions", {"prompt": "a", "stream": stream})
         wait_for(lambda: bool(scheduler.asked))
         if half:
             client.shutdown(socket.SHUT_WR)
@@ -102,9 +100,12 @@ def test_a_client_that_takes_nothing_of_its_answer_is_left(
             say(put, answer, *("x" * 10_000 for _ in range(9)), "")
             asked.abandoned.wait(0.01)
 
-    with scripted(monkeypatch, flood, read_timeout=0.3) as (server, scheduler):
-        with connected(server, "/v1/completions", {"prompt": ["a"] * 9, "stream": True}):
-            wait_for(lambda: bool(scheduler.asked) and scheduler.asked[0].abandoned.is_set())
+    body = {"prompt": ["a"] * 9, "stream": True}
+    with (
+        scripted(monkeypatch, flood, read_timeout=0.3) as (server, scheduler),
+        connected(server, "/v1/completions", body),
+    ):
+        wait_for(lambda: bool(scheduler.asked) and scheduler.asked[0].abandoned.is_set())
 
 
 def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,17 +135,17 @@ def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/v1/messages", b"event: ping\n"),
     ],
 )
-def test_a_stream_is_never_silent(
-    monkeypatch: pytest.MonkeyPatch, path: str, sign: bytes
-) -> None:
+def test_a_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch, path: str, sign: bytes) -> None:
     monkeypatch.setattr(app, "_SILENCE", 0.02)
-    with scripted(monkeypatch, endless) as (server, _):
-        with connected(server, path, {**PATHS[path], "stream": True}) as client:
-            seen = b""
-            while seen.count(sign) < 3:
-                part = client.recv(1 << 16)
-                assert part, seen
-                seen += part
+    with (
+        scripted(monkeypatch, endless) as (server, _),
+        connected(server, path, {**PATHS[path], "stream": True}) as client,
+    ):
+        seen = b""
+        while seen.count(sign) < 3:
+            part = client.recv(1 << 16)
+            assert part, seen
+            seen += part
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,27 +1,49 @@
-"""Kept caches take the memory that they are said to take."""
+"""What is kept of conversations: of each its latest turn, and no more memory than that takes."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache
+import pytest
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from tokalign.runtime.mlx.layers import remember, remembered
+from tokalign.serve.contexts import Chain, Contexts
 from tokalign.serve.job import NOTHING, Held, Owner
-from tokalign.serve.models import Contexts
 
 OWNER: Owner = (("model", None, None), "key")
-HEADS, WIDTH, BATCH = 4, 64, 8
+HEADS, WIDTH, BATCH, WINDOW = 4, 64, 8, 16
 
 
-def filled(length: int, seed: int) -> Any:
-    layer = KVCache()
+def filled(length: int, seed: int = 1, layer: Any = None) -> Any:
+    layer = KVCache() if layer is None else layer
     shape = (1, HEADS, length, WIDTH)
     layer.update_and_fetch(*mx.random.normal((2, *shape), key=mx.random.key(seed)))
     return layer
+
+
+def ring(length: int, seed: int = 1) -> Any:
+    return filled(length, seed, RotatingKVCache(WINDOW))
+
+
+def recurrent(length: int, seed: int = 1) -> Any:
+    layer = ArraysCache(1)
+    layer[0] = mx.full((1, HEADS), length + seed)
+    return layer
+
+
+def keep(
+    contexts: Contexts, ids: Sequence[int], *, make: Any = filled, prompt: int = 0, at: Any = ()
+) -> Chain:
+    """Keep what a request leaves: its caches after `at` ids each, and after all of them."""
+    chain = Chain(OWNER, prompt or len(ids))
+    for length in (*at, len(ids)):
+        contexts.keep(chain, Held([make(length)], list(ids[:length])))
+    return chain
 
 
 def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
@@ -32,13 +54,13 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
     batch = KVCache.merge([filled(40 + number, number) for number in range(BATCH)])
     mx.eval(batch.state)
     layer = batch.extract(3)
-    contexts.keep(OWNER, Held([layer], list(range(43))))
+    contexts.keep(Chain(OWNER, 43), Held([layer], list(range(43))))
     expected = np.array(filled(43, 3).keys[..., :43, :])
     del batch, layer
     gc.collect()
     assert contexts.nbytes == 2 * 43 * HEADS * WIDTH * 4
     assert mx.get_active_memory() - before <= contexts.nbytes + 4096
-    held = contexts.fetch(OWNER, range(50), layers=1)
+    held = contexts.fetch(OWNER, range(50))
     assert held.ids == list(range(43))
     assert held.layers is not None
     assert np.array_equal(np.array(held.layers[0].keys), expected)
@@ -46,9 +68,9 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
 
 def test_room_for_further_positions_is_given_back_and_taken_again() -> None:
     contexts = Contexts(size=10, most_bytes=None)
-    contexts.keep(OWNER, Held([filled(30, 1)], list(range(30))))
+    keep(contexts, range(30))
     assert contexts.nbytes == 2 * 30 * HEADS * WIDTH * 4
-    held = contexts.fetch(OWNER, range(40), layers=1)
+    held = contexts.fetch(OWNER, range(40))
     assert held.layers is not None
     [layer] = held.layers
     more = filled(5, 2)
@@ -61,8 +83,8 @@ def test_the_draft_s_cache_is_kept_beside_the_target_s_and_knows_its_own_ids() -
     contexts = Contexts(size=10, most_bytes=None)
     draft = [filled(12, 2)]
     remember(draft, range(100, 112))
-    contexts.keep(OWNER, Held([filled(10, 1)], list(range(10)), draft))
-    held = contexts.fetch(OWNER, [*range(8), 77], layers=1)
+    contexts.keep(Chain(OWNER, 10), Held([filled(10, 1)], list(range(10)), draft))
+    held = contexts.fetch(OWNER, [*range(8), 77])
     assert held.ids == list(range(8))
     assert held.layers is not None
     assert held.layers[0].offset == 8
@@ -71,6 +93,74 @@ def test_the_draft_s_cache_is_kept_beside_the_target_s_and_knows_its_own_ids() -
 
 def test_what_exceeds_the_bound_together_with_the_caches_in_use_is_dropped() -> None:
     contexts = Contexts(size=10, most_bytes=1 << 20)
-    contexts.keep(OWNER, Held([filled(3, 1)], [1, 2, 3]))
+    keep(contexts, [1, 2, 3])
     contexts.leave_room(1 << 20)
-    assert contexts.fetch(OWNER, [1, 2, 3, 4], layers=1) == NOTHING
+    assert contexts.fetch(OWNER, [1, 2, 3, 4]) == NOTHING
+
+
+def test_the_conversation_that_was_used_last_is_dropped_last() -> None:
+    contexts = Contexts(size=2, most_bytes=None)
+    keep(contexts, [1] * 20)
+    keep(contexts, [2] * 20)
+    assert contexts.fetch(OWNER, [1] * 21).ids == [1] * 20
+    keep(contexts, [3] * 20)
+    kept = {token: contexts.fetch(OWNER, [token] * 21).ids != [] for token in (1, 2, 3)}
+    assert kept == {1: True, 2: False, 3: True}
+
+
+@pytest.mark.parametrize("make", [filled, ring, recurrent])
+def test_a_chat_of_many_turns_takes_the_memory_of_its_last_one(make: Any) -> None:
+    """Every turn's template drops what the answer before began with, a thought of 30 ids."""
+    contexts = Contexts(size=10, most_bytes=None)
+    prompt: list[int] = []
+    sizes = []
+    for turn in range(8):
+        prompt = [*prompt, *range(1000 * turn, 1000 * turn + 100)]
+        thought, answer = [5] * 30, [1000 * turn + 500 + i for i in range(10)]
+        at = [len(prompt) - 4, len(prompt) - 1] if make is not filled else []
+        ids = [*prompt, *thought, *answer]
+        if turn:
+            assert len(contexts.fetch(OWNER, prompt).ids) >= 100 * turn - 4
+        keep(contexts, ids, make=make, prompt=len(prompt), at=at)
+        sizes.append(contexts.nbytes / len(ids))
+        prompt += answer
+    assert sizes[-1] < 1.5 * sizes[0]
+
+
+@pytest.mark.parametrize("make", [ring, recurrent])
+def test_a_cache_that_forgets_serves_a_prompt_again_and_one_that_begins_like_it(make: Any) -> None:
+    contexts = Contexts(size=10, most_bytes=None)
+    keep(contexts, range(150), make=make, prompt=100, at=(40, 99))
+    assert contexts.fetch(OWNER, range(100)).ids == list(range(99))
+    assert contexts.fetch(OWNER, [*range(70), *[7] * 50]).ids == list(range(40))
+    assert contexts.fetch(OWNER, range(200)).ids == list(range(150))
+    assert contexts.fetch(OWNER, [*range(30), 7]) == NOTHING
+
+
+@pytest.mark.parametrize("make", [ring, recurrent])
+def test_an_answer_that_is_made_again_leaves_what_the_first_one_did(make: Any) -> None:
+    contexts = Contexts(size=10, most_bytes=None)
+    keep(contexts, range(150), make=make, prompt=100, at=(40, 99))
+    for _ in range(3):  # from the 99 ids on
+        keep(contexts, range(150), make=make, prompt=100)
+    for length in (40, 99, 150):
+        assert contexts.fetch(OWNER, [*range(length), 7]).ids == list(range(length))
+
+
+def test_the_beginning_that_chats_share_outlives_the_turns_of_one() -> None:
+    contexts = Contexts(size=10, most_bytes=None)
+    chain = Chain(OWNER, 100)
+    contexts.keep(chain, Held([ring(40)], list(range(40))), is_shared=True)
+    contexts.keep(chain, Held([ring(130)], list(range(130))))
+    for length in (200, 300, 400):
+        keep(contexts, range(length), make=ring, prompt=length - 30, at=(length - 31,))
+    assert contexts.fetch(OWNER, [*range(40), 7, 7]).ids == list(range(40))
+    assert len(contexts._chains) == 1
+
+
+def test_another_chat_with_the_same_system_message_is_kept_beside_it() -> None:
+    contexts = Contexts(size=10, most_bytes=None)
+    keep(contexts, [*range(80), *[1] * 60], prompt=120)
+    keep(contexts, [*range(80), *[2] * 90], prompt=150)
+    assert len(contexts.fetch(OWNER, [*range(80), *[1] * 70]).ids) == 140
+    assert len(contexts.fetch(OWNER, [*range(80), *[2] * 95]).ids) == 170

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from tokalign.conversation.rendering import merged, rendered
 from tokalign.errors import UsageError
 from tokalign.serve.admission import Refusal
-from tokalign.serve.history import merged, rendered, template_messages
+from tokalign.serve.history import template_messages
 
 ASK = {"role": "user", "content": "Skąd płynie Wisła?"}
 IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}
@@ -135,9 +137,7 @@ class Template:
 
 def strict(messages: list[dict[str, Any]]) -> str:
     roles = [one["role"] for one in messages if one["role"] != "system"]
-    if "system" in [one["role"] for one in messages[1:]] or any(
-        a == b for a, b in zip(roles, roles[1:], strict=False)
-    ):
+    if "system" in [one["role"] for one in messages[1:]] or any(a == b for a, b in pairwise(roles)):
         raise UsageError("roles must alternate")
     return free(messages)
 
@@ -170,8 +170,13 @@ def test_a_template_gets_merged_messages_only_if_it_needs_them(
 
 
 def test_a_message_that_a_template_leaves_out_is_refused() -> None:
-    with pytest.raises(Refusal, match="leaves out"):
+    with pytest.raises(UsageError, match="leaves out"):
         rendered(Template(deaf), [SYSTEM, ASK], {})  # type: ignore[arg-type]
+
+
+def test_a_message_may_be_written_otherwise() -> None:
+    loud = Template(lambda messages: free(messages).upper())
+    assert "KRÓTKO." in rendered(loud, [SYSTEM, ASK], {})  # type: ignore[arg-type]
 
 
 def test_a_templates_own_complaint_is_told() -> None:

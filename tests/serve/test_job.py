@@ -1,113 +1,108 @@
-"""A request's own parts: its body, read within limits; its stop texts; and its client."""
+"""A job's text, its ends, and what fails in it alone."""
 
 from __future__ import annotations
 
-import socket
-from io import BufferedReader, BytesIO
-from threading import Thread
-from time import monotonic, sleep
+from typing import Any
 
+import mlx.core as mx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import asked_for
+from places import DEMO
 
-from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal, RequestStream, read_body
-from tokalign.serve.job import StopTexts
+from tokalign.errors import UsageError
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.serve.contexts import Chain
+from tokalign.serve.job import Answer, Emitted, Item, Job, Listener, Owner, Prepared
+from tokalign.serve.request import Asked
+from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
-SETTINGS = Settings(max_body_size=100, read_timeout=10)
-
-
-def read(data: bytes, length: object) -> bytes:
-    headers = {} if length is None else {"Content-Length": str(length)}
-    return read_body(BytesIO(data), headers, SETTINGS)
-
-
-@pytest.mark.parametrize("length", [0, 1, 99, 100])
-def test_a_body_of_a_known_length(length: int) -> None:
-    assert read(b"x" * 100, length) == b"x" * length
+TOKENIZER: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
+OWNER: Owner = (("model", None, None), "key")
+END = TargetId(2)
 
 
-@pytest.mark.parametrize(
-    ("data", "length", "status"),
-    [
-        (b"", None, 411),
-        (b"", "1e2", 400),
-        (b"", "-1", 400),
-        (b"", "+1", 400),
-        (b"", "١", 400),
-        (b"", "9" * 30, 400),
-        (b"x" * 101, 101, 413),
-        (b"x", 10**15, 413),
-        (b"x" * 50, 100, 400),
-    ],
-)
-def test_a_body_that_is_refused(data: bytes, length: object, status: int) -> None:
-    with pytest.raises(Refusal) as refused:
-        read(data, length)
-    assert refused.value.status == status
+def job_of(items: list[Item], *, max_tokens: int = 1000, processors: Any = (), **asked: Any) -> Job:
+    prompt = TOKENIZER.encode("Wisła")
+    return Job(
+        listener=Listener(items.append),
+        asked=Asked(**asked),
+        prepared=Prepared(
+            prompt=Prompt(target=prompt), ends=frozenset([END]), max_tokens=max_tokens
+        ),
+        owner=OWNER,
+        chain=Chain(OWNER, len(prompt)),
+        answer=Answer(tokenizer=TOKENIZER, prompt=prompt),
+        sampler=Sampling(processors=processors),
+    )
 
 
-def test_a_body_that_is_too_long_is_read_all_the_same() -> None:
-    """Else the client's connection is reset before it has read the answer."""
-    stream = BytesIO(b"x" * 1000)
-    with pytest.raises(Refusal):
-        read_body(stream, {"Content-Length": "1000"}, SETTINGS)
-    assert stream.read() == b""
-
-
-def test_a_body_that_comes_drop_by_drop_has_no_more_time_than_another() -> None:
-    """No read of the socket takes long; only all of them together do."""
-    server, client = socket.socketpair()
-
-    def drip() -> None:
-        try:
-            for _ in range(100):
-                client.sendall(b"x")
-                sleep(0.05)
-        except OSError:
+def deliver(job: Job, ids: list[TargetId]) -> None:
+    for token in ids:
+        if job.deliver(token, None):
             return
 
-    with server, client:
-        Thread(target=drip, daemon=True).start()
-        started = monotonic()
-        stream = BufferedReader(RequestStream(server, 0.3))
-        with pytest.raises(Refusal) as refused:
-            read_body(stream, {"Content-Length": "100"}, SETTINGS)
-        assert refused.value.status == 408
-        assert monotonic() - started < 2
-        assert server.gettimeout() == 0.3
 
-
-texts = st.text("aąb ", min_size=1, max_size=4)
-
-
-@given(st.lists(st.text("aąb ", max_size=5), max_size=8), st.lists(texts, min_size=1, max_size=3))
-def test_a_stop_text_is_found_where_the_whole_text_has_it(
-    parts: list[str], stops: list[str]
+@settings(deadline=None)
+@given(
+    st.text("aąb ", min_size=1, max_size=20),
+    st.lists(st.text("aąb ", min_size=1, max_size=4), max_size=3),
+)
+def test_the_text_ends_before_the_first_stop_text_and_says_which(
+    text: str, stops: list[str]
 ) -> None:
-    whole = "".join(parts)
-    ends = [(whole.find(stop) + len(stop), stop) for stop in stops if stop in whole]
-    finder, before, found = StopTexts(stops), 0, None
-    for part in parts:
-        end = finder.end_in(part)
-        if end is not None:
-            found = before + end[0], end[1]
-            break
-        before += len(part)
-    assert found == min(ends, default=None)
+    items: list[Item] = []
+    job = job_of(items, stop_texts=tuple(stops))
+    deliver(job, [*TOKENIZER.encode_parts([text])[0], END])
+    found = [one for one in items if isinstance(one, Emitted)]
+    told = "".join(one.text for one in found)
+    assert found[-1].finish_reason == "stop"
+    assert [one.finish_reason for one in found[:-1]] == [None] * (len(found) - 1)
+    if job.answer.stop_text is None:
+        assert told == text
+        assert not any(stop in text for stop in stops)
+    else:
+        assert text.startswith(told + job.answer.stop_text)
+        assert not any(stop in told for stop in stops)
 
 
-def test_a_client_is_gone_when_it_has_closed_its_end() -> None:
-    ours, theirs = socket.socketpair()
-    asked = asked_for(connection=ours)
-    assert not asked.is_gone
-    theirs.sendall(b"more")  # what it sends is not its end
-    assert not asked.is_gone
-    ours.recv(4)
-    theirs.close()
-    assert asked.is_gone
-    ours.close()
-    assert asked.is_gone
-    assert not asked_for().is_gone
+def test_an_answer_ends_with_its_last_token_and_tells_all_of_its_text() -> None:
+    items: list[Item] = []
+    ids = TOKENIZER.encode_parts([" żółw"])[0]
+    job = job_of(items, max_tokens=len(ids), stop_texts=("w rzece",))
+    deliver(job, [*ids, END])
+    found = [one for one in items if isinstance(one, Emitted)]
+    assert "".join(one.text for one in found) == " żółw"
+    assert [one.finish_reason for one in found] == [None] * (len(ids) - 1) + ["length"]
+
+
+@pytest.mark.parametrize("error", [UsageError("too complex"), ValueError("a library's")])
+def test_what_fails_in_a_job_s_own_processor_is_its_failure_and_the_batch_goes_on(
+    error: Exception,
+) -> None:
+    calls = []
+
+    def fail(_ids: Any, _logits: Any) -> Any:
+        calls.append(1)
+        raise error
+
+    job = job_of([], processors=(fail,))
+    (process,) = job.batch_processors()
+    logits = mx.zeros((1, 8))
+    assert process(mx.array([1]), logits) is logits
+    assert job.failure is error
+    assert process(mx.array([1]), logits) is logits
+    assert len(calls) == 1
+
+
+def test_a_listener_is_told_one_end_and_nothing_after_it() -> None:
+    items: list[Item] = []
+    listener = Listener(items.append)
+    listener.tell((1, 2))
+    listener.end(None)
+    listener.tell((2, 2))
+    listener.end(ValueError())
+    assert items == [(1, 2), None]

@@ -34,7 +34,7 @@ from served import (
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
-from tokalign.serve.models import Contexts
+from tokalign.serve.contexts import Contexts
 from tokalign.serve.server import Server
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 def plain(server: Server) -> Plain:
     """The ids of plain decoding for a kind of request, a prompt and a number of tokens."""
     target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    encode = server.scheduler.model_provider.tokenizer.encode
+    encode = server.scheduler.models.loaded.tokenizer.encode
 
     def emit(kind: str, prompt: str, tokens: int) -> list[int]:
         options = dict(KINDS[kind])
@@ -111,7 +111,9 @@ def start(server: Server, *, stream: bool = False) -> socket.socket:
     address = urlsplit(server.url)
     client = socket.create_connection((address.hostname, address.port), timeout=60)
     data = json.dumps({**ENDLESS, "stream": stream}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     client.sendall(head.encode() + data)
     return client
 
@@ -163,7 +165,7 @@ def test_one_request_more_than_may_wait_is_refused() -> None:
         clients.append(start(busy))
         wait_for(lambda: metric(busy, "tokalign_queue_length") == 1)
         reply = complete(busy, "Wisła", max_tokens=1)
-        assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
+        assert (reply.status, reply.headers["retry-after"]) == (429, "1")
         assert reply.json["error"]["type"] == "rate_limit_error"
         for client in clients:
             client.close()
@@ -175,7 +177,7 @@ def break_device(
     server: Server, monkeypatch: pytest.MonkeyPatch, is_broken: Callable[[], bool]
 ) -> None:
     """Have every pass of the target fail from some time on."""
-    model = type(server.scheduler.model_provider.decoder.target.model)
+    model = type(server.scheduler.models.loaded.decoder.target.model)
     call = model.__call__
 
     def fail(*args: Any, **named: Any) -> Any:

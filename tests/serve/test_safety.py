@@ -171,8 +171,9 @@ def test_pages_of_other_origins_may_not_ask(alone: Server) -> None:
 def test_an_allowed_origin_is_told_so(allowed: tuple[str, ...]) -> None:
     origin = {"Origin": "https://example.com"}
     with serving(demo_settings(draft_model=None, allowed_origins=allowed)) as server:
-        preflight = request(server, "OPTIONS", PATH, None, origin)
-        assert preflight.status == 204
+        asks = {**origin, "Access-Control-Request-Method": "POST"}
+        preflight = request(server, "OPTIONS", PATH, None, asks)
+        assert preflight.status == 200
         for reply in (
             preflight,
             request(server, "POST", PATH, {**BODY, "max_tokens": 1}, origin),
@@ -214,9 +215,19 @@ def test_a_page_may_ask_the_server_it_came_from_and_a_local_one_has_local_names(
 ) -> None:
     headers = {"Host": host} | ({} if origin is None else {"Origin": origin})
     settings = Settings(api_keys=("key",) if has_keys else ())
-    told = "--allowed-origins" if origin else "for this machine only"
+    told = "--allowed-origins" if origin else "--allowed-hosts"
     with nullcontext() if allowed else pytest.raises(Refusal, match=told):
         require_allowed(headers, settings, is_local=is_local)
+
+
+@pytest.mark.parametrize("allowed", ["host.docker.internal", "*"])
+def test_a_host_may_be_let_in_by_name(allowed: str) -> None:
+    headers = {"Host": "host.docker.internal:8080"}
+    with pytest.raises(Refusal, match=r"--allowed-hosts host\.docker\.internal"):
+        require_allowed(headers, Settings(), is_local=True)
+    require_allowed(headers, Settings(allowed_hosts=(allowed,)), is_local=True)
+    own = {**headers, "Origin": "http://host.docker.internal:8080"}
+    require_allowed(own, Settings(allowed_hosts=(allowed,)), is_local=True)
 
 
 def test_models_are_switched_only_if_that_was_allowed(
@@ -226,7 +237,7 @@ def test_models_are_switched_only_if_that_was_allowed(
     assert chat(alone, "Wisła", model=other).status == 404
     with serving(demo_settings(draft_model=None, allow_model_switching=True)) as server:
         own = complete(server, PROMPT)
-        before = ref(server.scheduler.model_provider.decoder.target.model)
+        before = ref(server.scheduler.models.loaded.decoder.target.model)
 
         def load(*given: Any, **named: Any) -> Decoder:
             assert before() is None, "two models at a time would need the memory of both"

@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from typing import Any
 
 import pytest
 import served
 from jsonschema import validate
-from places import DEMO
 from served import answered, metric, text_of
 
-from tokalign.runtime.grammar import constrain
-from tokalign.serve.admission import Refusal
 from tokalign.serve.server import Server
-from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar
-from tokalign.tokenizer.self_check import read_tokenizer
 
 PERSON = {
     "type": "object",
@@ -130,38 +124,28 @@ def test_a_schema_leaves_tools_that_may_be_called(echo: Server) -> None:
     assert ask(echo, text, **given).choices[0].message.content == text
 
 
-FORMATS = {
-    "json_tools": '\n{{"name": "pogoda", "arguments": {0}}}\n',
-    "glm47": '\n{{"name": "pogoda", "arguments": {0}}}\n',
-    "longcat": '\n{{"name": "pogoda", "arguments": {0}}}\n',
-    "mistral": '[{{"name": "pogoda", "arguments": {0}}}]',
-    "qwen3_coder": "\n<function=pogoda>\n<parameter=miasto>\nŁódź\n</parameter>\n"
-    "<parameter=dni>\n3\n</parameter>\n</function>\n",
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_grammar_of_calls_takes_what_mlx_lms_parser_reads(name: str) -> None:
-    tokenizer: Any = read_tokenizer(DEMO / "target")
-    parser = import_module(f"mlx_lm.tool_parsers.{name}")
-    form = ToolFormat(name, parser.tool_call_start, parser.tool_call_end)
-    arguments = {"miasto": "Łódź", "dni": 3}
-    body = FORMATS[name].format(json.dumps(arguments, ensure_ascii=False))
-    assert parser.parse_tool_call(body, TOOLS) == {"name": "pogoda", "arguments": arguments}
-    stops = tokenizer.vocabulary.roles.eos
-    for choice, fits in ((ANY_TOOL, True), ("pogoda", True), ("czas", False)):
-        grammar = calls_grammar(form, tokenizer.vocabulary, TOOLS, choice)
-        ids = tokenizer.encode_parts([f"{form.begin}{body}{form.end}"])[0]
-        state = constrain(grammar, tokenizer, [5], stops).after([5, *ids])
-        assert (state is not None) is fits
-        if state is not None:
-            ends = min(stops)
-            assert state.allowed is not None
-            assert state.allowed[ends // 8] >> ends % 8 & 1
-
-
-def test_calls_in_a_format_that_is_no_grammar_are_refused() -> None:
-    vocabulary: Any = read_tokenizer(DEMO / "target").vocabulary
-    for form in (None, ToolFormat("gemma4", "<|tool_call>", "<tool_call|>")):
-        with pytest.raises(Refusal, match="cannot be enforced"):
-            calls_grammar(form, vocabulary, TOOLS, ANY_TOOL)
+def test_what_is_not_enforced_is_named_in_every_apis_answer(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"kod": {"type": "string", "maxLength": 4, "pattern": r"^(?=.*\d).{4}$"}},
+        "required": ["kod"],
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "kod", "schema": schema}}
+    text = {"format": {"type": "json_schema", "name": "kod", "schema": schema}}
+    chat = {"messages": [{"role": "user", "content": "Kod?"}], "max_tokens": 30}
+    for path, body in (
+        ("/v1/chat/completions", {**chat, "response_format": form}),
+        ("/v1/completions", {"prompt": "Kod?", "max_tokens": 30, "response_format": form}),
+        ("/v1/responses", {"input": "Kod?", "max_output_tokens": 30, "text": text}),
+        ("/v1/messages", {**chat, "response_format": form}),
+    ):
+        answer = served.request(server, "POST", path, body)
+        assert answer.status == 200, answer.text
+        (named,) = answer.json["tokalign"]["not_enforced"]
+        assert named.endswith("kod.pattern")
+    strict = {**form, "json_schema": {**form["json_schema"], "strict": True}}
+    refused = served.request(
+        server, "POST", "/v1/chat/completions", {**chat, "response_format": strict}
+    )
+    assert refused.status == 400
+    assert "kod.pattern" in refused.json["error"]["message"]

@@ -29,6 +29,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 VOCABULARY = 96
 
+_OPENED = ("dictionary", "outputs", "known_rows")
+
 
 @cache
 def random_model(
@@ -163,7 +165,7 @@ def decoder_of(pair: Any, sampler: Any, grammar: Grammar | None = None, **how: A
     """A decoder of a target and a draft model. how: options, or fields of `Drafting`."""
     target, draft = pair
     tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
-    opened = {name: how.pop(name) for name in ("dictionary", "outputs") if name in how}
+    opened = {name: how.pop(name) for name in _OPENED if name in how}
     drafting = Drafting(alignment=tables, **opened).with_options(**how)
     return Decoder(target=target, draft=draft, drafting=drafting, sampler=sampler, grammar=grammar)
 

@@ -16,6 +16,8 @@ from tokalign.serve.metrics import Metrics
 from tokalign.serve.request import Asked
 from tokalign.serve.server import Server
 
+NO_TOKENIZER: Any = None
+
 Script = Callable[[Asked, Callable[[Any], None]], None]
 """What becomes of a request, put item by item; it runs in a thread of its own."""
 
@@ -28,7 +30,7 @@ class ScriptedScheduler:
 
     def __init__(self, script: Script, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics, self._script = settings, metrics, script
-        self.models = self.model_provider = self
+        self.models = self
         self.asked: list[Asked] = []
 
     def submit(self, asked: Asked, put: Callable[[Any], None]) -> None:
@@ -67,7 +69,8 @@ def scripted(
 
 def begun(put: Callable[[Any], None], prompt: int = 3) -> Answer:
     """The beginning of an answer."""
-    answer = Answer.of_prompt(list(range(prompt)))
+    ids: Any = list(range(prompt))
+    answer = Answer(tokenizer=NO_TOKENIZER, prompt=ids)
     put(answer)
     return answer
 

@@ -58,7 +58,7 @@ LOOP = {"logit_bias": {"2": -100, "4": -100}}
 
 class Reply(NamedTuple):
     status: int
-    headers: dict[str, str]
+    headers: Any  # by any spelling of their names
     text: str
 
     @property
@@ -139,7 +139,7 @@ def request(
     try:
         connection.request(method, path, data, headers or {})
         response = connection.getresponse()
-        return Reply(response.status, dict(response.getheaders()), response.read().decode())
+        return Reply(response.status, response.headers, response.read().decode())
     finally:
         connection.close()
 
@@ -178,7 +178,12 @@ def answered(server: Server, text: str, *, stream: bool, **more: Any) -> tuple[s
         message, reason = answer.choices[0].message, answer.choices[0].finish_reason
         return message.content or "", message.tool_calls or [], reason
     chunks = [one for one in answer if one.choices]
-    calls = [call for one in chunks for call in one.choices[0].delta.tool_calls or ()]
+    calls: list[Any] = []
+    for delta in (d for one in chunks for d in one.choices[0].delta.tool_calls or ()):
+        if delta.index == len(calls):
+            calls.append(delta)
+        else:
+            calls[delta.index].function.arguments += delta.function.arguments
     assert {one.choices[0].finish_reason for one in chunks[:-1]} <= {None}
     return text_of(chunks), calls, chunks[-1].choices[0].finish_reason
 

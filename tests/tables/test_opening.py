@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gc import collect
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import ref
 
 import pytest
 from small_tables import dictionary_bundle
@@ -11,6 +13,7 @@ from small_tokenizers import of_merges
 
 from tokalign.build.alignment import align, build_alignment
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
+from tokalign.tables import bundle, kept
 from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import table_folder
@@ -147,3 +150,54 @@ def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folder
     assert "computed now" in notes[0]
     with pytest.raises(BundleError, match=r"give a \.alignment\.tok file"):
         open_alignment(TARGET, DRAFT, otherwise=align, file=str(path))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the table files that are opened."""
+    names, really = list[str](), bundle._opened
+
+    def counted(path: Path, name: str) -> Any:
+        names.append(path.name)
+        return really(path, name)
+
+    monkeypatch.setattr(bundle, "_opened", counted)
+    return names
+
+
+def test_a_table_is_read_once_for_a_tokenizer_until_it_changes(
+    folders: Folders, opened: list[str]
+) -> None:
+    path = write_dictionary(folders.named / "pl.dictionary.tok", "pl", answer=2)
+    damaged = folders.named / "a.dictionary.tok"
+    write_dictionary(damaged, "pl")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    write_bundle(folders.named / "x.alignment.tok", build_alignment(DRAFT, TARGET, []))
+    told = list[list[str]]()
+    for _ in range(3):
+        opened.clear()
+        told.append([])
+        assert answer_of(note=told[-1].append) == 2
+        assert open_alignment(TARGET, DRAFT, otherwise=align, note=told[-1].append)
+    assert opened == []
+    assert told[0] == told[1] == told[2] != [], "what is used is said every time"
+    write_dictionary(path, "pl", answer=4)
+    assert answer_of() == 4
+    assert set(opened) == {path.name}
+    write_dictionary(folders.named / "uk.dictionary.tok", "uk", answer=1)
+    assert set(sources_of().values()) == {1, 4}
+    path.unlink()
+    assert answer_of() == 1
+
+
+def test_tables_go_with_their_tokenizer(folders: Folders, opened: list[str]) -> None:
+    write_dictionary(folders.named / "pl.dictionary.tok", "pl")
+    again = type(TARGET)(TARGET.spec)
+    table = open_dictionary(again)
+    assert table is open_dictionary(again)
+    assert table is not None
+    assert again in kept._tables
+    left = ref(table)
+    del again, table
+    collect()
+    assert left() is None

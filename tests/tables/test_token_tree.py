@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,3 +136,28 @@ def test_lengths_that_differ_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"^2 ids with .*{said}"):
         TokenTree((TargetId(1), TargetId(2)), parents, sources, probabilities)
+
+
+@given(trees(), st.integers(0, 9), st.floats(0, 0.3), st.integers(1, 5), st.integers(0, 4))
+def test_the_most_probable_part_is_that_of_brute_force(
+    tree: TokenTree, count: int, least: float, depth: int, chain: int
+) -> None:
+    """The chain, and of ids no deeper than asked and likely enough those most probably reached."""
+    if not tree.probabilities:
+        return
+    paths = [tree.path_to(index) for index in range(len(tree))]
+    reached = [prod(tree.probabilities[i] for i in path) for path in paths]
+    leading = range(min(chain, count, depth, tree.chain_length))
+    order = sorted(range(len(leading), len(tree)), key=lambda i: (-reached[i], i))
+    fitting = [i for i in order if len(paths[i]) <= depth and reached[i] >= least]
+    kept = [*leading, *sorted(fitting[: count - len(leading)])]
+    part = tree.most_probable(count, least=least, depth=depth, chain=chain)
+    assert [text_to(part, i) for i in range(len(part))] == [text_to(tree, i) for i in kept]
+    assert max(part.depths, default=0) <= depth
+
+
+@given(trees(), st.integers(0, 9))
+def test_below_a_size_no_path_has_a_larger_id(tree: TokenTree, size: int) -> None:
+    part = tree.below(size)
+    kept = [i for i in range(len(tree)) if max(text_to(tree, i)) < size]
+    assert [text_to(part, i) for i in range(len(part))] == [text_to(tree, i) for i in kept]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tokalign.api.choosing import choose_drafting, fail_early
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
-from tokalign.runtime.options import AUTO, CacheOptions, DraftingOptions
+from tokalign.runtime.options import ALL_ENDS, AUTO, CacheOptions, DraftingOptions
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -56,12 +56,14 @@ def load_models(
     dtype: str | None = None,
     adapter: Path | None = None,
     trust_remote_code: bool = False,
+    ends: str = ALL_ENDS,
     note: Note = no_note,
 ) -> list[LanguageModel[Any]]:
     """Load the models that `names` stand for; `note` is told where each was found.
 
-    dtype: as asked in `choose_dtype`. adapter: laid over the first model. trust_remote_code: as in
-    `load_weights`, for all of them. All models are found before the first one is loaded.
+    dtype: as asked in `choose_dtype`. adapter: laid over the first model. trust_remote_code, ends:
+    as in `LanguageModel.from_folder`, for all of them. All models are found before the first one is
+    loaded.
     Raises: as `resolve_model` and `LanguageModel.from_folder`.
     """
     from tokalign.runtime.decoder import LanguageModel
@@ -73,7 +75,11 @@ def load_models(
     adapters = [adapter, *[None] * len(places)]
     return [
         LanguageModel.from_folder(
-            place.folder, dtype=dtype, adapter=over, trust_remote_code=trust_remote_code
+            place.folder,
+            dtype=dtype,
+            adapter=over,
+            trust_remote_code=trust_remote_code,
+            ends=ends,
         )
         for place, over in zip(places, adapters, strict=False)
     ]
@@ -99,6 +105,7 @@ def load_decoder(
     dtype: str | None = None,
     adapter: Path | None = None,
     trust_remote_code: bool = False,
+    ends: str = ALL_ENDS,
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
     before_costs: BeforeCosts = lambda _target, _drafts: None,
@@ -107,8 +114,8 @@ def load_decoder(
 ) -> Decoder:
     """Load the models that two names stand for and assemble a decoder from them.
 
-    A draft model that the method does not use is not loaded. dtype, adapter, trust_remote_code: as
-    in `load_models`. The rest is as in `assemble`. Raises: as both.
+    A draft model that the method does not use is not loaded. dtype, adapter, trust_remote_code,
+    ends: as in `load_models`. The rest is as in `assemble`. Raises: as both.
     """
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
@@ -117,6 +124,7 @@ def load_decoder(
         dtype=dtype,
         adapter=adapter,
         trust_remote_code=trust_remote_code,
+        ends=ends,
         note=note,
     )
     return assemble(
@@ -177,6 +185,7 @@ def assemble(
         background=background,
         note=note,
     )
+    size = vocabulary_size(target.model)
     model = drafter if draft is None else draft.model
     if options.chooses_lengths:
         before_costs(target.model, model)
@@ -186,8 +195,8 @@ def assemble(
         logits = open_remembered(
             content_fingerprint(target.model),
             target.tokenizer.fingerprint,
-            vocabulary_size(target.model),
-            known=drafting.known_rows,
+            size,
+            known=None if drafting.known_rows is None else drafting.known_rows.within(size),
             note=note,
         )
         if isinstance(logits, RememberedStore):

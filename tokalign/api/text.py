@@ -18,6 +18,7 @@ from tokalign.api.assemble import assemble
 from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
+    as_tokenizer,
     check_model,
     check_stream,
     detokenizer_of,
@@ -32,7 +33,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar as Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
-from tokalign.runtime.options import CacheOptions, DraftingOptions, take
+from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions, DraftingOptions, take
 from tokalign.runtime.remembered import clear_session as clear_session
 from tokalign.runtime.remembered import session_store
 from tokalign.runtime.rounds import Array
@@ -51,14 +52,25 @@ class GenerationResponse(MlxLmResponse):  # type: ignore[misc]
     source: str
 
 
-def load(path_or_hf_repo: str, *args: Any, **kwargs: Any) -> Any:
+def load(path_or_hf_repo: str, *args: Any, ends: str = ALL_ENDS, **kwargs: Any) -> Any:
     """mlx-lm's function of this name. It also notes which tokenizer belongs to the model.
 
     So `stream_generate` knows the tokenizer of a draft model that is passed alone.
+    ends: "all" for an output that ends where the command line ends it: mlx-lm's `eos_token_ids`,
+        and every other token that ends a text or a turn. "mlx-lm" leaves them as mlx-lm has them.
     Returns: as mlx-lm: (model, tokenizer), and the configuration if `return_config` is true.
+    Raises: UsageError for another value of `ends`.
     """
+    if ends not in (ALL_ENDS, MLX_LM_ENDS):
+        raise UsageError(f"ends has to be {ALL_ENDS!r} or {MLX_LM_ENDS!r}, not {shown(ends)}")
     loaded = import_module("mlx_lm").load(path_or_hf_repo, *args, **kwargs)
-    remember_tokenizer(loaded[0], loaded[1])
+    tokenizer = loaded[1]
+    if ends == ALL_ENDS:
+        tokenizer.eos_token_ids = {
+            *tokenizer.eos_token_ids,
+            *as_tokenizer(tokenizer).vocabulary.roles.eos,
+        }
+    remember_tokenizer(loaded[0], tokenizer)
     return loaded
 
 
@@ -116,7 +128,7 @@ def stream_generate(
     input_embeddings: f[n, dimension], read in the place of the prompt's ids, or without any ids.
     stream: of mlx, to run on.
     session: a name; the outputs of a session are kept, and later ones may be drafted from them,
-        until `clear_session(name)`.
+        until `clear_session(name)`. The sixteen sessions that were used last are kept.
     note: told in one line each what was found and chosen, for example which dictionary is used.
 
     Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do
@@ -171,7 +183,8 @@ def stream_generate(
         store=store,
         note=note,
     )
-    detokenizer = None if stop else detokenizer_of(tokenizer)
+    # Under a grammar the text is what the grammar matched; mlx-lm would take a space away.
+    detokenizer = None if stop or grammar is not None else detokenizer_of(tokenizer)
     return _responses(call, prompt_progress_callback, detokenizer, target.stop_ids)
 
 

@@ -42,7 +42,7 @@ class PromptOptions:
 def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
     """Load what is named and assemble a decoder.
 
-    given: the values of `MODEL`, `DRAFTING`, `SAMPLING`, `EXTRA_EOS_TOKEN` and `CACHE` by name,
+    given: the values of `MODEL`, `DRAFTING`, `SAMPLING`, `ENDS` and `CACHE` by name,
     which are taken out. measures: what passes cost is measured if it is not known.
     Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
     """
@@ -58,6 +58,7 @@ def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
         dtype=given.pop("dtype"),
         adapter=given.pop("adapter_path"),
         trust_remote_code=given.pop("trust_remote_code"),
+        ends=given.pop("ends"),
         cache=cache,
         before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
         note=note,

@@ -27,7 +27,13 @@ from tokalign.cli.command import (
     Size,
 )
 from tokalign.errors import UsageError, is_text
-from tokalign.runtime.options import METHODS, CacheOptions, DraftingOptions
+from tokalign.runtime.options import (
+    ALL_ENDS,
+    METHODS,
+    MLX_LM_ENDS,
+    CacheOptions,
+    DraftingOptions,
+)
 from tokalign.storage import parse_json
 
 _TYPES: dict[str | None, click.ParamType[Any]] = {
@@ -211,6 +217,16 @@ EXTRA_EOS_TOKEN = Option(
     callback=read_text,
     rare=True,
 )
+ENDS = (
+    EXTRA_EOS_TOKEN,
+    Option(
+        "--ends",
+        "End at all tokens that end a text or a turn, or only where mlx-lm ends.",
+        type=click.Choice([ALL_ENDS, MLX_LM_ENDS]),
+        default=ALL_ENDS,
+        rare=True,
+    ),
+)
 
 # -- prompts and caches ----------------------------------------------------------------------------
 
@@ -240,7 +256,7 @@ TEMPLATE = (
     ),
 )
 CACHE = tuple(declared_options(CacheOptions).values())
-GENERATION = (*MODEL, *DRAFTING, *SAMPLING, STOP, EXTRA_EOS_TOKEN, *TEMPLATE, *CACHE)
+GENERATION = (*MODEL, *DRAFTING, *SAMPLING, STOP, *ENDS, *TEMPLATE, *CACHE)
 
 # -- texts and what a command shows ----------------------------------------------------------------
 

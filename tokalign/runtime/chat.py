@@ -102,9 +102,10 @@ class ChatTemplate:
 
 
 @lru_cache(maxsize=8)
-def find_template(folder: Path) -> ChatTemplate | None:
+def find_template(folder: Path, text: str | None = None) -> ChatTemplate | None:
     """The chat template of a model's folder; None if the model has none.
 
+    text: a template to be used in the place of the folder's.
     Raises: UsageError if transformers cannot read the folder's configuration.
     """
     try:
@@ -114,6 +115,8 @@ def find_template(folder: Path) -> ChatTemplate | None:
             f"transformers cannot read the chat template in {folder} ({_one_line(error)}); "
             f"correct its tokenizer_config.json, or {_REMEDY}"
         ) from error
+    if text is not None:
+        tokenizer.chat_template = text
     return None if tokenizer.chat_template is None else ChatTemplate(tokenizer)
 
 
@@ -169,11 +172,16 @@ def plain_text(messages: Sequence[Message]) -> str:
 
 
 def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
-    """The ids of a text as it is, after BOS where the tokenizer adds one.
+    """The ids of a text as it is, with what mlx-lm puts before and after it (BOS, EOS).
 
-    Spellings of special tokens become those tokens, as in mlx-lm.
+    Spellings of special tokens become those tokens. As in mlx-lm, nothing is put around a text
+    that begins with BOS already.
     """
-    return with_bos(tokenizer, tokenizer.encode(text, specials=True))
+    spec, ids = tokenizer.spec, tokenizer.encode(text, specials=True)
+    bos = spec.specials.get(cast("int", spec.roles.bos), "")
+    if bos and text.startswith(bos):
+        return ids
+    return cast("list[Id]", [*spec.opening, *ids, *spec.closing])
 
 
 def with_bos(tokenizer: Tokenizer[Id], ids: list[Id]) -> list[Id]:

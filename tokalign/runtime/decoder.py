@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
 
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, shown
 from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
@@ -30,11 +30,12 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.weights import load_weights, vocabulary_size
-from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.mlx.weights import ends_of_mlx_lm, load_weights, vocabulary_size
+from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.written_later import LATER
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -61,17 +62,19 @@ class LanguageModel(Generic[Id]):
         dtype: str | None = None,
         adapter: Path | None = None,
         trust_remote_code: bool = False,
+        ends: str = ALL_ENDS,
     ) -> LanguageModel[Id]:
         """Load a folder in mlx-lm's layout.
 
-        Arguments: as of `load_weights`. Raises: as `load_weights` and `read_tokenizer`.
+        ends: as of `ends_of`; the other arguments are those of `load_weights`.
+        Raises: as `load_weights` and `read_tokenizer`.
         """
         model, config = load_weights(
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
         )
         tokenizer: Tokenizer[Id] = tokenizer_of_folder(folder, trust_remote_code=trust_remote_code)
-        ends = stop_ids(tokenizer, config)
-        return cls(model=model, tokenizer=tokenizer, folder=folder, stop_ids=ends)
+        found = ends_of(folder, tokenizer, config, ends, trust_remote_code=trust_remote_code)
+        return cls(model=model, tokenizer=tokenizer, folder=folder, stop_ids=found)
 
     @property
     def template(self) -> ChatTemplate | None:
@@ -84,7 +87,7 @@ class Decoder:
     """Models and options of a run. Requests share no drafter, so no state passes between them.
 
     drafter: a recurrent one that was trained on the target; there is no draft model then.
-    grammar: what every output has to match.
+    grammar: what every output has to match; a constraint is that after one prompt.
     """
 
     target: LanguageModel[TargetId]
@@ -92,7 +95,7 @@ class Decoder:
     drafter: RecurrentDrafter | None = None
     drafting: Drafting
     sampler: Sampler
-    grammar: Grammar | None = None
+    grammar: Grammar | Constraint | None = None
     cache: CacheOptions = field(default_factory=CacheOptions)
 
     @property
@@ -140,10 +143,13 @@ class Decoder:
         return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
-        """Write what the target found likely to its file, if that is to be remembered."""
+        """Have what the target found likely written to its file, if that is to be remembered.
+
+        A thread of its own writes, now and then, and when the process ends (`written_later.py`).
+        """
         store = self.drafting.logits
         if isinstance(store, RememberedStore):
-            store.save()
+            LATER.ask(store)
 
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False
@@ -208,22 +214,28 @@ class Decoder:
 
     def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
         """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""
-        return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids)
+        size = vocabulary_size(self.target.model)
+        return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids, size)
 
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request."""
-        drafting = self.drafting.for_prompt(prompt.target).with_stores()
+        drafting = replace(self.drafting, size=target.vocabulary_size)
+        drafting = drafting.for_prompt(prompt.target).with_stores()
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
-            noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
+            noise = self.sampler.noise_ahead(drafting.size)
             drafting = replace(drafting, noise=noise)
-        constraint = None if self.grammar is None else self.constrain(self.grammar, prompt.target)
+        constraint = self.grammar
+        if isinstance(constraint, Grammar):
+            constraint = self.constrain(constraint, prompt.target)
         drafting = replace(drafting, constraint=constraint)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
         branches = target.can_branch
         recurrent = self._recurrent(target, branches=branches)
         model = recurrent or self.translated(prompt, draft, trees=branches)
+        if model is not None:
+            model.wait_for_others = target.wait_for_others
         return make_drafter(drafting, model, branches=branches), verifier
 
     def _recurrent(self, target: TargetModelSession, *, branches: bool) -> BeamDrafter | None:
@@ -248,13 +260,35 @@ class Decoder:
         """
         if session is None or self.draft is None or not self.drafting.options.uses_model:
             return None
-        pair = Pair(self.target.tokenizer, self.draft.tokenizer)
+        size = vocabulary_size(self.target.model)
+        pair = Pair(self.target.tokenizer, self.draft.tokenizer, size)
         sampler = self._draft_sampler
         return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
 
     @property
     def _draft_sampler(self) -> Sampling | None:
         return self.sampler.draft_sampler(vocabulary_size(self.target.model))
+
+
+def ends_of(
+    folder: Path,
+    tokenizer: Tokenizer[Id],
+    config: Mapping[str, Any],
+    ends: str = ALL_ENDS,
+    *,
+    trust_remote_code: bool = False,
+) -> frozenset[Id]:
+    """The ids that end an output of the model in `folder`.
+
+    ends: "all" for those of `stop_ids`, "mlx-lm" for those at which mlx-lm ends, which knows no
+    roles of special tokens. Raises: UsageError for another value.
+    """
+    if ends == ALL_ENDS:
+        return stop_ids(tokenizer, config)
+    if ends != MLX_LM_ENDS:
+        raise UsageError(f"ends has to be {ALL_ENDS!r} or {MLX_LM_ENDS!r}, not {shown(ends)}")
+    found = ends_of_mlx_lm(folder, config, trust_remote_code=trust_remote_code)
+    return cast("frozenset[Id]", found)
 
 
 def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[Id]:

@@ -23,7 +23,7 @@ from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter, make_tran
 from tokalign.runtime.draft.planner import Planner
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, DraftingOptions
-from tokalign.runtime.rounds import Context, Drafter, Proposal, RowStore
+from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, RowStore
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
 
@@ -73,6 +73,7 @@ class Drafting:
     model_worth: what was learned of a draft model where lengths are given; requests share it.
     mixing: what was learned about sources; requests share it.
     constraint: the grammar that the output of one request follows, if it follows one.
+    size: how many ids the target has; the tokenizer and the tables may know more.
     """
 
     options: DraftingOptions = PLAINLY
@@ -86,6 +87,7 @@ class Drafting:
     outputs: Sequence[SuffixAutomaton] = ()
     noise: ComingNoise | None = None
     constraint: Constraint | None = None
+    size: int = UNBOUNDED
     knowledge: Knowledge | None = None
     model_worth: ModelWorth = field(default_factory=ModelWorth)
     mixing: Mixing = field(default_factory=Mixing)
@@ -121,7 +123,7 @@ class Drafting:
             return self
         store = LogitStore() if self.logits is None else self.logits
         if self.known_rows is not None and not len(store):
-            store.begin_with(self.known_rows)
+            store.begin_with(self.known_rows.within(self.size))
         return replace(self, logits=store)
 
 
@@ -161,6 +163,7 @@ def make_drafter(
         mixing=drafting.mixing,
         noise=drafting.noise,
         constraint=drafting.constraint,
+        size=drafting.size,
     )
     if knowledge is not None:
         return Planner(knowledge, free, model, clock=clock)

@@ -27,6 +27,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 _BEFORE = 8
 """With how many tokens before it a token is decoded where its bytes are not known."""
 
+_UNKNOWN = frozenset({"<unk>", "[UNK]", "<UNK>"})
+"""How tokens are spelled that stand for text outside of the vocabulary."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -156,9 +159,11 @@ class TextStream:
     """Turns output ids into text.
 
     A character is released with its last byte. Text that may be the beginning of a stop string is
-    held back until it cannot be one any more. Special tokens release their spelling, except the
-    `silent` ones (stop ids). The dummy prefix of a segment is dropped: after every special token,
-    and at the start if `prompt` ends a segment.
+    held back until it cannot be one any more. Special tokens release their spelling, and `silent`
+    tokens (stop ids) nothing. The dummy prefix of a segment is dropped: after every special token
+    but the unknown one, which stands within a text, and at the start if `prompt` ends a segment.
+    Otherwise the text is what the tokenizer itself decodes from the ids, wherever these are cut.
+    stop_string: the one that ended the text, if one did.
     Raises: UsageError for an empty stop string.
     """
 
@@ -176,15 +181,18 @@ class TextStream:
         self._specials = tokenizer.vocabulary.specials
         self._dummy_prefix = tokenizer.spec.dummy_prefix
         self._prefix_once = tokenizer.spec.prefix_once
-        self._at_start = tokenizer.opens_segment(prompt)
+        self._unknown = {i for i, spelling in self._specials.items() if spelling in _UNKNOWN}
+        self._at_start = tokenizer.opens_segment(prompt) and self._unknown.isdisjoint(prompt[-1:])
         self._silent = silent
         self._stop_strings = tuple(stop_strings)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._tokenizer = tokenizer if tokenizer.level is Level.IDS_ONLY else None
-        self._pending: list[TargetId] = []  # ids whose text is not known yet, after some before it
-        self._written = ""
+        # Ids whose text is not known yet, after some before them, whose text is written.
+        ended = set(self._specials.keys() - self._unknown).intersection(prompt[-1:])
+        self._pending = [] if ended or self._tokenizer is None else list(prompt[-_BEFORE:])
+        self._written = "" if self._tokenizer is None else tokenizer.decode_whole(self._pending)
         self._held = ""
-        self.stopped = False
+        self.stop_string: str | None = None
 
     def push(self, token: TargetId) -> str:
         """The text that can be released now: often none, sometimes that of earlier tokens too."""
@@ -193,14 +201,14 @@ class TextStream:
     def completes_stop(self, token: TargetId) -> bool:
         """Whether this token completes a stop string; an alternative to `push`."""
         self.push(token)
-        return self.stopped
+        return self.stop_string is not None
 
     def finish(self) -> str:
         """The text still held back; bytes that never became a character are U+FFFD."""
-        if self.stopped:
+        if self.stop_string is not None:
             return ""
         if self._tokenizer is not None:
-            self._held += self._tokenizer.decode(self._pending)[len(self._written) :]
+            self._held += self._tokenizer.decode_whole(self._pending)[len(self._written) :]
         self._held += self._decoder.decode(b"", final=True)
         text, self._held = self._held, ""
         return text
@@ -213,20 +221,21 @@ class TextStream:
         if token in self._silent:
             return ""
         self._pending.append(token)
-        text = tokenizer.decode(self._pending)
+        text = tokenizer.decode_whole(self._pending)
         if text.endswith("\ufffd"):
             return ""
         added = text[len(self._written) :]
         del self._pending[:-_BEFORE]
-        self._written = tokenizer.decode(self._pending)
+        self._written = tokenizer.decode_whole(self._pending)
         return added
 
     def _spell(self, token: TargetId) -> str:
         if self._tokenizer is not None:
             return self._decode(self._tokenizer, token)
         data = self._tokens[token] if token < len(self._tokens) else b""
-        if not data:
-            self._at_start = self._at_start or not self._prefix_once
+        if not data or token in self._silent:
+            if token not in self._unknown:
+                self._at_start = self._at_start or not self._prefix_once
             broken = self._decoder.decode(b"", final=True)
             return broken + ("" if token in self._silent else self._specials.get(token, ""))
         if self._at_start and self._dummy_prefix:
@@ -236,13 +245,13 @@ class TextStream:
 
     def _release(self, text: str) -> str:
         """Add `text` to the held text and return the part that can be released."""
-        if self.stopped:
+        if self.stop_string is not None:
             return ""
         self._held += text
-        found = [at for stop in self._stop_strings if (at := self._held.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stop_strings if (at := self._held.find(stop)) >= 0]
         if found:
-            self.stopped = True
-            return self._held[: min(found)]
+            at, self.stop_string = min(found)
+            return self._held[:at]
         certain = len(self._held) - self._possible_stop()
         text, self._held = self._held[:certain], self._held[certain:]
         return text

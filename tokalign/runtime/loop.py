@@ -89,7 +89,14 @@ class Limits:
         return min(most, left)
 
     def fitting(self, proposal: Proposal, context: Context) -> Proposal:
-        """The same with as many ids as there are rows for: a tree may have more than in a row."""
+        """The same without ids that the target lacks, and with as many as there are rows for.
+
+        Tokenizers, tables and draft models may know more ids than the target has rows. A tree may
+        have more ids than may follow in a row.
+        """
+        if self.target is not None:
+            tree = proposal.tree.below(self.target.vocabulary_size)
+            proposal = proposal if tree is proposal.tree else replace(proposal, tree=tree)
         if self.most_rows == UNBOUNDED or len(proposal.tree) <= (left := self._rows_left(context)):
             return proposal
         return replace(proposal, tree=proposal.tree.head(left))
@@ -119,11 +126,13 @@ def decode(
 
     A drafter changes how many rounds this takes, never what is emitted. The consumer may stop at
     any event: everything emitted until then is committed, and nothing is left to clean up.
+    clock: in seconds. It is read here alone, so no round is charged with what happens between two.
     """
     yield Started(len(context.ids))
     room = limits.room(context)
     ends: FinishReason | None = None if room > 0 else "length"
     learning = 0.0  # time that the drafter took to learn from the round before
+    ended: float | None = None
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
@@ -145,12 +154,15 @@ def decode(
             seconds=clock() - began + learning,
             model_seconds=proposal.model_seconds + verdict.model_seconds,
             translation_seconds=proposal.translation_seconds,
+            pause=0.0 if ended is None else began - ended,
+            waited=verdict.waited,
             logprobs=verdict.logprobs,
             ends=ends,
         )
         began = clock()
         drafter.observe(one)
-        learning = clock() - began
+        ended = clock()
+        learning = ended - began
         yield one
     yield Finished(ends)
 
@@ -195,11 +207,12 @@ class TargetVerifier:
         self._sampler = sampler
         self._store, self._parked = store, False
         self._constraint = constraint
+        self._waited = 0.0
         self._ahead: tuple[int, Choices | Array] | None = None
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        began = perf_counter()
+        began, self._waited = perf_counter(), 0.0
         self._parked = proposal.parked
         chosen, logprobs, fed, likely = self._choose(context, proposal)
         if self._store is not None and self._untold is not None:
@@ -211,16 +224,20 @@ class TargetVerifier:
         else:
             if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
                 self._run_ahead(context, chosen)
+            self._waited = self._session.wait_for_others(chosen)
             choices = dict(enumerate(self._session.read(chosen)))
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
         path = proposal.tree.agreed_path(choices)
         rows = [0, *[index + 1 for index in path]]
+        if self._constraint is not None:
+            self._constraint.check(rows)
         return Verdict(
             ids=tuple([choices[row] for row in rows]),
             path=tuple(path),
             rows=fed,
             logprobs=[logprobs[row] for row in rows],
             model_seconds=seconds,
+            waited=self._waited,
         )
 
     def _choose(self, context: Context, proposal: Proposal) -> Choices:
@@ -247,6 +264,7 @@ class TargetVerifier:
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
             self._session.start(logits, *likely)
+            self._waited = self._session.wait_for_others(logits)
             return Choices(*self._choose_along(context, tree, logits, mask), rows, likely)
         positions = [len(context.ids) + depth for depth in (0, *tree.depths)]
         chosen, logprobs = self._sampler.choose(logits, positions, ids=context.ids, mask=mask)
@@ -305,10 +323,10 @@ class TargetVerifier:
         position = len(context.ids) + 1
         logits = self._session.feed(chosen)
         if self._constraint is not None:  # what it allows depends on the id
-            self._session.start(logits)
+            self._session.start_ahead(logits)
             self._ahead = position, logits
             return
         following, logprobs = self._sampler.choose(logits, [position])
         likely = self._likely(logits, logprobs)
-        self._session.start(following, logprobs, *likely)
+        self._session.start_ahead(following, logprobs, *likely)
         self._ahead = position, Choices(following, logprobs, 1, likely)

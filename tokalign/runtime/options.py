@@ -41,6 +41,9 @@ TABLE_METHODS = ("dictionary", "hybrid")
 
 TRANSLATIONS = ("none", "context:P", "intersection", "exact")
 
+ALL_ENDS, MLX_LM_ENDS = "all", "mlx-lm"
+"""Where an output ends: at every token that ends a text or a turn, or only where mlx-lm ends it."""
+
 NO_DICTIONARY = (
     "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
     f"{HOW_TO_BUILD}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
@@ -28,7 +29,15 @@ from tokalign.errors import TokalignError
 from tokalign.runtime.draft.context_copy import SEPARATOR, SuffixAutomaton
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.storage import TEMPORARY_SUFFIX, appearing, cache_folder, unwritable
+from tokalign.runtime.written_later import LATER
+from tokalign.storage import (
+    TEMPORARY_SUFFIX,
+    FileState,
+    appearing,
+    cache_folder,
+    file_state,
+    unwritable,
+)
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
 from tokalign.tables.finding import Note
 from tokalign.tables.header import MOST_HEADER_BYTES
@@ -60,7 +69,7 @@ class RememberedStore(LogitStore):
         self._tokenizer, self._width, self._note = tokenizer, width, note
         self._writing = Lock()
         self._written = 0
-        self._seen: tuple[int, ...] | None = None  # the file as it was read or written last
+        self._seen: FileState | None = None  # the file as it was read or written last
         self._take_over()
         self._written = self.learned
 
@@ -83,13 +92,13 @@ class RememberedStore(LogitStore):
                 # After a power cut a part of the file would be noticed when it is read.
                 with appearing(self.path, remedy=_REMEDY, sync=False) as temporary:
                     temporary.write_bytes(encode_bundle(bundle))
-                self._seen = _state(self.path)
+                self._seen = file_state(self.path)
             except TokalignError as error:
                 self._note(f"{error}; what the target found likely is not remembered")
 
     def _take_over(self) -> None:
         """Take over the rows of the file, if it has changed and where there is room."""
-        state, seen = _state(self.path), self._seen
+        state, seen = file_state(self.path), self._seen
         self._seen = state
         if state is None or state == seen:
             return
@@ -122,11 +131,12 @@ def open_remembered(
     known: rows of a table, with which it begins. note: told where it is, or why nothing is
     remembered. A process has one store of a target.
     """
-    folder, store = remembered_folder() / model[:20], LogitStore()
+    folder = remembered_folder() / model[:20]
     with _opening:
-        if folder in _open and folder.is_dir():
-            store = _open[folder]
-        else:
+        store: LogitStore | None = _open.get(folder) if folder.is_dir() else None
+        if store is None:
+            LATER.write_now()  # another store of this process may be about to write its file
+            store = LogitStore()
             try:
                 _make_private(folder)
             except OSError as error:
@@ -209,15 +219,6 @@ def _restored(saved: bytes) -> dict[tuple[str, ...], list[_Learned]]:
     return found
 
 
-def _state(path: Path) -> tuple[int, ...] | None:
-    """By what a file differs from one that took its place; None if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
 MOST_IDS = 1 << 16
 """Ids kept per session, about 35 MB. When a store is full, its older half is dropped."""
 
@@ -254,20 +255,32 @@ class OutputStore:
             self.text.append(SEPARATOR)
 
 
-_STORES: dict[tuple[str, str, int], OutputStore] = {}
+_MOST_SESSIONS = 16
+"""Sessions that are kept; the one that was not used for the longest time is dropped first."""
+
+_STORES: OrderedDict[tuple[str, str, int], OutputStore] = OrderedDict()
+_finding = Lock()
 
 
 def session_store(name: str, fingerprint: str, width: int) -> OutputStore:
     """The store of a session, a tokenizer and targets with logits of this width, empty at first.
 
+    The latest `_MOST_SESSIONS` are kept. A request whose store was dropped goes on with it.
     Two models of one tokenizer may pad their vocabularies differently, and one of them must not be
     given an id that only the other has.
     """
-    return _STORES.setdefault((name, fingerprint, width), OutputStore())
+    key = name, fingerprint, width
+    with _finding:
+        if key not in _STORES:
+            _STORES[key] = OutputStore()
+            while len(_STORES) > _MOST_SESSIONS:
+                _STORES.popitem(last=False)
+        _STORES.move_to_end(key)
+        return _STORES[key]
 
 
 def clear_session(name: str | None = None) -> None:
     """Drop the outputs of one session, or of all sessions by default."""
-    for key in list(_STORES):
-        if name in (None, key[0]):
-            _STORES.pop(key, None)
+    with _finding:
+        for key in [key for key in _STORES if name in (None, key[0])]:
+            del _STORES[key]

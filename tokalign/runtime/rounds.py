@@ -89,6 +89,8 @@ class Verdict(NamedTuple):
     path: indices of the proposed ids that were accepted; the first of `ids` are these.
     rows: how many rows the target computed for it, steps that fill in a long prompt excluded.
     logprobs: for each id f[vocabulary], lazy; None when no model was asked.
+    model_seconds: of the pass as far as the host saw it. waited: how much of that the device spent
+    on passes of other generations, which had begun before.
     """
 
     ids: tuple[TargetId, ...]
@@ -96,6 +98,7 @@ class Verdict(NamedTuple):
     rows: int
     logprobs: Sequence[Array] | None = None
     model_seconds: float = 0.0
+    waited: float = 0.0
 
 
 FinishReason: TypeAlias = Literal["stop", "length"]
@@ -120,7 +123,10 @@ class Round:
 
     limit: how many ids the drafter was asked for at most. emitted: the accepted ids, then the
     target's own; already committed. seconds: of the whole round, `model_seconds` of it in passes of
-    either model. ends: why the generation ends with this round; None if it goes on.
+    either model. pause: seconds before it in which the events of the round before were used and
+    other generations had their rounds. They belong to no round, but a pass that runs ahead may have
+    been computed meanwhile.
+    ends: why the generation ends with this round; None if it goes on.
     The other fields are as in a `Proposal` and a `Verdict`.
     """
 
@@ -134,6 +140,8 @@ class Round:
     seconds: float = 0.0
     model_seconds: float = 0.0
     translation_seconds: float = 0.0
+    pause: float = 0.0
+    waited: float = 0.0
     logprobs: Sequence[Array] | None = field(default=None, compare=False, repr=False)
     ends: FinishReason | None = field(default=None, compare=False)
 

@@ -1,25 +1,25 @@
-"""The server: mlx-lm's HTTP API and flags, and two APIs more, decoded by tokalign.
+"""The server: OpenAI's and Anthropic's HTTP APIs, and mlx-lm's flags, decoded by tokalign.
 
-It is built on `mlx_lm.server`, which renders prompts, finds thoughts and tool calls in texts, and
-keeps contexts. What is new here:
+HTTP is Starlette's and uvicorn's, bodies are msgspec's. What is ours, from the wire to the model:
 
-    admission.py     refusals; who may ask, and how much
-    body.py          the fields of a request, checked
-    structured.py    what an answer has to match
-    answer.py        an answer as blocks that grow, and how every API writes them
+    connections.py   what uvicorn's connections lack: bounds, and clients that only stop sending
+    app.py           paths, statuses, streams; the chat page at `/`
+    admission.py     refusals; who may ask
+    body.py          the fields of a request; history.py: its messages; structured.py: its grammar
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
+    answer.py        the answer to one prompt, and what the ways of writing it share
     metrics.py       counts for `/metrics`
-    handler.py       one HTTP request: paths, statuses, streams; the chat page at `/`
-    job.py           one request while it is answered: its ids, its text, its queue
-    models.py        the models that are served; caches and outputs that later requests go on with
-    decoding.py      a request alone: its own decoder, rounds of drafting and verification; several
-                     together: mlx-lm's batches
-    beginnings.py    from a request to a job
-    scheduler.py     the loop that starts, moves and ends requests
-    server.py        sockets, signals, start and end
+    request.py       what one answer is asked for, whichever API it came by
+    beginnings.py    from that to a prompt's ids and what the answer has to match, in threads of
+                     its own (preparing.py)
+    scheduler.py     the loop that starts, moves and ends requests; job.py: one of them
+    decoding.py      a request alone: rounds of drafting and verification; several: mlx-lm's batches
+    models.py        the models that are served; contexts.py: what later requests go on with
+    server.py        the socket, signals, start and end
 
-Only the scheduler's thread touches models and caches. `Settings`, below, is what the server is
-told at its start. Read next: `scheduler.py`.
+Only the scheduler's thread touches models and caches. Thoughts and calls are found in texts by
+`tokalign.conversation`. `Settings`, below, is what the server is told at its start. Read next:
+`scheduler.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Settings:
     model, draft_model: names as `resolve_model` takes them; no model means that every request has
     to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
     extra_eos_token: further tokens that end an answer.
-    prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
+    prompt_cache_bytes: None for a tenth of the machine's memory.
+    max_tokens: None for as many as the context holds.
     api_keys: one of them has to come with every request; none are needed if there are none.
     allowed_hosts: names by which a server of this machine may be asked, besides its own.
     allowed_origins: of web pages that may ask; "*" allows all of them.
@@ -106,7 +107,9 @@ class Settings:
     )
     decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
     prompt_concurrency: int = declared(8, "Prompts that are read together.", least=1, rare=True)
-    prompt_cache_size: int = declared(10, "Contexts that are kept for later requests.", least=1)
+    prompt_cache_size: int = declared(
+        10, "Conversations whose contexts are kept for later requests.", least=1
+    )
     prompt_cache_bytes: int | None = declared(
         None, "Bytes that kept contexts may take, such as 4GB.", takes="SIZE", rare=True
     )

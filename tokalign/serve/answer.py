@@ -1,57 +1,31 @@
-"""An answer as every API writes it: blocks of text, thought and tool calls, which grow.
+"""An answer as every API writes it.
 
-A `Choice` makes steps out of the responses of one job; mlx-lm's text state machine finds thoughts
-and calls in them. A `Rendering` writes the steps of a request's choices as one API has them: every
-API has one, and they share everything before this. Read next: `completions.py`.
+A `Choice` makes steps out of the responses of one job; `Blocks` finds thoughts and calls in them.
+A `Rendering` writes the steps of a request's choices as one API has them: every API has one, and
+they share everything before this. Read next: `completions.py`.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from time import time
 from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
-from mlx_lm.generate import TextStateMachine
-
+from tokalign.conversation.blocks import Block, Blocks, Kind, Step
 from tokalign.serve.admission import Refusal
 from tokalign.serve.body import Common
 from tokalign.serve.job import NO_TOKEN, Answer, Emitted, Reason
 from tokalign.serve.request import Asked
 from tokalign.tokenizer.vocabulary import token_bytes
 
-_LOG = logging.getLogger(__name__)
-
-Kind = Literal["text", "thought", "call"]
-
 _ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _UNLIKELY = -9999.0
 """Sent for a log-probability that is no finite number, as by OpenAI: JSON has no other numbers."""
-
-
-@dataclass(slots=True)
-class Block:
-    """A part of an answer. text: of a call its arguments, in JSON. id, name: of a call."""
-
-    kind: Kind
-    text: str = ""
-    id: str = ""
-    name: str = ""
-
-
-class Step(NamedTuple):
-    """What becomes of a block: it begins, grows by a text, or ends. at: which one it is."""
-
-    what: Literal["begin", "grow", "end"]
-    at: int
-    block: Block
-    text: str = ""
 
 
 class Choice:
@@ -72,15 +46,16 @@ class Choice:
     ) -> None:
         self.index, self.asked, self.answer = index, asked, answer
         self.counts_prompt = counts_prompt
-        self.blocks: list[Block] = []
         self.tokens: list[Emitted] = []
         self.shown = 0
         self.thought_tokens = 0
         self.reason: Reason | Literal["tool_calls"] | None = None
-        self._machine = answer.text_sm.make_state(answer.initial_state)
-        self._state = answer.initial_state
-        self._call = ""
-        self._space = ""  # after a thought or a call: a text's, if one comes
+        self._text = Blocks(answer.form, tools=asked.tools, opens_in=answer.opens_in)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks so far."""
+        return self._text.blocks
 
     def text(self, kind: Kind) -> str:
         """The text of all blocks of a kind."""
@@ -94,79 +69,18 @@ class Choice:
     @property
     def calls(self) -> list[Block]:
         """The tools that were called."""
-        return [block for block in self.blocks if block.kind == "call"]
+        return [block for block in self.blocks if block.kind == "call" and not block.is_broken]
 
     def feed(self, response: Emitted) -> Iterator[Step]:
         """The steps that a response makes."""
         if response.token != NO_TOKEN:
             self.tokens.append(response)
-            self.thought_tokens += self._state == "reasoning"
-        self._machine, segments = TextStateMachine.split(self._machine, response.text)
-        ends = response.finish_reason is not None
-        if ends and self.answer.stop_text is None:
-            self._machine, held, state = TextStateMachine.flush(self._machine)
-            segments.append((state, held))
-        for state, text in segments:
-            yield from self._add(state, text)
-        if ends:
-            yield from self._end_calls()
-            yield from self._end()
+            self.thought_tokens += self._text.kind == "thought"
+        yield from self._text.feed(response.text)
+        if response.finish_reason is not None:
+            yield from self._text.end(cut=response.finish_reason == "length")
             stopped = response.finish_reason == "stop"
             self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
-
-    def _add(self, state: str, text: str) -> Iterator[Step]:
-        if state != "tool":
-            yield from self._end_calls()
-        self._state = state
-        if state == "tool":
-            self._call += text
-        elif text:
-            yield from self._grow("thought" if state == "reasoning" else "text", text)
-
-    def _grow(self, kind: Kind, text: str) -> Iterator[Step]:
-        before = self.blocks[-1].kind if self.blocks else None
-        if kind == "text" and before not in ("text", None):
-            self._space = text = self._space + text
-            if text.isspace():
-                return
-        if before != kind:
-            yield from self._begin(Block(kind))
-        self._space = ""
-        self.blocks[-1].text += text
-        yield Step("grow", len(self.blocks) - 1, self.blocks[-1], text)
-
-    def _begin(self, block: Block) -> Iterator[Step]:
-        yield from self._end()
-        self.blocks.append(block)
-        yield Step("begin", len(self.blocks) - 1, block)
-
-    def _end(self) -> Iterator[Step]:
-        """The end of the last block: when the next one begins, or the answer ends."""
-        if self.blocks:
-            yield Step("end", len(self.blocks) - 1, self.blocks[-1])
-
-    def _end_calls(self) -> Iterator[Step]:
-        """The calls in a text that has ended; none where mlx-lm's parser finds none."""
-        text, self._call = self._call, ""
-        if not text:
-            return
-        try:
-            parsed = self.answer.tool_parser(text, self.asked.tools)
-            blocks = [
-                Block(
-                    "call",
-                    json.dumps(call["arguments"], ensure_ascii=False),
-                    str(call.get("id") or uuid4()),
-                    call["name"].strip(),
-                )
-                for call in (parsed if isinstance(parsed, list) else [parsed])
-            ]
-        except Exception as error:  # parsers raise what they like about a text that is cut off
-            _LOG.warning("a tool call cannot be read (%s: %s)", type(error).__name__, error)
-            return
-        for block in blocks:
-            yield from self._begin(block)
-            yield Step("grow", len(self.blocks) - 1, block, block.text)
 
 
 class Usage(NamedTuple):
@@ -237,8 +151,16 @@ class Rendering(ABC):
         """What a stream sends while nothing else is to be said."""
         return b": keep-alive\n\n"
 
+    @staticmethod
+    def notes(choices: Sequence[Choice]) -> dict[str, Any]:
+        """A field of ours beside those of the API: what was asked of the answer in vain."""
+        paths = choices[0].answer.not_enforced if choices else ()
+        return {"tokalign": {"not_enforced": list(paths)}} if paths else {}
+
     def logprobs(self, choice: Choice, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
         """Log-probabilities of a choice's tokens, most probable first; none if none are wanted."""
+        if not self.wants_logprobs:
+            return []
         vocabulary = choice.answer.tokenizer.vocabulary
 
         def of(token: Any, logprob: float) -> dict[str, Any]:
@@ -249,7 +171,7 @@ class Rendering(ABC):
             return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
 
         found = []
-        for one in tokens if self.wants_logprobs else ():
+        for one in tokens:
             top = sorted(one.top_tokens, key=lambda other: -float(other["logprob"]))
             likely = [of(other["id"], other["logprob"]) for other in top]
             found.append({**of(one.token, one.logprob), "top_logprobs": likely})

@@ -34,9 +34,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokalign import __version__
+from tokalign.conversation.blocks import Step
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, authorized_key, refusal_of, require_allowed
-from tokalign.serve.answer import Choice, Rendering, Step, Usage
+from tokalign.serve.answer import Choice, Rendering, Usage
 from tokalign.serve.body import Common, read
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.job import Answer, Emitted
@@ -129,14 +130,14 @@ class _Edge:
     async def models(self, request: Request) -> Response:
         """What a request may name."""
         self._key(request)
-        models = self._scheduler.model_provider.model_list()
+        models = self._scheduler.models.model_list()
         return JSONResponse({"object": "list", "data": models, "has_more": False})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
         self._key(request)
         name = request.path_params["name"]
-        for model in self._scheduler.model_provider.model_list():
+        for model in self._scheduler.models.model_list():
             if model["id"] == name:
                 return JSONResponse(model)
         raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
@@ -216,7 +217,7 @@ class _Edge:
     def _read(self, api: type[Rendering], data: bytes, key: str) -> tuple[Rendering, list[Asked]]:
         body: Common = read(data, api.form)
         requests = body.requests(self._settings, key)
-        self._scheduler.model_provider.require_served(requests[0].models)
+        self._scheduler.models.require_served(requests[0].models)
         return api(body), requests
 
 

@@ -13,12 +13,13 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from tokalign.conversation.tools import function_of
 from tokalign.runtime.chat import RESERVED
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require
 from tokalign.serve.history import template_messages
 from tokalign.serve.request import DEFAULT, Asked, Choosing, ModelNames
-from tokalign.serve.structured import function_of, grammar_of, tool_choice
+from tokalign.serve.structured import grammar_of, tool_choice
 
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
@@ -171,7 +172,7 @@ class Chat(Common, kw_only=True):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
-        choice = tool_choice({"tool_choice": self.tool_choice})
+        choice = tool_choice(self.tool_choice)
         asked = self._asked(
             settings,
             api_key,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, ClassVar, cast
 
 from tokalign import __version__
+from tokalign.conversation.blocks import Block, Step
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Chat, Common, Completion
 from tokalign.serve.job import Emitted
 from tokalign.tokenizer.vocabulary import TargetId
@@ -35,11 +37,15 @@ class Chats(Rendering):
         delta = {"role": "assistant", "content": ""}
         for choice in choices:
             first = {"index": choice.index, "finish_reason": None, "delta": delta}
-            yield self._chunk([first])
+            yield self._chunk([first], **self.notes(choices))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        """A chunk wherever a block grows, and one with the reason."""
-        if step is None or step.what == "grow" or step.block.kind == "call":
+        """A chunk wherever a block grows and a call begins, and one with the reason.
+
+        A sign of life is an empty one.
+        """
+        is_call = step is not None and step.block.kind == "call"
+        if step is None or step.what in ("grow", "alive") or (is_call and step.what == "begin"):
             yield self._chunk([self._part(choice, step)])
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
@@ -49,7 +55,12 @@ class Chats(Rendering):
         yield _DONE
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        return self._object(self.kind, [self._whole(c) for c in choices], usage=_usage(choices))
+        return self._object(
+            self.kind,
+            [self._whole(c) for c in choices],
+            usage=_usage(choices),
+            **self.notes(choices),
+        )
 
     def fail(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal)) + _DONE
@@ -84,8 +95,13 @@ class Chats(Rendering):
     def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
         delta: dict[str, Any] = {}
         match step:
-            case Step(block=Block(kind="call") as block):
-                delta["tool_calls"] = [{**_call(block), "index": choice.calls.index(block)}]
+            case Step(what="alive"):
+                pass
+            case Step(block=Block(kind="call") as block, at=at):
+                index = sum(one.kind == "call" for one in choice.blocks[:at])
+                grown = {"function": {"arguments": step.text}}
+                called = _call(replace(block, text="")) if step.what == "begin" else grown
+                delta["tool_calls"] = [{**called, "index": index}]
             case Step(block=block, text=text):
                 delta["content" if block.kind == "text" else "reasoning"] = text
         return {**self._frame(choice), "delta": delta}

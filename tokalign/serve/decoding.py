@@ -12,26 +12,21 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
-from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import can_trim_prompt_cache
-from mlx_lm.server import make_stop_sequences
+from mlx_lm.generate import BatchGenerator, StopSequences
 
-from tokalign.errors import CacheError, TokalignError
-from tokalign.runtime.chat import Prompt, encode_chat
+from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
-from tokalign.runtime.generate import Generation
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.cache import common_prefix
-from tokalign.runtime.mlx.layers import remembered
+from tokalign.runtime.mlx.layers import forgets, remembered
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
+from tokalign.runtime.rounds import Round
 from tokalign.serve import Settings
 from tokalign.serve.job import NOTHING, Held, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.tokenizer.vocabulary import TargetId
-
-_LEAD = 8
-"""Ids of the prompt before a predicted text, so that its beginning is found."""
 
 
 def decoder_of(
@@ -57,89 +52,62 @@ def decoder_of(
         drafting = drafting.with_options(method="plain")
     elif asked.num_draft_tokens != settings.num_draft_tokens:
         drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
-    if asked.prediction:
-        tokenizer, prompt = decoder.target.tokenizer, job.answer.prompt
-        if tokenizer.opens_segment(prompt):
-            ids = tokenizer.encode(asked.prediction)
-        else:
-            ids = tokenizer.encode_parts([asked.prediction])[0]
-        outputs.append(SuffixAutomaton([*prompt[-_LEAD:], *ids]))
+    if job.prepared.prediction is not None:
+        outputs.append(job.prepared.prediction)
     drafting = replace(drafting, outputs=tuple(outputs))
-    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.grammar)
-
-
-def prompt_of(decoder: Decoder, job: Job, settings: Settings) -> Prompt:
-    """The prompt for both models; the draft has its own rendering if it has a template."""
-    target: list[TargetId] = list(job.answer.prompt)
-    draft, asked = decoder.draft, job.asked
-    template = None if draft is None else draft.template
-    goes_on = bool(asked.messages) and asked.messages[-1].get("role") == "assistant"
-    if draft is None or template is None or not asked.messages or goes_on:
-        return Prompt(target=target)
-    variables = {**settings.chat_template_args, **(asked.chat_template_kwargs or {})}
-    try:
-        own = encode_chat(
-            draft.tokenizer, template, asked.messages, {"tools": asked.tools, **variables}
-        )
-    except TokalignError:
-        return Prompt(target=target)  # a template that is stricter than the target's
-    return Prompt(target=target, draft=own)
+    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.prepared.constraint)
 
 
 class Speculation:
     """The speculative decoding of one request.
 
     decoder: with the request's own options; its method is plain where nothing can be rewound.
-    prompt: for both models. keep: is given caches of the target that are worth keeping, and what
-    they end with.
+    keep: is given caches of the target that are worth keeping, and whether others begin so.
     """
 
     def __init__(
         self,
         job: Job,
         decoder: Decoder,
-        prompt: Prompt,
         *,
         metrics: Metrics,
-        keep: Callable[[Held, str], None],
+        keep: Callable[[Held, bool], None],
     ) -> None:
         self._job, self._decoder, self._metrics, self._keep = job, decoder, metrics, keep
         self._step = decoder.cache.prefill_step_size
         self._target = decoder.open_target()
-        self._trims = can_trim_prompt_cache(self._target.layers)
+        self._forgets = forgets(self._target.layers)
         draft, job.opening = list(job.opening.draft), NOTHING
         self._draft = decoder.open_draft(draft if remembered(draft) else None)
-        self._generation = Generation(
-            decoder,
-            prompt,
-            max_tokens=job.max_tokens,
-            target_session=self._target,
-            draft_session=self._draft,
+        prepared = job.prepared
+        self._context, self._events = decoder.run(
+            prepared.prompt,
+            Limits(max_tokens=prepared.max_tokens, stop_ids=prepared.ends),
+            target=self._target,
+            draft=self._draft,
         )
-        self._rounds = self._generation.by_round()
         self._reading = True
 
     def enter(self, held: Held) -> None:
         """Go on with this cache, after the ids that the job has by now."""
         if held.layers:
             self._target.adopt(held.layers, cast("list[TargetId]", held.ids))
-        context = self._generation.context
-        context.extend(self._job.ids[len(context.ids) :])
+        self._context.extend(self._job.ids[len(self._context.ids) :])
         self._reading = True
-        assert list(context.ids) == self._job.ids
+        assert list(self._context.ids) == self._job.ids
 
     def step(self) -> None:
         """Read a part of a long prompt, or decode one round and hand over its ids."""
         if self._reads_on():
             return
         job = self._job
-        pieces = next(self._rounds)
+        one = next(event for event in self._events if isinstance(event, Round))
         job.answer.passes += 1
         job.answer.plain_seconds = self._decoder.plain_seconds
-        for piece in pieces:
-            if job.deliver(piece.token, piece.logprobs, source=piece.source, outcome=piece.outcome):
+        for index, (token, source) in enumerate(zip(one.emitted, one.sources, strict=True)):
+            logprobs = None if one.logprobs is None else one.logprobs[index]
+            if job.deliver(token, logprobs, source=source, outcome=one.outcome(index)):
                 break
-        one = self._generation.rounds[-1]
         self._metrics.observe(one)
         job.answer.accepted += one.accepted
         job.answer.rejected += len(one.tree) - one.accepted
@@ -154,7 +122,6 @@ class Speculation:
 
     def close(self) -> Sequence[Any]:
         """End for good. Returns: the draft model's cache."""
-        self._rounds.close()
         if self._draft is None:
             return ()
         return _handed_over(self._draft, list(self._draft.held)).layers or ()
@@ -167,14 +134,15 @@ class Speculation:
         if not self._reading:
             return False
         job, read = self._job, len(self._target.held)
-        marks = [] if self._trims else [mark for mark in job.marks if mark > read]
+        marks = {mark for mark in job.prepared.marks if self._forgets and mark > read}
         self._reading = bool(marks) or len(job.ids) - read > self._step + 1
         if self._reading:
             ids = job.ids[: min([read + self._step, *marks])]
             self._target.settle(ids)
-            job.queue.put((len(ids), len(job.ids)))
+            job.tell_progress(len(ids))
             if len(ids) in marks:
-                self._keep(Held(deepcopy(self._target.layers), list(ids)), job.marks[len(ids)])
+                layers = deepcopy(self._target.layers)
+                self._keep(Held(layers, list(ids)), job.prepared.marks[len(ids)])
         return self._reading
 
 
@@ -228,25 +196,27 @@ class Batch:
             all_tokens=[list(held.ids)],
             samplers=[job.batch_sampler()],
             logits_processors=[job.batch_processors()],
-            stop_sequences=[make_stop_sequences(job.tokenizer, [])],
+            stop_sequences=[StopSequences([(end,) for end in job.prepared.ends])],
         )
         self._jobs[uid], self._began[uid] = job, len(held.ids)
 
-    def step(self) -> list[tuple[Job, Held, str]]:
+    def step(self) -> list[tuple[Job, Held, bool]]:
         """One id for every job whose prompt has been read, and more of the other prompts.
 
-        Returns: caches at marks of prompts, with which other requests can go on, and what ends
-        there.
+        A job whose logits could not be processed has its `failure` then, and no further id.
+        Returns: caches at marks of prompts, with which other requests can go on, and whether others
+        begin so.
         """
         read, emitted = self._generator.next()
-        kept: list[tuple[Job, Held, str]] = []
+        kept: list[tuple[Job, Held, bool]] = []
         for response in read:
             job = self._jobs[response.uid]
-            job.queue.put(response.progress)
-            kind = job.marks.pop(response.progress[0] + self._began[response.uid], None)
-            if kind is not None and not response.end_of_prompt:
+            count = self._began[response.uid] + response.progress[0]
+            job.tell_progress(count)
+            is_shared = job.prepared.marks.get(count)
+            if is_shared is not None and response.end_of_segment and not response.end_of_prompt:
                 layers, ids = self._generator.extract_cache([response.uid])[response.uid]
-                kept.append((job, Held(layers, list(ids)), kind))
+                kept.append((job, Held(layers, list(ids)), is_shared))
         for response in emitted:
             job = self._jobs[response.uid]
             job.answer.passes += 1
@@ -272,5 +242,6 @@ class Batch:
 
 def _unread(job: Job, held: int) -> list[list[TargetId]]:
     """The ids that are to be read, cut at the job's marks."""
-    cuts = [held, *sorted(mark for mark in job.marks if held < mark < len(job.ids)), len(job.ids)]
+    marks = sorted(mark for mark in job.prepared.marks if held < mark < len(job.ids))
+    cuts = [held, *marks, len(job.ids)]
     return [job.ids[begin:end] for begin, end in pairwise(cuts)]

@@ -1,8 +1,7 @@
 """The messages of a chat, from any API, as a chat template reads them: one place for all.
 
 Every API's messages are first written in the form of chat completions, by its own module. What
-follows is common: roles, parts that are no text, calls, and templates that want the speakers to
-alternate. Nothing of a request disappears silently.
+follows is common: roles, parts that are no text, and calls. Nothing disappears silently.
 """
 
 from __future__ import annotations
@@ -10,15 +9,12 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokalign.errors import UsageError
-from tokalign.runtime.chat import ChatTemplate
+from tokalign.conversation.rendering import Message
+from tokalign.conversation.tools import function_of
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.structured import function_of
-
-Message = dict[str, Any]
 
 _ROLES: Mapping[str, str] = {
     "system": "system",
@@ -149,73 +145,3 @@ def _calls(name: str, calls: object) -> list[Any]:
         arguments = {} if arguments is None else arguments
         read.append({**call, "function": {**function, "arguments": arguments}})
     return read
-
-
-# -- templates -------------------------------------------------------------------------------------
-
-
-def rendered(
-    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, Any]
-) -> str:
-    """The text of a conversation, as the template writes it.
-
-    Many templates want the speakers to alternate, and one system message, at the beginning. Where
-    one refuses the messages as they are, or leaves one out, neighbours of one role are merged.
-    Raises: UsageError with the template's own complaint; Refusal for a message that it leaves out.
-    """
-    try:
-        text = template.render(messages, **variables)
-        if not _left_out(messages, text):
-            return text
-        complaint = None
-    except UsageError as error:
-        complaint = error
-    together = merged(messages)
-    if together == list(messages):
-        text = "" if complaint is not None else text
-    else:
-        try:
-            text = template.render(together, **variables)
-            complaint = None
-        except UsageError as error:
-            complaint = complaint or error
-    if complaint is not None:
-        raise complaint
-    if lost := _left_out(together, text):
-        role = lost[0]["role"]
-        raise Refusal(
-            400,
-            f"the model's chat template leaves out a message of the role {role!r}; say it as "
-            "another role",
-        )
-    return text
-
-
-def _left_out(messages: Iterable[Message], text: str) -> list[Message]:
-    """The instructions and questions that a rendered conversation does not have."""
-    return [
-        message
-        for message in messages
-        if message["role"] in ("system", "user") and message["content"].strip() not in text
-    ]
-
-
-def merged(messages: Iterable[Message]) -> list[Message]:
-    """Messages with neighbours of one role as one, and one system message, at the beginning.
-
-    What the system says later is said by the user. The results of tools stay apart.
-    """
-    together: list[Message] = []
-    for message in messages:
-        role = message["role"]
-        if role == "system" and any(one["role"] != "system" for one in together):
-            role = "user"
-        before = together[-1] if together else None
-        if before is None or before["role"] != role or role == "tool":
-            together.append({**message, "role": role})
-            continue
-        text = "\n\n".join(filter(None, (before["content"], message["content"])))
-        together[-1] = {**before, **message, "role": role, "content": text}
-        if calls := [*before.get("tool_calls", ()), *message.get("tool_calls", ())]:
-            together[-1]["tool_calls"] = calls
-    return together

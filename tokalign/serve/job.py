@@ -1,30 +1,31 @@
-"""A request while it is answered: its ids, its text, its tool calls, and the queue it goes to."""
+"""A request while it is answered: its ids, its text, and whoever listens to it."""
 
 from __future__ import annotations
 
-import select
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import count
-from queue import Queue
-from time import monotonic
-from typing import Any, Literal, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_sampler
-from mlx_lm.server import (
-    CompletionRequest,
-    GenerationArguments,
-    Response,
-    _format_top_logprobs,
-)
 
-from tokalign.runtime.grammar import Constraint, Grammar
+from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
+from tokalign.runtime.chat import Prompt
+from tokalign.runtime.draft.context_copy import SuffixAutomaton
+from tokalign.runtime.generate import TextStream
+from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
+from tokalign.serve.request import Asked
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from tokalign.serve.contexts import Chain
+    from tokalign.serve.decoding import Speculation
 
 NO_TOKEN = -1
 """The token of a response that only says why the answer ends."""
@@ -53,22 +54,45 @@ class Held(NamedTuple):
 NOTHING = Held(None, [])
 
 
-@dataclass
-class Answer:
-    """What the handler is told about an answer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request that was read; see `beginnings.prepare`, which makes it.
 
-    tokenizer: the target's. prompt: its ids, of which prompt_cache_count were not read again.
-    text_sm, initial_state: what finds thoughts and calls in its text; tool_parser: what reads a
-    call. stop_text: what ended it, if a stop text did. passes: of the target, after the prompt.
-    plain_seconds: per token of plain decoding, if that is known. is_wanted: whether anyone waits
-    for it.
+    prompt: for both models. marks: numbers of its ids after which the target's cache is worth
+    keeping, and whether other conversations begin so as well. ends: ids that end the answer.
+    form: what is looked for in the answer's text, which begins in a block of the kind opens_in.
+    max_tokens: of the answer; the context has room for them. constraint: what the answer has to
+    match; not_enforced: what was asked of it besides, by path. prediction: what it may repeat.
+    """
+
+    prompt: Prompt
+    marks: Mapping[int, bool] = field(default_factory=dict)
+    ends: frozenset[TargetId] = frozenset()
+    form: AnswerForm = TEXT_ONLY
+    opens_in: Literal["text", "thought"] = "text"
+    max_tokens: int = 0
+    constraint: Constraint | None = None
+    not_enforced: tuple[str, ...] = ()
+    prediction: SuffixAutomaton | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What the edge is told about an answer. The numbers grow with it.
+
+    tokenizer: the target's. prompt: ids, of which prompt_cache_count were not read again. form:
+    what is looked for in its text, which begins in a block of the kind opens_in. max_tokens: which
+    the answer may have at most. not_enforced: paths in a schema that the answer need not fit.
+    stop_text: the one that ended it, if one did. passes: of the target, after the prompt.
+    plain_seconds: per token of plain decoding, if that is known.
     """
 
     tokenizer: Tokenizer[TargetId]
-    prompt: list[TargetId]
-    text_sm: Any
-    initial_state: str
-    tool_parser: Any
+    prompt: Sequence[TargetId]
+    form: AnswerForm = TEXT_ONLY
+    opens_in: Literal["text", "thought"] = "text"
+    max_tokens: int = 0
+    not_enforced: tuple[str, ...] = ()
     prompt_cache_count: int = 0
     stop_text: str | None = None
     completion_tokens: int = 0
@@ -76,121 +100,105 @@ class Answer:
     rejected: int = 0
     passes: int = 0
     plain_seconds: float | None = None
-    is_wanted: bool = True
 
 
-@dataclass
-class Emitted(Response):  # type: ignore[misc]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
     """One token of an answer, and how it came about.
 
+    text: what can be shown once the token is known. finish_reason: of the last one. top_tokens:
+    `{"id": ..., "logprob": ...}` of the most probable ones, if they were asked for.
     source: who proposed it, or "target". number: of the pass that it came from, the first being 1.
     """
 
+    text: str
+    token: int
+    logprob: float = 0.0
+    finish_reason: Reason | None = None
+    top_tokens: tuple[Mapping[str, Any], ...] = ()
     source: str = TARGET
     outcome: Outcome = Outcome.UNDRAFTED
     number: int = 0
 
 
-@dataclass(kw_only=True)
-class Asked(CompletionRequest, GenerationArguments):  # type: ignore[misc]
-    """A request as the handler hands it over: what is asked, and how it is to be decoded.
-
-    prompt: a text, or its ids. suffix: what the answer has to end before. grammar: what it has to
-    match. tool_choice: the tool that has to be called, see `structured.tool_choice`; several_calls:
-    whether more than once. only_counts: whether the prompt is all that is asked about. connection:
-    the client's socket.
-    """
-
-    prompt: str | list[int]
-    seed: int | None
-    api_key: str = ""
-    prediction: str | None = None
-    grammar: Grammar | None = None
-    tool_choice: str | None = None
-    several_calls: bool = False
-    suffix: str = ""
-    only_counts: bool = False
-    connection: socket.socket | None = None
-    arrived: float = field(default_factory=monotonic)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client has closed the connection. Cost: one system call or two."""
-        if self.connection is None:
-            return False
-        try:
-            poll = select.poll()
-            poll.register(self.connection, select.POLLIN)
-            return bool(poll.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
-        except (OSError, ValueError):  # ValueError: the handler has closed its socket
-            return True
+Item: TypeAlias = Answer | tuple[int, int] | Emitted | Exception | None
+"""What a listener is told: the answer when it begins, how many ids of the prompt have been read and
+of how many, every token; and at the end None or an error."""
 
 
-class StopTexts:
-    """Finds the first stop text in an answer that comes in parts."""
+class Listener:
+    """Whoever waits for an answer. It is told one end, and nothing after that."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = tuple(texts)
-        self._kept = max(map(len, self._texts), default=1) - 1
-        self._tail = ""
+    def __init__(self, put: Callable[[Item], None]) -> None:
+        self._put, self._lock, self._has_ended = put, Lock(), False
 
-    def end_in(self, part: str) -> tuple[int, str] | None:
-        """The stop text that ends first in `part`, and the index after it; None for none."""
-        text, before = self._tail + part, len(self._tail)
-        ends = [(at + len(stop), stop) for stop in self._texts if (at := text.find(stop)) >= 0]
-        self._tail = text[-self._kept :] if self._kept else ""
-        if not ends:
-            return None
-        end, stop = min(ends)
-        return end - before, stop
+    def tell(self, item: Answer | tuple[int, int] | Emitted) -> None:
+        """Hand over what is not the end."""
+        with self._lock:
+            if not self._has_ended:
+                self._put(item)
+
+    def end(self, error: Exception | None = None) -> None:
+        """Say that nothing more comes, and why if that is an error."""
+        with self._lock:
+            if not self._has_ended:
+                self._has_ended = True
+                self._put(error)
+
+
+class Place(StrEnum):
+    """Where a job's cache is."""
+
+    OPENING = "in what was found for its prompt"
+    ALONE = "in its speculation"
+    BATCH = "in the batch"
 
 
 @dataclass(kw_only=True, eq=False)
 class Job:
     """A request that has been started. Only the scheduler's thread uses it.
 
-    queue: to the handler's thread. It gets how many ids of the prompt have been read, and of how
-    many; every token as an `Emitted`; and None, or an error, as the end.
-    owner: whose later requests go on with its caches. ids: prompt and answer so far. max_tokens: of
-    the answer; the context has room for them.
-    ended: why it ended; None until then. tokenizer: mlx-lm's.
-    opening: the caches that were found for the prompt, until they are used.
-    grammar: what the answer has to match; constraint: the same after this prompt.
-    marks: numbers of prompt ids after which the cache is worth keeping, and what ends there.
+    opening: the caches that were found for the prompt, until they are used. chain: what is kept of
+    it. speculation: of a job that has been alone; a draft model's cache waits in it while the job
+    is in the batch.
+    ids: prompt and answer so far. ended: why it ended; failure: what ended it alone, while others
+    in its batch go on.
     """
 
-    queue: Queue[Any]
+    listener: Listener
     asked: Asked
+    prepared: Prepared
     owner: Owner
+    chain: Chain
     answer: Answer
-    tokenizer: Any
     sampler: Sampling
-    max_tokens: int
     opening: Held = NOTHING
-    marks: dict[int, str] = field(default_factory=dict)
-    grammar: Grammar | None = None
-    constraint: Constraint | None = None
+    place: Place = Place.OPENING
+    speculation: Speculation | None = None
     ended: Reason | None = None
+    failure: Exception | None = None
 
     def __post_init__(self) -> None:
-        self.ids: list[TargetId] = list(self.answer.prompt)
-        self._detokenizer = self.tokenizer.detokenizer
-        self._stop_texts = StopTexts(self.asked.stop_words)
+        self.ids: list[TargetId] = list(self.prepared.prompt.target)
+        silent = self.prepared.ends
+        if self.asked.is_chat:  # the text of a completion is what its ids say
+            silent |= self.prepared.form.silent_ids(self.answer.tokenizer.vocabulary)
+        self._text = TextStream(
+            self.answer.tokenizer,
+            prompt=self.ids,
+            silent=silent,
+            stop_strings=self.asked.stop_texts,
+        )
 
     @property
     def emitted(self) -> list[TargetId]:
         """The answer so far."""
-        return self.ids[len(self.answer.prompt) :]
+        return self.ids[len(self.prepared.prompt.target) :]
 
     @property
     def room(self) -> int:
         """How many ids the answer may still have."""
-        return self.max_tokens - self.answer.completion_tokens
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return not self.answer.is_wanted or self.asked.is_gone
+        return self.prepared.max_tokens - self.answer.completion_tokens
 
     def take_opening(self) -> Held:
         """The target's cache that was found for the prompt. It is handed out once."""
@@ -208,11 +216,27 @@ class Job:
         return lambda logprobs: self.sampler.pick(logprobs, [next(positions)])
 
     def batch_processors(self) -> list[LogitsProcessor]:
-        """What changes the logits, as mlx-lm's batches call it."""
+        """What changes the logits, as mlx-lm's batches call it. What fails there ends this job."""
         processors = list(self.sampler.processors)
-        if self.constraint is not None:
-            processors.append(masking(self.constraint))
-        return processors
+        if self.prepared.constraint is not None:
+            processors.append(masking(self.prepared.constraint))
+        return [self._guarded(one) for one in processors]
+
+    def _guarded(self, processor: LogitsProcessor) -> LogitsProcessor:
+        def process(ids: Array, logits: Array) -> Array:
+            if self.failure is None:
+                try:
+                    return processor(ids, logits)
+                except Exception as error:  # it is told to the listener; the batch goes on
+                    self.failure = error
+            return logits
+
+        return process
+
+    def tell_progress(self, count: int) -> None:
+        """Say how many ids of the prompt have been read."""
+        if not self.answer.completion_tokens:
+            self.listener.tell((count, len(self.ids)))
 
     def deliver(
         self,
@@ -224,36 +248,48 @@ class Job:
     ) -> bool:
         """Hand over one id of the answer, with its log-probabilities f[vocabulary].
 
-        source, outcome: as in a `Piece`. Returns: whether the answer ends with it.
+        source, outcome: as in an `Emitted`. Returns: whether the answer ends with it.
         """
         assert self.ended is None
         self.ids.append(token)
         self.answer.completion_tokens += 1
+        text = self._text.push(token)
+        self.answer.stop_text = self._text.stop_string
         reason: Reason | None = "length" if self.room <= 0 else None
-        if token in self.tokenizer.eos_token_ids:
+        if self.answer.stop_text is not None or token in self.prepared.ends:
             reason = "stop"
-        else:
-            self._detokenizer.add_token(token)
-        if reason is not None:
-            self._detokenizer.finalize()
-        text = self._detokenizer.last_segment
-        found = self._stop_texts.end_in(text)
-        if found is not None:
-            # The handler takes the stop text away, which it may have held back in part.
-            end, self.answer.stop_text = found
-            text, reason = text[:end], "stop"
-        top: tuple[dict[str, Any], ...] = ()
-        most, logprob = max(0, self.asked.top_logprobs), 0.0
-        if logprobs is not None and (self.asked.logprobs or most):
-            row = logprobs.astype(mx.float32)
-            logprob = float(row[token].item())
-            top = _format_top_logprobs(row, most, self.tokenizer)
-        number = self.answer.passes
-        self.queue.put(Emitted(text, token, logprob, reason, top, source, outcome, number))
+        logprob, top = self._logprobs(token, logprobs)
+        self.listener.tell(
+            Emitted(
+                text=text if reason is None else text + self._text.finish(),
+                token=token,
+                logprob=logprob,
+                finish_reason=reason,
+                top_tokens=top,
+                source=source,
+                outcome=outcome,
+                number=self.answer.passes,
+            )
+        )
         self.ended = reason
         return reason is not None
 
     def end(self, reason: Reason) -> None:
         """End the answer without another id."""
         self.ended = reason
-        self.queue.put(Emitted("", NO_TOKEN, 0.0, reason, ()))
+        text = self._text.finish()
+        self.listener.tell(Emitted(text=text, token=NO_TOKEN, finish_reason=reason))
+
+    def _logprobs(
+        self, token: TargetId, logprobs: Array | None
+    ) -> tuple[float, tuple[Mapping[str, Any], ...]]:
+        """The log-probability of an id, and the most probable ones, as far as they are wanted."""
+        most = max(0, self.asked.top_logprobs)
+        if logprobs is None or not (self.asked.logprobs or most):
+            return 0.0, ()
+        row = logprobs.astype(mx.float32)
+        ranked = mx.argpartition(-row, kth=most - 1) if most else mx.array([], dtype=mx.uint32)
+        ids = cast("list[int]", ranked[:most].tolist())
+        values = cast("list[float]", row[mx.array([token, *ids])].tolist())
+        top = zip(ids, values[1:], strict=True)
+        return values[0], tuple({"id": one, "logprob": value} for one, value in top)

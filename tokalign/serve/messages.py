@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.tools import ANY_TOOL
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object, functions
 from tokalign.serve.history import template_messages
 from tokalign.serve.request import Asked
-from tokalign.serve.structured import ANY_TOOL
 
 _ERRORS: Mapping[int, str] = {
     401: "authentication_error",
@@ -104,7 +105,7 @@ class Messages(Rendering):
         yield _event("message_stop")
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        return self._message(choices, [_content(block) for block in choices[0].blocks])
+        return self._message(choices, [_content(b) for b in choices[0].blocks if not b.is_broken])
 
     def fail(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal), "error")
@@ -130,6 +131,7 @@ class Messages(Rendering):
                 "cache_read_input_tokens": usage.cached,
                 "output_tokens": usage.completion if choice.reason else 0,
             },
+            **self.notes(choices),
         }
 
 
@@ -141,6 +143,8 @@ def _events(step: Step) -> Iterator[bytes]:
     elif step.what == "grow":
         kind, name = _DELTAS[block.kind]
         yield _event("content_block_delta", index=at, delta={"type": kind, name: step.text})
+    elif step.what == "alive":
+        yield _event("ping")
     else:
         if block.kind == "thought":
             signature = {"type": "signature_delta", "signature": ""}
@@ -167,8 +171,10 @@ def _content(block: Block) -> dict[str, Any]:
         case "thought":
             return {"type": "thinking", "thinking": block.text, "signature": ""}
         case "call":
-            given = json.loads(block.text or "{}")
-            arguments = given if isinstance(given, dict) else {"arguments": given}
+            try:
+                arguments = json.loads(block.text or "{}")
+            except ValueError:  # there was no room for all of it
+                arguments = {"arguments": block.text}
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from msgspec import UNSET
 
+from tokalign.conversation.blocks import Block, Step
 from tokalign.errors import shown
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Block, Choice, Rendering, Step, Usage, event
+from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object, functions
 from tokalign.serve.history import template_messages
 from tokalign.serve.request import Asked
@@ -83,7 +84,7 @@ class ResponsesBody(Common, kw_only=True):
             api_key,
             messages=template_messages([*system, *_messages(items)]),
             tools=() if choice == "none" else offered,
-            tool_choice=tool_choice({"tool_choice": _nested(choice)}),
+            tool_choice=tool_choice(_nested(choice)),
             several_calls=self.parallel_tool_calls,
         )
         return [asked]
@@ -123,6 +124,9 @@ class Responses(Rendering):
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at
+        if step.what == "alive":
+            yield self.keep_alive()
+            return
         name, field = _EVENTS[block.kind]
         part = {"item_id": self._item_id(block, at), "output_index": at}
         if has_parts := block.kind != "call":
@@ -153,7 +157,11 @@ class Responses(Rendering):
         if texts := [i for i, block in enumerate(choice.blocks) if block.kind == "text"]:
             rest = self.logprobs(choice, choice.take_tokens())
             self._logprobs.setdefault(texts[-1], []).extend(rest)
-        output = [self._item(block, i, "completed") for i, block in enumerate(choice.blocks)]
+        output = [
+            self._item(block, i, "completed")
+            for i, block in enumerate(choice.blocks)
+            if not block.is_broken
+        ]
         return self._response(choices, status, output)
 
     def fail(self, refusal: Refusal) -> bytes:
@@ -172,6 +180,7 @@ class Responses(Rendering):
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             **self._echoed,
+            **self.notes(choices),
             "id": f"resp_{self.id}",
             "object": "response",
             "created_at": self.created,

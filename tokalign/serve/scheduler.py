@@ -1,36 +1,38 @@
 """The loop that starts, moves and ends requests. It alone touches models and caches.
 
-One request alone is speculated. When others arrive it moves into a batch with its cache, and when
-one is left that one moves out again and is speculated. On the target's side a move is a cache and
-the ids that it holds (`Held`), so the answer goes on as if nothing had happened. Models that cannot
-be batched take turns, a round each.
+A request is read by a preparing thread (`preparing.py`) and then started here. Alone it is
+speculated. When others arrive it moves into a batch with its cache, and when one is left that one
+moves out again and is speculated. On the target's side a move is a cache and the ids that it holds
+(`Held`), so the answer goes on as if nothing had happened. Models that cannot be batched take
+turns, a round each.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from queue import Queue
-from threading import Event
+from threading import Condition, Event, Thread
 from time import monotonic, sleep
-from typing import Any
 
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.beginnings import Beginnings
-from tokalign.serve.decoding import Batch, Speculation, decoder_of, prompt_of
-from tokalign.serve.job import NOTHING, Answer, Asked, Emitted, Held, Job
+from tokalign.serve.beginnings import sampling_of
+from tokalign.serve.contexts import Chain, Contexts
+from tokalign.serve.decoding import Batch, Speculation, decoder_of
+from tokalign.serve.job import NOTHING, Answer, Held, Item, Job, Listener, Place, Prepared
 from tokalign.serve.metrics import Metrics
-from tokalign.serve.models import Contexts, Models
+from tokalign.serve.models import Models
+from tokalign.serve.preparing import Preparing, State, Waiting
+from tokalign.serve.request import Asked
 
 _IDLE = 0.1
-"""Seconds after which a loop with nothing to do looks whether it has to end."""
+"""Seconds after which a loop with nothing to do looks whether clients have left."""
 
 _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
 """Seconds that a thread takes to end after its last line, and those that are waited at most."""
@@ -38,45 +40,84 @@ _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
 _LOG = logging.getLogger(__name__)
 
 
-class Scheduler(Beginnings):
-    """mlx-lm's response generator with a loop of its own."""
+class Scheduler:
+    """Answers requests, in a thread of its own that begins at once and loads the models first.
+
+    failure: what ended the thread; None while it runs, and after an orderly end.
+    """
 
     def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
-        self.settings, self.metrics = settings, metrics
+        self.models, self.settings, self.metrics = models, settings, metrics
         self.failure: Exception | None = None
         self._ready = Event()
+        self._news = Condition()  # guards what follows, up to the blank line
+        self._waiting: deque[Waiting] = deque()
+        self._is_closed = self._has_news = False
+
         self._contexts = Contexts(
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
-        self._waiting: deque[tuple[Queue[Any], Asked]] = deque()
         self._jobs: list[Job] = []
-        self._alone: dict[Job, Speculation] = {}
         self._batch: Batch | None = None
+        self._preparing = Preparing(self._wake)
         for name, about, value in (
             ("queue_length", "Requests that wait for their turn.", lambda: self.queue_length),
             ("running_requests", "Requests that are being answered.", lambda: len(self._jobs)),
             ("prompt_cache_bytes", "Bytes of kept contexts.", lambda: self._contexts.nbytes),
         ):
             metrics.watch(name, about, value)
-        super().__init__(models, None)
+        self._thread = Thread(target=self._run, name="decoding")
+        self._thread.start()
 
-    # -- for the handlers' threads -----------------------------------------------------------------
+    # -- for the threads of others -----------------------------------------------------------------
 
     @property
     def queue_length(self) -> int:
         """How many requests have not been started."""
-        return len(self._waiting) + int(self.requests.qsize())
+        return len(self._waiting)
 
     @property
     def is_healthy(self) -> bool:
         """Whether requests can be answered."""
-        return self.failure is None and bool(self.generation_available())
+        return self.failure is None and not self._is_closed
 
     def wait_until_ready(self) -> None:
         """Return when the models are loaded. Raises: what went wrong while they were."""
         self._ready.wait()
         if self.failure is not None:
             raise self.failure
+
+    def submit(self, asked: Asked, put: Callable[[Item], None]) -> None:
+        """Have a request answered. put: is told how, see `Item`; from other threads, in order.
+
+        Whatever happens, it is told an end. Raises: Refusal if too many wait, or at the end.
+        """
+        with self._news:
+            if self._is_closed:
+                raise _end_of_service()
+            if len(self._waiting) >= self.settings.max_waiting:
+                raise Refusal(
+                    429,
+                    f"{len(self._waiting)} requests are waiting already; try again later",
+                    code="queue_full",
+                    headers={"Retry-After": "1"},
+                )
+            self._waiting.append(Waiting(asked, Listener(put), self.models.key(asked.models)))
+        self._wake()
+
+    def stop(self) -> None:
+        """Have the loop end after the step that it is in. What waits is refused at once."""
+        with self._news:
+            self._is_closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for one in waiting:
+            one.listener.end(_end_of_service())
+        self._wake()
+
+    def join(self) -> None:
+        """Return when the loop has ended."""
+        self._thread.join()
 
     def stop_and_join(self) -> None:
         """End the loop and wait for its thread, to its very end.
@@ -85,211 +126,275 @@ class Scheduler(Beginnings):
         returned (before Python 3.13). If the interpreter is being finalized by then, the process
         aborts.
         """
-        super().stop_and_join()
-        task = Path(f"/proc/self/task/{self._generation_thread.native_id}")
+        self.stop()
+        self.join()
+        task = Path(f"/proc/self/task/{self._thread.native_id}")
         sleep(_THREAD_END)
         deadline = monotonic() + _LONGEST_THREAD_END
         while task.exists() and monotonic() < deadline:
             sleep(_THREAD_END)
 
-    def submit(
-        self, asked: Asked, tell: Callable[[int, int], None]
-    ) -> tuple[Answer, Iterator[Emitted]]:
-        """The answer to a request, once that is started, and the tokens as they come.
-
-        tell: called with how many ids of the prompt have been read, and of how many.
-        Raises: Refusal if too many wait, or for a request that cannot be started.
-        """
-        if self.queue_length >= self.settings.max_waiting:
-            raise Refusal(
-                429,
-                f"{self.queue_length} requests are waiting already; try again later",
-                code="queue_full",
-                headers={"Retry-After": "1"},
-            )
-        if self._stop or not self.generation_available():
-            raise Refusal(503, "the server is shutting down")
-        return self.generate(asked, asked, tell)  # type: ignore[no-any-return]
+    def _wake(self) -> None:
+        with self._news:
+            self._has_news = True
+            self._news.notify_all()
 
     # -- the loop ----------------------------------------------------------------------------------
 
-    def _run_generate(self) -> None:
+    def _run(self) -> None:
         self._stream = mx.default_stream(mx.default_device())
         try:
-            self.model_provider.load_default()
+            self.models.load_default()
             self._ready.set()
-            while not self._stop:
+            while not self._is_closed:
                 self._admit()
                 self._drop_abandoned()
                 if self._jobs:
                     self._advance()
-            self._refuse_all()
-            self._contexts.clear()
-            self.model_provider.reset()
+                else:
+                    self._rest()
         except Exception as error:
             if self._ready.is_set():  # else `wait_until_ready` raises it
-                _LOG.exception("the generation thread ended")
-            self.failure, self._generation_failed = error, True
+                _LOG.exception("the thread that decodes ended")
+            self.failure = error
         finally:
-            self._ready.set()
+            self._close()
 
     def _admit(self) -> None:
-        """Start what has arrived, in its order. Waits a moment if there is nothing else to do."""
-        timeout = None if self._jobs or self._waiting else _IDLE
-        while (request := self._next_request(timeout)) is not None:
-            self._waiting.append(request[:2])
-            timeout = None
-        while self._waiting and len(self._jobs) < self.settings.decode_concurrency:
-            queue, asked = self._waiting[0]
-            key = self.model_provider.key(asked.model)
-            if self._jobs and key != self.model_provider.model_key:
-                return  # other models are loaded when those in use are free
-            self._waiting.popleft()
-            try:
-                self.model_provider.require(key)
-                job = self._start(queue, asked)
-            except Exception as error:
-                if not isinstance(error, TokalignError):
-                    _LOG.exception("a request could not be started")
-                queue.put(error)
-                continue
-            if job is None:
-                queue.put(None)
+        """Have what has arrived prepared, and start what is, in its order."""
+        with self._news:
+            self._has_news = False
+            waiting = list(self._waiting)
+        under_way = False  # whether a request before is being prepared, or has been
+        for one in waiting:
+            if not self.models.are_loaded(one.key):
+                if self._jobs or under_way:
+                    return  # other models are loaded when those in use are free
+                try:
+                    self.models.require(one.key)
+                except Exception as error:
+                    self._refuse(one, error)
+                    continue
+            if one.state is State.ARRIVED:
+                self._preparing.submit(one, self.models.loaded)
+            if one.state is State.PREPARED and self._can_start(one):
+                self._start(one)
             else:
-                self._jobs.append(job)
+                under_way = True
+
+    def _can_start(self, one: Waiting) -> bool:
+        takes_a_place = isinstance(one.result, Prepared) and not one.asked.only_counts
+        return not takes_a_place or len(self._jobs) < self.settings.decode_concurrency
+
+    def _start(self, one: Waiting) -> None:
+        """Begin to decode a request that has been prepared, or end it if it cannot be."""
+        if not isinstance(one.result, Prepared):
+            assert one.result is not None
+            self._refuse(one, one.result)
+            return
+        try:
+            job = self._job_of(one, one.result)
+        except Exception as error:
+            self._refuse(one, error)
+            return
+        if not self._take(one):
+            return
+        one.listener.tell(job.answer)
+        if one.asked.only_counts:
+            one.listener.end()
+            return
+        self.metrics.prompt_tokens.inc(len(job.ids))
+        self.metrics.cached_tokens.inc(job.answer.prompt_cache_count)
+        self._jobs.append(job)
+
+    def _job_of(self, one: Waiting, prepared: Prepared) -> Job:
+        loaded, asked = self.models.loaded, one.asked
+        owner, prompt = (one.key, asked.api_key), prepared.prompt.target
+        opening = NOTHING if asked.only_counts else self._contexts.fetch(owner, prompt)
+        return Job(
+            listener=one.listener,
+            asked=asked,
+            prepared=prepared,
+            owner=owner,
+            chain=Chain(owner, len(prompt)),
+            answer=Answer(
+                tokenizer=loaded.decoder.target.tokenizer,
+                prompt=prompt,
+                form=prepared.form,
+                opens_in=prepared.opens_in,
+                max_tokens=prepared.max_tokens,
+                not_enforced=prepared.not_enforced,
+                prompt_cache_count=len(opening.ids),
+            ),
+            sampler=sampling_of(loaded, asked),
+            opening=opening,
+        )
+
+    def _take(self, one: Waiting) -> bool:
+        """Take a request out of those that wait, unless it has been ended meanwhile."""
+        with self._news:
+            is_there = one in self._waiting
+            if is_there:
+                self._waiting.remove(one)
+        return is_there
+
+    def _refuse(self, one: Waiting, error: Exception) -> None:
+        if not isinstance(error, TokalignError):
+            _LOG.error("a request could not be started", exc_info=error)
+        self._take(one)
+        one.listener.end(error)
 
     def _drop_abandoned(self) -> None:
         began_by = monotonic() - self.settings.answer_timeout
-        for request in [one for one in self._waiting if one[1].is_gone]:
-            self._waiting.remove(request)
-            request[0].put(Refusal(499, "the client has left"))
-            self.metrics.disconnected.inc()
+        for one in list(self._waiting):
+            if one.asked.abandoned.is_set() and self._take(one):
+                one.listener.end(Refusal(499, "the client has left"))
+                self.metrics.disconnected.inc()
         for job in list(self._jobs):
-            if job.is_abandoned:
+            if job.asked.abandoned.is_set():
                 self.metrics.disconnected.inc()
                 self._finish(job)
             elif job.asked.arrived < began_by:
                 job.end("length")
                 self._finish(job)
 
+    def _rest(self) -> None:
+        """Give back memory, and wait for something to do."""
+        assert self._batch is None or not len(self._batch), "an idle batch holds no job"
+        with self._news:
+            if self._news.wait_for(lambda: self._has_news, _IDLE):
+                return
+        if self._batch is not None:
+            self._batch.close()
+            self._batch = None
+            self._contexts.leave_room(0)
+            mx.clear_cache()
+
+    # -- rounds ------------------------------------------------------------------------------------
+
     def _advance(self) -> None:
         """One round of every job, all together or each by itself."""
         if self._are_batched():
-            self._advance_by(self._advance_together, self._jobs, "batch")
+            self._advance_by(self._advance_together, list(self._jobs), "batch")
         else:
             for job in list(self._jobs):
                 self._advance_by(partial(self._advance_alone, job), [job], "speculation")
 
     def _advance_by(self, step: Callable[[], None], jobs: list[Job], decoding: str) -> None:
         """Take a step with these jobs, count what it emitted, and end those that have ended."""
-        before = {job: job.answer.completion_tokens for job in jobs}
+        before = [job.answer.completion_tokens for job in jobs]
         try:
             step()
-            for job, count in before.items():
-                emitted = job.answer.completion_tokens - count
-                self.metrics.output_tokens.labels(decoding).inc(emitted)
-                if emitted and not count:
-                    self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
-                if job.ended is not None:
-                    self._finish(job)
         except Exception as error:
-            _LOG.error("a model failed", exc_info=error)
-            self._batch = None  # these jobs may still be in it; nobody else is
-            for job in before:  # what their caches hold is not known, so none is kept
-                self._alone.pop(job, None)
-                job.queue.put(error)
-            self._jobs = [job for job in self._jobs if job not in before]
-            self._rest_if_idle()
+            self._abort(jobs, error)
+            return
+        for job, count in zip(jobs, before, strict=True):
+            emitted = job.answer.completion_tokens - count
+            self.metrics.output_tokens.labels(decoding).inc(emitted)
+            if emitted and not count:
+                self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
+            if job.ended is not None or job.failure is not None:
+                self._finish(job)
 
     def _are_batched(self) -> bool:
-        if not self.model_provider.is_batchable:
+        if not self.models.loaded.is_batchable:
             return False
         (first, *others) = self._jobs
         return bool(others) or not self._can_speculate(first)
 
     def _can_speculate(self, job: Job) -> bool:
-        plain = self.model_provider.decoder.drafting.options.method == "plain"
+        plain = self.models.loaded.decoder.drafting.options.method == "plain"
         return not (plain or job.asked.num_draft_tokens == 0)
 
     def _advance_together(self) -> None:
-        models = self.model_provider
         if self._batch is None:
-            self._batch = Batch(models.decoder.target.model, self.settings, self._stream)
+            model = self.models.loaded.decoder.target.model
+            self._batch = Batch(model, self.settings, self._stream)
         for job in self._jobs:
-            if job not in self._batch:
-                self._batch.enter(job, self._leave_speculation(job))
-        for job, held, kind in self._batch.step():
-            self._contexts.keep(job.owner, held, kind)
+            if job.place is not Place.BATCH:
+                held = self._leave(job)
+                if job.place is Place.ALONE and not self.models.loaded.forgets:
+                    self._contexts.keep(job.chain, held)  # who comes next may begin like it
+                self._batch.enter(job, held)
+                job.place = Place.BATCH
+        for job, held, is_shared in self._batch.step():
+            self._contexts.keep(job.chain, held, is_shared=is_shared)
         self._contexts.leave_room(self._batch.nbytes)
 
     def _advance_alone(self, job: Job) -> None:
-        comes = self._batch is not None and job in self._batch
-        if comes or job not in self._alone:
-            held = self._batch.leave(job) if self._batch and comes else job.take_opening()
-            if job not in self._alone:
-                self._alone[job] = self._speculation(job)
-            self._alone[job].enter(held)
-        self._alone[job].step()
+        if job.place is not Place.ALONE:
+            held = self._leave(job)
+            if job.speculation is None:
+                job.speculation = self._speculation(job)
+            job.speculation.enter(held)
+            job.place = Place.ALONE
+        assert job.speculation is not None
+        job.speculation.step()
 
     def _speculation(self, job: Job) -> Speculation:
         decoder = decoder_of(
-            self.model_provider.decoder,
+            self.models.loaded.decoder,
             job,
             self.settings,
             drafts=self._can_speculate(job),
             earlier=self._contexts.outputs(job.owner) if self.settings.reuse_outputs else None,
         )
-        prompt = prompt_of(decoder, job, self.settings)
-        keep = partial(self._contexts.keep, job.owner)
-        return Speculation(job, decoder, prompt, metrics=self.metrics, keep=keep)
 
-    def _leave_speculation(self, job: Job) -> Held:
-        """The cache of a job that is about to be batched; a later request can go on with it too."""
-        if job not in self._alone:
+        def keep(held: Held, is_shared: bool) -> None:
+            self._contexts.keep(job.chain, held, is_shared=is_shared)
+
+        return Speculation(job, decoder, metrics=self.metrics, keep=keep)
+
+    def _leave(self, job: Job) -> Held:
+        """The cache of a job that goes to another place; it holds a prefix of the job's ids."""
+        if job.place is Place.OPENING:
             return job.take_opening()
-        held = self._alone[job].leave()
-        self._contexts.keep(job.owner, held)
-        return held
+        if job.place is Place.BATCH:
+            assert self._batch is not None
+            return self._batch.leave(job)
+        assert job.speculation is not None
+        return job.speculation.leave()
 
     # -- ends --------------------------------------------------------------------------------------
 
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
         self._jobs.remove(job)
-        speculation = self._alone.pop(job, None)
-        held = NOTHING
-        if self._batch is not None and job in self._batch:
-            held = self._batch.leave(job)
-        elif speculation is not None:
-            held = speculation.leave()
-        draft = () if speculation is None else speculation.close()
-        self._contexts.keep(job.owner, held._replace(draft=draft))
-        if self.settings.reuse_outputs:
-            self._contexts.outputs(job.owner).add(job.emitted)
-        job.queue.put(None)
-        if speculation is not None:
-            self.model_provider.decoder.remember()
-        self._rest_if_idle()
+        try:
+            held = NOTHING if job.place is Place.OPENING else self._leave(job)
+            draft = () if job.speculation is None else job.speculation.close()
+            self._contexts.keep(job.chain, held._replace(draft=draft))
+            if self.settings.reuse_outputs:
+                self._contexts.outputs(job.owner).add(job.emitted)
+        except Exception as error:
+            _LOG.error("what an answer leaves could not be kept", exc_info=error)
+            job.failure = job.failure or error
+        job.listener.end(job.failure)
+        if job.speculation is not None:
+            self.models.loaded.decoder.remember()
 
-    def _rest_if_idle(self) -> None:
-        """Give back memory when there is nothing to do."""
-        if self._jobs:
-            return
-        if self._batch is not None:
-            self._batch.close()
-            self._batch = None
-        self._contexts.leave_room(0)
-        mx.clear_cache()
+    def _abort(self, jobs: list[Job], error: Exception) -> None:
+        """End jobs whose step has failed. What their caches hold is not known: none is kept."""
+        if not isinstance(error, TokalignError):
+            _LOG.error("a model failed", exc_info=error)
+        if any(job.place is Place.BATCH for job in jobs):
+            self._batch = None  # nobody else is in it
+        for job in jobs:
+            job.listener.end(error)
+        self._jobs = [job for job in self._jobs if job not in jobs]
 
-    def _refuse_all(self) -> None:
-        """Tell everybody who still waits that the server ends."""
-        error = Refusal(503, "the server is shutting down")
-        for job in list(self._jobs):
-            if job in self._alone:
-                self._alone.pop(job).close()
-            job.queue.put(error)
+    def _close(self) -> None:
+        """Refuse whoever still waits, and give everything back in the thread that made it."""
+        self.stop()
+        for job in self._jobs:
+            job.listener.end(_end_of_service())
         self._jobs.clear()
-        while (request := self._next_request()) is not None:
-            self._waiting.append(request[:2])
-        for queue, _ in self._waiting:
-            queue.put(error)
+        self._batch = None
+        self._preparing.stop()
+        self._contexts.clear()
+        self.models.reset()
+        self._ready.set()
+
+
+def _end_of_service() -> Refusal:
+    return Refusal(503, "the server is shutting down")

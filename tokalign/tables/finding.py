@@ -25,8 +25,8 @@ from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.storage import TABLES, as_path, parse_json, shipped
-from tokalign.tables.bundle import read_header
 from tokalign.tables.header import Header
+from tokalign.tables.kept import kept_header
 
 Note = Callable[[str], None]
 """Receives one line that says what was found, or what is done instead."""
@@ -74,13 +74,13 @@ def find_tables(
 
     target, draft: None for a kind that has none; a pack has neither. model_folder: the model's own.
     A file that is no table, or whose header is damaged, is left out; `note` is told of it. Only
-    headers are read.
+    headers are read, and only of files that have changed.
     """
     roles = {"target": target, "draft": draft}
     wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
     for path in (path for folder in _folders(model_folder) for path in table_files(folder, kind)):
         try:
-            header = read_header(path)
+            header = kept_header(path)
         except (BundleError, MissingAssetError) as error:
             note(f"{error}; it is not used")
             continue

@@ -56,8 +56,9 @@ _Text = Annotated[str, Meta(max_length=4096)]
 _Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 _Size = Annotated[int, Meta(ge=0)]
 _Value = bool | int | _Finite | _Text | None
-_Inner = _Value | list[_Value] | dict[_Text, _Value]
-_Plain = _Value | list[_Inner] | dict[_Text, _Inner]
+_Deepest = _Value | list[_Value] | dict[_Text, _Value]
+_Deep = _Value | list[_Deepest] | dict[_Text, _Deepest]
+_Plain = _Value | list[_Deep] | dict[_Text, _Deep]
 
 
 class _File(TypedDict, total=False):

@@ -70,6 +70,19 @@ class LogitRows:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def within(self, size: int) -> LogitRows:
+        """The same for a target of `size` ids; of those that it lacks, nothing is likely."""
+        tails = self.keys >> np.uint64(2)
+        known = np.ones(len(self), dtype=np.bool_)
+        for place in range(LONGEST_KEY):
+            known &= _id_at(tails, place) < size
+        keys, ids, codes = self.keys[known], self.ids[known], self.codes[known]
+        lacks = ids >= size
+        order = np.argsort(lacks, axis=1, kind="stable")
+        ids, codes = np.where(lacks, 0, ids), np.where(lacks, 0, codes)
+        rows = np.arange(len(keys))[:, None]
+        return LogitRows(keys, ids[rows, order], codes[rows, order])
+
     def to_sections(self) -> dict[str, Section]:
         return {
             f"{KIND}.keys": array_bytes(self.keys),
@@ -104,8 +117,12 @@ def _check_keys(bundle: Bundle, keys: NDArray[np.uint64], vocabulary_size: int) 
     if len(np.unique(keys)) != len(keys):
         raise bundle.wrong(f"the section {KIND}.keys has a key twice")
     for place in range(LONGEST_KEY):
-        ids = tails >> np.uint64(place * ID_BITS) & np.uint64((1 << ID_BITS) - 1)
-        bundle.check_ids(ids, vocabulary_size, f"{KIND}.keys")
+        bundle.check_ids(_id_at(tails, place), vocabulary_size, f"{KIND}.keys")
+
+
+def _id_at(tails: NDArray[np.uint64], place: int) -> NDArray[np.uint64]:
+    """The last but `place` id of each tail; 0 where a key is shorter."""
+    return tails >> np.uint64(place * ID_BITS) & np.uint64((1 << ID_BITS) - 1)
 
 
 def joined(tables: Sequence[LogitRows]) -> LogitRows:

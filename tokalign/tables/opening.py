@@ -2,7 +2,7 @@
 
 Every byte of a table is checked before it is used: that it arrived as it was made, and that all ids
 in it are those of the tokenizers. A table that was found and cannot be used is skipped with a note;
-one that was named is an error.
+one that was named is an error. A table is read once for a tokenizer, unless its file changes.
 To read on: `finding` for where tables are looked for, `bundle` for the file format.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.finding import Note, find_tables, no_note
 from tokalign.tables.header import KINDS, Header
+from tokalign.tables.kept import kept_table
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -55,7 +57,8 @@ def open_dictionary(
         )
 
     named = {os.path.abspath(file): Path(file) for file in files}
-    opened = [read(path) for path in named.values()]
+    kept = partial(kept_table, target, ("dictionary",), read=read)
+    opened = [kept(path) for path in named.values()]
     if languages or not files:
         found = list(
             find_tables(
@@ -65,7 +68,7 @@ def open_dictionary(
         known = {one.language for one in opened} | {header.language for _, header in found}
         _require_languages(languages, known)
         others = [one for one in found if os.path.abspath(one[0]) not in named]
-        opened += _usable("dictionary", _of_languages(others, languages), read, note)
+        opened += _usable("dictionary", _of_languages(others, languages), kept, note)
     if len(opened) < 2:
         return opened[0].table if opened else None
     tables = _by_source(opened)
@@ -97,8 +100,9 @@ def open_logit_rows(
     found = list(
         find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)
     )
-    rows = list(_usable(LOGITS, _of_languages(found, languages), read, note))
-    return joined(rows) if rows else None
+    kept = partial(kept_table, target, (LOGITS,), read=read)
+    rows = list(_usable(LOGITS, _of_languages(found, languages), kept, note))
+    return joined(rows) if len(rows) > 1 else rows[0] if rows else None
 
 
 def open_alignment(
@@ -124,8 +128,9 @@ def open_alignment(
             bundle, draft=draft.vocabulary.tokens, target_size=len(target.vocabulary)
         )
 
+    kept = partial(kept_table, target, ("alignment", draft.fingerprint), read=read)
     if file is not None:
-        return read(Path(file))
+        return kept(Path(file))
     found = find_tables(
         "alignment",
         target=target.fingerprint,
@@ -133,7 +138,7 @@ def open_alignment(
         model_folder=model_folder,
         note=note,
     )
-    for alignment in _usable("alignment", found, read, note):
+    for alignment in _usable("alignment", found, kept, note):
         return alignment
     note(
         "alignment -> computed now, because no table of this pair was found; "

@@ -71,6 +71,16 @@ class TokenTree(Generic[Id]):
             self.probabilities[:count],
         )
 
+    def below(self, size: int) -> Self:
+        """The part without ids from `size` on and without what follows those."""
+        if not self.ids or max(self.ids) < size:
+            return self
+        kept: list[int] = []
+        for index, (token, parent) in enumerate(zip(self.ids, self.parents, strict=True)):
+            if token < size and (parent < 0 or parent in kept):
+                kept.append(index)
+        return self.select(kept)
+
     def select(self, kept: Sequence[int]) -> Self:
         """The ids at these indices, in ascending order; one whose parent is not kept is a root."""
         place = {index: new for new, index in enumerate(kept)}

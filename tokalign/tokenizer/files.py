@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
 from pathlib import Path
@@ -25,23 +25,30 @@ from typing import Any
 from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
 from tokalign.storage import parse_json
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
+from tokalign.tokenizer.reference import Reference, reference_of_file
 from tokalign.tokenizer.sentencepiece import read_sentencepiece
 from tokalign.tokenizer.spec import (
     MAX_FILE_BYTES,
     Level,
+    Markup,
     Supplement,
     TokenizerSpec,
     checked_id,
     find_roles,
     shortened,
 )
-from tokalign.tokenizer.tokenizer_json import (
-    opening_ids,
-    read_tokenizer_json,
-    template_opening,
-)
+from tokalign.tokenizer.tokenizer_json import read_tokenizer_json
 
 _CONFIG = "tokenizer_config.json"
+
+_KNOWN = ("tokenizer.json", "tekken.json", "tokenizer.model", "*.tiktoken")
+"""The files that are read here, the one that says most first."""
+
+_DECIDING = (
+    *("config.json", "tokenizer*.json*", "special_tokens_map.json", "added_tokens.json"),
+    *("*vocab*", "merges.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken"),
+)
+"""The files of a folder from which mlx-lm makes a tokenizer."""
 
 
 class Kind(Enum):
@@ -58,27 +65,58 @@ class TokenizerFile:
     """A tokenizer file and the tokenizer_config.json beside it, as they were when opened.
 
     config_data: empty without one. supplement: what the file leaves out, if an alias knows it.
+    files: all files of a folder from which mlx-lm makes a tokenizer, by name; none for a file.
+    reference: the tokenizer whose ids count, if there is one besides the file's own library. If it
+    is the library's, its tokenizer.json takes the place of the file.
     """
 
     path: Path
     data: bytes
     config_data: bytes = b""
     supplement: Supplement | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    reference: Reference | None = None
+
+    @cached_property
+    def owner(self) -> Reference | None:
+        """The reference, or the library of a tokenizer.json. Raises what the library raises."""
+        if self.reference is None and self.kind is Kind.TOKENIZER_JSON:
+            return reference_of_file(self.data, self.document)
+        return self.reference
+
+    @property
+    def folder(self) -> Path:
+        """Where the file is."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def as_folder(self) -> TokenizerFile:
+        """The same as a folder that has nothing else."""
+        files = {self.path.name: self.data} | (
+            {_CONFIG: self.config_data} if self.config_data else {}
+        )
+        return replace(self, files=files)
 
     @cached_property
     def kind(self) -> Kind:
         """What kind of file this is, by its name and its content."""
+        if self.reference is not None and self.reference.library is not None:
+            return Kind.TOKENIZER_JSON
         if self.path.suffix == ".json":
             return Kind.TEKKEN if is_tekken(self.document) else Kind.TOKENIZER_JSON
         return Kind.RANKS if holds_ranks(self.data) else Kind.SENTENCEPIECE
 
     @cached_property
     def document(self) -> Any:
+        """The content of a JSON file, or the tokenizer.json of the reference."""
+        if self.reference is not None and self.reference.library is not None:
+            return self.reference.document
         return json.loads(self.data)
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The tokenizer_config.json. Raises: VocabularyError if it is not a JSON object."""
+        if self.reference is not None:
+            return dict(self.reference.settings)
         if not self.config_data:
             return {}
         try:
@@ -94,21 +132,30 @@ class TokenizerFile:
 
 
 def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> TokenizerFile:
-    """Read a tokenizer file into memory, or the best one in a model's folder.
+    """Read a tokenizer file into memory, or those of a model's folder.
 
-    Raises: MissingAssetError when there is none; VocabularyError when it cannot be read or is
+    Raises: MissingAssetError when there is none; VocabularyError when one cannot be read or is
     larger than any tokenizer.
     """
-    file = find_tokenizer_file(path) if path.is_dir() else path
-    if file is None:
-        raise MissingAssetError(
-            f"{path} holds no tokenizer.json, tekken.json, tokenizer.model or *.tiktoken; "
-            "give a model's folder or a tokenizer file"
+    if path.is_dir():
+        files = {file.name: _read(file) for file in deciding_files(path)}
+        if not files.keys() - {"config.json"}:
+            raise MissingAssetError(
+                f"{path} holds no tokenizer.json, tekken.json, tokenizer.model or *.tiktoken; "
+                "give a model's folder or a tokenizer file"
+            )
+        file = find_tokenizer_file(path)
+        return TokenizerFile(
+            path=file or path,
+            data=files[file.name] if file else b"",
+            config_data=files.get(_CONFIG, b""),
+            supplement=supplement,
+            files=files,
         )
-    config = file.with_name(_CONFIG)
+    config = path.with_name(_CONFIG)
     return TokenizerFile(
-        path=file,
-        data=_read(file),
+        path=path,
+        data=_read(path),
         config_data=_read(config) if config.is_file() else b"",
         supplement=supplement,
     )
@@ -124,36 +171,32 @@ def read_spec(file: TokenizerFile) -> TokenizerSpec:
             case Kind.TEKKEN:
                 return read_tekken(file.document)
             case Kind.TOKENIZER_JSON:
-                return read_tokenizer_json(file.document, file.config, file.data)
+                return read_tokenizer_json(file.document, file.config)
             case Kind.RANKS:
                 return read_ranks(file.data, file.supplement)
             case Kind.SENTENCEPIECE:
                 return read_sentencepiece(file.data, file.supplement, file.config)
 
 
-def read_ids_only(file: TokenizerFile, why: str) -> TokenizerSpec:
-    """What the library says of a tokenizer.json that is used by its ids only.
+def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
+    """What the library says of a tokenizer that is used by its ids only.
 
-    why: what keeps it from more. Raises: VocabularyError if the library does not read the file.
+    Raises: VocabularyError if the library does not read the file.
     """
     with refusing(file.path):
-        from tokenizers import Tokenizer as Library
-
-        library = Library.from_buffer(file.data)
+        library = file.owner.library if file.owner is not None else None
+        assert library is not None, "programs are no files"
         added = {
             index: token.content for index, token in library.get_added_tokens_decoder().items()
         }
         largest = max([*library.get_vocab().values(), *added])
-        roles = find_roles(added, file.config)
         return TokenizerSpec(
             tokens=(b"",) * (1 + checked_id(largest, "the last token")),
             specials=added,
-            roles=roles,
+            markup=Markup.LIBRARY,
+            roles=find_roles(added, file.config),
             by_characters=False,
-            opening=opening_ids(template_opening(file.document), file.config, roles.bos),
             level=Level.IDS_ONLY,
-            why=why,
-            document=file.data,
         )
 
 
@@ -185,9 +228,17 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def find_tokenizer_file(folder: Path) -> Path | None:
-    """The best tokenizer file in a model's folder: the one that says most about the tokenizer."""
-    known = [folder / name for name in ("tokenizer.json", "tekken.json", "tokenizer.model")]
-    return next(filter(Path.is_file, [*known, *sorted(folder.glob("*.tiktoken"))]), None)
+    """The file in a model's folder that says most about the tokenizer, of those read here."""
+    return next((file for name in _KNOWN for file in _files(folder, name)), None)
+
+
+def deciding_files(folder: Path) -> list[Path]:
+    """The files in a folder from which mlx-lm makes a tokenizer."""
+    return sorted({file for name in _DECIDING for file in _files(folder, name)})
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    return sorted(filter(Path.is_file, folder.glob(pattern)))
 
 
 def _read(path: Path) -> bytes:

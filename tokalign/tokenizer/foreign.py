@@ -1,7 +1,7 @@
 """A tokenizer of any kind, used by its ids only: whatever has an `encode` and a `decode`.
 
-It is for models whose tokenizer is a program (transformers' own classes, remote code) and not a
-file that the `tokenizers` library reads.
+It is for models whose tokenizer is a program (transformers' own classes, remote code) and not one
+of the `tokenizers` library.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from tokalign.errors import TokalignError
-from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.reference import Reference
 from tokalign.tokenizer.spec import Level, TokenizerSpec, find_roles
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
@@ -28,16 +28,18 @@ class ForeignTokenizer(Tokenizer[Id]):
 
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs
+        reference = Reference(theirs=theirs)
         added = {i: str(s) for s, i in getattr(theirs, "get_added_vocab", dict)().items()}
         size = max([len(theirs) if hasattr(theirs, "__len__") else 0, *(i + 1 for i in added)])
+        opening, closing = reference.around
         super().__init__(
             TokenizerSpec(
                 tokens=(b"",) * size,
                 specials=added,
-                roles=find_roles(
-                    added, {key: getattr(theirs, key, None) for key in ("bos_token", "eos_token")}
-                ),
+                roles=find_roles(added, reference.settings),
                 by_characters=False,
+                opening=opening,
+                closing=closing,
                 level=Level.IDS_ONLY,
                 why=f"it is a {type(theirs).__name__}, and no file that the library reads",
             )
@@ -54,17 +56,20 @@ class ForeignTokenizer(Tokenizer[Id]):
         return sha256(repr((type(self._theirs).__name__, vocabulary, some)).encode()).hexdigest()
 
     def encode(self, text: str, *, specials: bool = False) -> list[Id]:
-        """See `Tokenizer.encode`; whether spellings of special tokens count is the tokenizer's."""
-        try:
-            return cast("list[Id]", list(self._theirs.encode(text, add_special_tokens=False)))
-        except TypeError:  # it is no tokenizer of transformers
-            return cast("list[Id]", list(self._theirs.encode(text)))
+        """See `Tokenizer.encode`. Markup in ordinary text is cut, so that no program finds it."""
+        encode = Reference(theirs=self._theirs).encode
+        ids = cast("list[Id]", encode(text))
+        if specials or self.spec.specials.keys().isdisjoint(ids):
+            return ids
+        return cast("list[Id]", [*chain.from_iterable(map(encode, self.cut_markup(text)))])
 
     def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
         return [self.encode(part) for part in parts]
 
     def decode(self, ids: Iterable[Id]) -> str:
         return str(self._theirs.decode(list(ids)))
+
+    decode_whole = decode
 
 
 class _AnyIds:
@@ -92,19 +97,7 @@ def any_ids(size: int) -> Tokenizer[Any]:
 
 
 def tokenizer_of_folder(folder: Path, *, trust_remote_code: bool = False) -> Tokenizer[Any]:
-    """The tokenizer in a model's folder: from its file or, if that cannot be used, its own class.
+    """The tokenizer in a model's folder, as `read_tokenizer` finds it."""
+    from tokalign.tokenizer.self_check import read_tokenizer  # which knows this module
 
-    Raises: as `read_tokenizer`, if transformers cannot load it either.
-    """
-    try:
-        return read_tokenizer(folder)
-    except TokalignError as error:
-        from transformers import AutoTokenizer
-
-        try:
-            theirs = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=trust_remote_code
-            )
-        except Exception as reason:
-            raise error from reason
-        return ForeignTokenizer(theirs)
+    return read_tokenizer(folder, trust_remote_code=trust_remote_code)

@@ -15,7 +15,7 @@ distance. So a text is cut again from a place only if that gives the same cuts o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
@@ -226,6 +226,7 @@ class LibraryEncoder(PieceEncoder[Id]):
     """A canonical encoder whose pieces a model of the library encodes.
 
     model: the library's. by_characters: whether it reads characters, or the byte alphabet.
+    cut: divides a text so that no part of it is a special token, which a model may have as well.
     A byte that is not part of valid UTF-8 is spelled by byte fallback, or lost.
     """
 
@@ -237,6 +238,7 @@ class LibraryEncoder(PieceEncoder[Id]):
         *,
         by_characters: bool,
         added: Mapping[bytes, Id],
+        cut: Callable[[str], Sequence[str]],
     ) -> None:
         spelled = {token[0] for token in vocabulary.id_of if len(token) == 1}
         super().__init__(
@@ -246,7 +248,7 @@ class LibraryEncoder(PieceEncoder[Id]):
             added=added,
             missing=frozenset(range(256)) - spelled if not by_characters else frozenset(),
         )
-        self._model, self._by_characters = model, by_characters
+        self._model, self._by_characters, self._cut = model, by_characters, cut
         self._bytes = {vocabulary.tokens[i]: i for i in vocabulary.fallback}
 
     def _encode_piece(self, piece: bytes) -> tuple[Id, ...]:
@@ -267,5 +269,5 @@ class LibraryEncoder(PieceEncoder[Id]):
         return (*ids, *self._ids(text))
 
     def _ids(self, text: str) -> Sequence[Id]:
-        found = self._model.tokenize(text.replace(" ", SPACE_MARK)) if text else ()
-        return [cast("Id", token.id) for token in found]
+        parts = self._cut(text.replace(" ", SPACE_MARK)) if text else ()
+        return [cast("Id", token.id) for part in parts for token in self._model.tokenize(part)]

@@ -19,9 +19,11 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokalign.errors import VocabularyError
+import numpy as np
+
+from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
 from tokalign.storage import cache_folder
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
@@ -33,105 +35,167 @@ from tokalign.tokenizer.files import (
     read_spec,
     refusing,
 )
+from tokalign.tokenizer.foreign import ForeignTokenizer
+from tokalign.tokenizer.note import read_note, write_note
+from tokalign.tokenizer.reference import Reference, reference_of_folder
 from tokalign.tokenizer.spec import (
     TRY_ANOTHER,
     Level,
+    Markup,
     Supplement,
     TokenizerSpec,
     check_lengths,
+    is_control,
     shortened,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import SPACE_MARK, Id
+from tokalign.tokenizer.vocabulary import SPACE_MARK
 
-_RULES = 3
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+_RULES = 4
 """Counted up whenever readers or checks change, so that older notes no longer count."""
 
-_LIBRARIES = ("tokenizers", "sentencepiece", "protobuf", "regex", "tokalign")
+_LIBRARIES = (
+    *("tokenizers", "sentencepiece", "protobuf", "regex", "tokalign"),
+    *("transformers", "mlx-lm", "mistral-common"),
+)
 
 _OTHER = "choose another model, and report this tokenizer to tokalign's developers"
 
 _Encoder = Callable[[str], Sequence[int]]
 
 
-def read_tokenizer(path: Path | str, supplement: Supplement | None = None) -> Tokenizer[Id]:
-    """Read a tokenizer file or a model's folder, and check it against the library that owns it.
+def read_tokenizer(
+    path: Path | str, supplement: Supplement | None = None, *, trust_remote_code: bool = False
+) -> Tokenizer[Any]:
+    """Read a tokenizer file or a model's folder, and check it against its reference.
 
-    Its level is the highest at which it encodes as the library does. What was found is noted, so
-    that it is checked once by the same versions.
-    Raises: MissingAssetError when there is none; VocabularyError if neither tokalign nor the
-        library can use it.
-    Cost: that of hashing the file if it was checked before, 20 ms for 17 MB.
+    The reference of a folder is what mlx-lm loads for it (`reference.py`), that of a file the
+    library that owns its format. The level is the highest at which tokalign gives the same ids; a
+    folder's tokenizer that is a program is used by its ids. What was found is noted, so that it is
+    checked once by the same versions.
+    trust_remote_code: run programs in the folder, as in mlx-lm.
+    Raises: MissingAssetError when there is none, or a package is missing; VocabularyError if
+        neither tokalign nor the reference can use it.
+    Cost: that of hashing the files if they were checked before, 20 ms for 17 MB.
     """
-    return Tokenizer(_best_spec(open_tokenizer_file(Path(path), supplement)))
+    file = open_tokenizer_file(Path(path), supplement)
+    note = _note(file, trust_remote_code=trust_remote_code)
+    if (kept := read_note(note)) is not None:
+        return Tokenizer(kept)
+    tokenizer = _read_best(file, trust_remote_code=trust_remote_code)
+    if not isinstance(tokenizer, ForeignTokenizer):
+        write_note(note, tokenizer.spec)
+    return tokenizer
 
 
-def _best_spec(file: TokenizerFile) -> TokenizerSpec:
-    note = _note(file)
-    with suppress(OSError, ValueError):
-        level, _, why = note.read_text("utf-8").partition("\n")
-        return _at(Level(level), file, why)
-    spec = _read_best(file)
-    with suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(f"{spec.level}\n{spec.why}", "utf-8")
-    return spec
+def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any]:
+    """The highest level at which a tokenizer is what its reference is.
 
-
-def _read_best(file: TokenizerFile) -> TokenizerSpec:
-    with refusing(file.path):
-        kind = file.kind
-    error: VocabularyError | None = None
-    for level in Level if kind is Kind.TOKENIZER_JSON else [Level.ALIGNED]:
+    Raises: VocabularyError about the highest level; MissingAssetError for a package.
+    """
+    refused: TokalignError | None = None
+    if file.files:
+        written = file.document if "tokenizer.json" in file.files else {}
+        try:
+            reference = reference_of_folder(
+                file.folder, file.files, written, trust_remote_code=trust_remote_code
+            )
+            file = replace(file, reference=reference)
+        except (MissingAssetError, VocabularyError) as error:
+            refused = error
+    first: VocabularyError | None = None
+    for level in _levels(file):
         try:
             # Without its path and the remedy, an error is what keeps a file from a higher level.
-            why = "" if error is None else str(error.__cause__ or error).partition("; ")[0]
-            spec = _at(level, file, why)
-            with refusing(file.path):
-                check(Tokenizer(spec), file)
+            why = "" if first is None else str(first.__cause__ or first).partition("; ")[0]
+            return _at(level, file, why)
         except VocabularyError as failed:
-            error = error or failed
+            first = first or failed
+    if file.reference is not None:
+        return ForeignTokenizer(file.reference.theirs)
+    if (
+        not file.files
+        and file.supplement is None
+        and file.data
+        and file.kind is not Kind.TOKENIZER_JSON
+    ):
+        return _read_best(file.as_folder(), trust_remote_code=trust_remote_code)
+    raise refused or first or AssertionError("a level was tried")
+
+
+def _levels(file: TokenizerFile) -> list[Level]:
+    if not file.data and (file.reference is None or file.reference.library is None):
+        return []
+    with refusing(file.path):
+        return list(Level) if file.kind is Kind.TOKENIZER_JSON else [Level.ALIGNED]
+
+
+def _at(level: Level, file: TokenizerFile, why: str) -> Tokenizer[Any]:
+    """A checked tokenizer of this level or, where the model is not BPE, of the one below.
+
+    Raises: VocabularyError.
+    """
+    spec = read_ids_only(file) if level is Level.IDS_ONLY else read_spec(file)
+    if spec.level is not Level.ALIGNED:
+        level = spec.level
+    with refusing(file.path):
+        reference = file.owner
+        spec = replace(spec, level=level, why=why or spec.why)
+        if reference is None:
+            tokenizer = Tokenizer[Any](spec)
         else:
-            return spec
-    assert error is not None, "a level was tried"
-    raise error
+            opening, closing = reference.around
+            tokenizer = _with_markup(replace(spec, opening=opening, closing=closing), reference)
+        check(tokenizer, file)
+    return tokenizer
 
 
-def _at(level: Level, file: TokenizerFile, why: str) -> TokenizerSpec:
-    """Read a file at this level or, where its model is not BPE, at the one below."""
-    if level is Level.IDS_ONLY:
-        return read_ids_only(file, why)
-    spec = read_spec(file)
-    if level is spec.level:
-        return spec
-    return replace(spec, level=Level.BY_TEXT, why=why or spec.why, document=file.data)
+def _with_markup(spec: TokenizerSpec, reference: Reference) -> Tokenizer[Any]:
+    """The tokenizer that finds special tokens in prompts as the reference does.
+
+    Raises: VocabularyError if none does.
+    """
+    ways = [Markup.NOBODY] if reference.splits_markup else [spec.markup, Markup.LIBRARY]
+    if reference.library is None:
+        ways = [Markup.OURS, Markup.NOBODY]
+    for markup in (*ways, Markup.NOBODY):
+        library = None
+        if spec.level is not Level.ALIGNED or markup is Markup.LIBRARY:
+            library = reference.library
+        document = b"" if library is None else reference.data
+        tokenizer = Tokenizer[Any](replace(spec, markup=markup, document=document), library)
+        with suppress(VocabularyError):
+            _check_prompts(tokenizer, reference)
+            return tokenizer
+    _check_prompts(tokenizer, reference)
+    return tokenizer
 
 
 def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
-    """Check a vocabulary, then compare its tokenizer with the owner of its file.
+    """Check a vocabulary, then compare its tokenizer with its reference.
 
-    Raises: VocabularyError, and whatever the library does.
+    Raises: VocabularyError, and whatever the reference does.
 
-    Cost: 0.2 s for 32,000 tokens and 0.8 to 1.3 s for 128,000, most of it for loading the library's
-    own tokenizer.
+    Cost: 0.3 s.
     """
-    if tokenizer.level is Level.IDS_ONLY:
-        tokenizer.encode("a")
-        return
+    spec = tokenizer.spec
     if tokenizer.level is Level.ALIGNED:
-        _check_tokens(tokenizer.spec)
+        _check_tokens(spec)
         _check_whole_pieces(tokenizer)
-    texts = [text for text in plain_texts(tokenizer.spec) if text]
-    if tokenizer.spec.by_characters:  # a mark in the text is a space to the libraries
+    texts = [text for text in plain_texts(spec) if text]
+    if spec.by_characters:  # a mark in the text is a space to the libraries
         texts = [text for text in texts if SPACE_MARK not in text]
-    _check_growing(tokenizer, texts[::15])
-    match file.kind:
-        case Kind.TOKENIZER_JSON:
-            _check_against_tokenizers(tokenizer, file.data, texts)
-        case Kind.SENTENCEPIECE:
-            _check_against_sentencepiece(tokenizer, file, texts)
-        case Kind.TEKKEN | Kind.RANKS:
-            _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts)
+    if tokenizer.level is not Level.IDS_ONLY:
+        _check_growing(tokenizer, texts[::15])
+    if (reference := file.owner) is not None:
+        _check_against_reference(tokenizer, reference, texts)
+    elif file.kind is Kind.SENTENCEPIECE:
+        _check_against_sentencepiece(tokenizer, file, texts)
+    else:
+        _compare("the tokenizers library", _ours(tokenizer), _library_encoder(tokenizer), texts)
 
 
 def _check_tokens(spec: TokenizerSpec) -> None:
@@ -141,9 +205,10 @@ def _check_tokens(spec: TokenizerSpec) -> None:
     rank. Cost: 0.2 s for 128,000 tokens.
     """
     check_lengths(spec.tokens)
-    if len({triple[:2] for triple in spec.triples}) < len(spec.triples):
+    triples = spec.triples
+    if len(np.unique(triples[:, 0] << 32 | triples[:, 1])) < len(triples):
         raise VocabularyError(f"lists a merge twice, so that its rank is unclear; {TRY_ANOTHER}")
-    special = next((i for triple in spec.triples for i in triple if not spec.tokens[i]), None)
+    special = next((i for i in np.unique(triples).tolist() if not spec.tokens[i]), None)
     if special is not None:
         raise VocabularyError(
             f"merges ordinary text with the added token {shortened(spec.specials[special])}; "
@@ -166,38 +231,79 @@ def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:
                 )
 
 
-def _check_against_tokenizers(tokenizer: Tokenizer[Any], data: bytes, texts: list[str]) -> None:
-    from tokenizers import Tokenizer as Library
+def _check_against_reference(
+    tokenizer: Tokenizer[Any], reference: Reference, texts: list[str]
+) -> None:
+    spec, library = tokenizer.spec, reference.library
+    markup = dict(spec.specials)
+    if library is not None:
+        markup |= _check_added_tokens(tokenizer, library)
+    found = markup.keys() - {spec.unknown, _unknown(library)}
+    plain = [text for text in texts if not any(spelling in text for spelling in markup.values())]
+    expected = [(text, ids) for text in plain if found.isdisjoint(ids := reference.encode(text))]
+    right = dict(expected)
+    if tokenizer.level is not Level.IDS_ONLY:
+        _compare("mlx-lm", _ours(tokenizer), right.__getitem__, right)
+    _compare("mlx-lm", tokenizer.encode, right.__getitem__, [*right][::7])
+    _check_prompts(tokenizer, reference)
 
-    library = Library.from_buffer(data)
-    added = {index: token.content for index, token in library.get_added_tokens_decoder().items()}
-    read = dict(tokenizer.spec.specials)
-    wrong = sorted({(i, s) for i, s in added.items() if read.get(i, s) != s})
-    wrong += sorted({(i, s) for i, s in read.items() if library.id_to_token(i) != s})
+
+def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int, str]:
+    """Refuse (VocabularyError) special tokens of other ids, and those that words can forge.
+
+    Returns: the tokens that no text has, id -> spelling.
+    """
+    added = library.get_added_tokens_decoder()
+    read = tokenizer.spec.specials
+    wrong = sorted(
+        {
+            (i, token.content)
+            for i, token in added.items()
+            if read.get(i, token.content) != token.content
+        }
+        | {(i, spelling) for i, spelling in read.items() if library.id_to_token(i) != spelling}
+    )
     if wrong:
         raise VocabularyError(
             f"adds tokens whose ids are not those that the tokenizers library gives them (the "
             f"first is {wrong[0][0]}, {shortened(wrong[0][1])}); download the file again"
         )
+    control = {
+        index: token.content
+        for index, token in added.items()
+        if index in read
+        or is_control(
+            token.content,
+            special=token.special,
+            in_vocabulary=_in_model(library, token.content),
+        )
+    }
+    unknown = _unknown(library)
+    for index, spelling in control.items():
+        if index != unknown and index in tokenizer.encode(f"a{spelling}b"):
+            raise VocabularyError(
+                f"makes the special token {shortened(spelling, 30)} of a user's words; {_OTHER}"
+            )
+    return control
 
-    def encode(text: str) -> list[int]:
-        ids: list[int] = library.encode(text, add_special_tokens=False).ids
-        return ids
 
-    library.no_truncation()
-    library.no_padding()
-    library.encode_special_tokens = True  # a user's words cannot forge a turn
-    markup = list(read.values())
-    ordinary = [text for text in texts if not any(one in text for one in markup)]
-    _compare("the tokenizers library", _ours(tokenizer), encode, ordinary)
-    _compare("the tokenizers library", tokenizer.encode, encode, ordinary[::7])
-    library.encode_special_tokens = False
-    _compare(
-        "the tokenizers library",
-        lambda text: tokenizer.encode(text, specials=True),
-        encode,
-        texts_with_specials(tokenizer.spec),
-    )
+def _in_model(library: Library, spelling: str) -> bool:
+    return library.model.token_to_id(spelling) is not None
+
+
+def _unknown(library: Library | None) -> int | None:
+    """The id that any text may have whose characters the model does not know."""
+    spelling = getattr(getattr(library, "model", None), "unk_token", None)
+    return None if library is None or spelling is None else library.token_to_id(spelling)
+
+
+def _check_prompts(tokenizer: Tokenizer[Any], reference: Reference) -> None:
+    """Refuse (VocabularyError) a tokenizer that finds other special tokens in a prompt."""
+
+    def ours(text: str) -> list[int]:
+        return tokenizer.encode(text, specials=True)
+
+    _compare("mlx-lm", ours, reference.encode, texts_with_specials(tokenizer.spec))
 
 
 def _check_against_sentencepiece(
@@ -211,7 +317,7 @@ def _check_against_sentencepiece(
         # The ranks of runs of spaces are the supplement's, and not those of the file.
         texts = [text for text in texts if "  " not in tokenizer.prepared(text)]
     _compare("sentencepiece", _ours(tokenizer), library.encode, texts)
-    _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts[::7])
+    _compare("the tokenizers library", _ours(tokenizer), _library_encoder(tokenizer), texts[::7])
 
 
 def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
@@ -226,6 +332,10 @@ def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
                 f"cuts a text that grows otherwise than a whole one "
                 f"(the first such text is {shortened(ascii(text), 80)}); {_OTHER}"
             )
+
+
+def _library_encoder(tokenizer: Tokenizer[Any]) -> _Encoder:
+    return lambda text: tokenizer.encode_batch([text])[0]
 
 
 def _ours(tokenizer: Tokenizer[Any]) -> _Encoder:
@@ -244,14 +354,16 @@ def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str
             )
 
 
-def _note(file: TokenizerFile) -> Path:
-    """Where it is noted that a file has passed the check."""
+def _note(file: TokenizerFile, *, trust_remote_code: bool) -> Path:
+    """Where it is noted what a checked tokenizer is."""
     digest = hashlib.sha256()
     versions = [f"{name} {_version(name)}" for name in _LIBRARIES]
-    for part in (str(_RULES), *versions, unicodedata.unidata_version, repr(file.supplement)):
+    facts = (str(_RULES), *versions, unicodedata.unidata_version, repr(file.supplement))
+    for part in (*facts, str(trust_remote_code), file.path.suffix):
         digest.update(part.encode() + b"\0")
-    digest.update(file.path.suffix.encode() + b"\0" + file.config_data + b"\0")
-    digest.update(file.data)
+    files = file.files or {"": file.config_data, file.path.name: file.data}
+    for name, data in sorted(files.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
     return cache_folder() / "checked-tokenizers" / digest.hexdigest()[:40]
 
 

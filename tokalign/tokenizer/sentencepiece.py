@@ -17,9 +17,10 @@ from tokalign.tokenizer.spec import (
     TokenizerSpec,
     every_triple,
     find_roles,
+    flag,
+    is_control,
     shortened,
 )
-from tokalign.tokenizer.tokenizer_json import looks_like_markup, opening_ids
 from tokalign.tokenizer.vocabulary import read_pieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
@@ -75,7 +76,9 @@ def read_sentencepiece(
         dummy_prefix=bool(model.normalizer_spec.add_dummy_prefix),
         unknown=None if fallback else next((i for i, k in enumerate(kinds) if k == _UNKNOWN), None),
         fuses_unknown=True,
-        opening=opening_ids((), config, roles.bos),
+        opening=()
+        if roles.bos is None or not flag(config, "add_bos_token", default=False)
+        else (roles.bos,),
     )
 
 
@@ -116,7 +119,9 @@ def _check_pieces(spellings: list[str], kinds: list[int], fallback: frozenset[in
     if _UNUSED in kinds:
         refuse(kinds.index(_UNUSED), "has an unused piece, which tokalign does not model")
     for index, kind in enumerate(kinds):
-        if kind == _USER_DEFINED and not looks_like_markup(spellings[index]):
+        if kind == _USER_DEFINED and not is_control(
+            spellings[index], special=False, in_vocabulary=False
+        ):
             refuse(index, "finds a user-defined symbol in ordinary text before BPE")
 
 

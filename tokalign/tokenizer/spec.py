@@ -16,10 +16,15 @@ from hashlib import sha256
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.errors import VocabularyError
+from tokalign.tokenizer.bpe.identity import are_implied
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.vocabulary import Roles
+
+NO_MERGES: NDArray[np.int64] = np.empty((0, 3), dtype=np.int64)
 
 Step = Mapping[str, Any]
 """A step of a pipeline, as a tokenizer.json spells it."""
@@ -52,6 +57,19 @@ class Supplement:
     nfc: bool = False
 
 
+class Markup(StrEnum):
+    """Who finds special tokens in a prompt.
+
+    OURS: `Tokenizer.encode`, where all of them are found by their spellings alone.
+    LIBRARY: the library, where what is around them or a normalizer decides.
+    NOBODY: they are text in prompts, too (`split_special_tokens`, Mistral's own tokenizers).
+    """
+
+    OURS = "ours"
+    LIBRARY = "library"
+    NOBODY = "nobody"
+
+
 class Level(StrEnum):
     """What is known of how a tokenizer encodes text; each level has all that the one below it has.
 
@@ -66,15 +84,14 @@ class Level(StrEnum):
     IDS_ONLY = "ids only"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TokenizerSpec:
     """A tokenizer, without the spelling of any file.
 
     tokens: id -> bytes; `b""` for special tokens and for holes in the numbering.
-    triples: the merges as (left, right, result), in order of rank.
+    triples: the merges as (left, right, result), in order of rank, i64[merges, 3].
     fallback: ids that spell a single byte (SentencePiece's `<0xNN>`).
-    specials: id -> spelling of the special tokens. swallowing: those that take the white space
-        before them, after them, or both: spelling -> (before, after).
+    specials: id -> spelling of the special tokens. markup: who finds them in a prompt.
     by_characters: encoding starts from characters (SentencePiece), not bytes.
     normalizer, pre_tokenizer: the steps before the model, as a tokenizer.json spells them, but for
         those that only mark spaces or cut nothing. Normalizers work on whole texts where they come
@@ -84,7 +101,7 @@ class TokenizerSpec:
         whether several in a row become one.
     dummy_prefix: a space is put before the text, and before each text between special tokens.
     ignore_merges: a piece that is a token becomes that token without merging (Llama 3).
-    opening: the ids that the tokenizer puts before every text (BOS).
+    opening, closing: the ids that the tokenizer puts before and after every prompt (BOS, EOS).
     prefix_once: the dummy prefix is put before the text only, not after special tokens.
     prefix_unless_space: there is no dummy prefix before a text that begins with a space.
     level: see `Level`; why: what keeps the tokenizer from a higher one.
@@ -92,10 +109,10 @@ class TokenizerSpec:
     """
 
     tokens: tuple[bytes, ...]
-    triples: Sequence[tuple[int, int, int]] = ()
+    triples: NDArray[np.int64] = field(default_factory=lambda: NO_MERGES)
     fallback: frozenset[int] = frozenset()
     specials: Mapping[int, str] = field(default_factory=dict)
-    swallowing: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+    markup: Markup = Markup.OURS
     roles: Roles[int] = field(default_factory=Roles)
     by_characters: bool
     normalizer: tuple[Step, ...] = ()
@@ -106,11 +123,15 @@ class TokenizerSpec:
     dummy_prefix: bool = False
     ignore_merges: bool = False
     opening: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
     prefix_once: bool = False
     prefix_unless_space: bool = False
     level: Level = Level.ALIGNED
     why: str = ""
     document: bytes = b""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "triples", as_triples(self.triples))
 
     @property
     def pattern(self) -> str | None:
@@ -127,17 +148,25 @@ class TokenizerSpec:
                 return pattern
         raise ValueError("more than one expression")
 
+    @property
+    def _spelled_bytes(self) -> int:
+        """How many bytes have a token, so that no text needs the unknown one."""
+        ids = self.fallback if self.by_characters else range(len(self.tokens))
+        return len({self.tokens[i] for i in ids if len(self.tokens[i]) == 1})
+
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides how text is encoded, as 64 hex digits.
+        """SHA-256 of everything that decides how the bytes of a text are encoded, 64 hex digits.
 
-        It covers the ordinary tokens with their ids, the order in which the merges make them, the
-        pre-tokenizer and the dummy prefix. It leaves out the special tokens, so that a fine-tune
-        that adds some keeps every table valid, and what is done to whole texts before their bytes
-        are encoded (`normalizer`, `prefix_once`, `prefix_unless_space`), because tables are about
-        bytes. The same tokenizer has the same fingerprint whichever kind of file it was read from.
+        It covers the ordinary tokens with their ids, added tokens in text among them, the merges,
+        the normalizer and the pre-tokenizer, the dummy prefix, and what becomes of unknown
+        characters. It leaves out the special tokens, so that a fine-tune that adds some keeps every
+        table valid, and which texts get no dummy prefix (`prefix_once`, `prefix_unless_space`),
+        because tables are about bytes. The same tokenizer has the same fingerprint whichever kind
+        of file it was read from.
         """
-        made = list(dict.fromkeys(result for _, _, result in self.triples))
+        results = self.triples[:, 2]
+        made = results[np.sort(np.unique(results, return_index=True)[1])].tolist()
         facts: list[Any] = [
             [(i, token, i in self.fallback) for i, token in enumerate(self.tokens) if token],
             made,
@@ -149,8 +178,16 @@ class TokenizerSpec:
             facts.append([self.by_characters, steps, self.dummy_prefix, self.ignore_merges, True])
         if self.text_tokens:
             facts.append(sorted(self.text_tokens))
+        if not are_implied(self.tokens, self.triples, self.fallback | self.text_tokens):
+            facts.append(["merges", self.triples.tobytes()])
+        if self.normalizer:
+            facts.append(["normalizer", json.dumps(self.normalizer, sort_keys=True)])
+        if self.unknown is not None and self._spelled_bytes < 256:
+            facts.append(["unknown", self.unknown, self.fuses_unknown])
         if self.level is not Level.ALIGNED:
-            facts.append(self.document)
+            document = json.loads(self.document)
+            parts = {part: document.get(part) for part in ("model", "normalizer", "pre_tokenizer")}
+            facts.append(json.dumps(parts, sort_keys=True))
         return sha256(msgpack.packb(facts)).hexdigest()
 
 
@@ -195,9 +232,36 @@ def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[
     )
 
 
+_HTML = frozenset(
+    (
+        *("a", "b", "blockquote", "br", "caption", "code", "div", "em", "i", "li", "ol", "p"),
+        *("h1", "h2", "h3", "h4", "h5", "h6", "span", "strong", "sub", "sup", "table", "tbody"),
+        *("td", "tfoot", "th", "thead", "tr", "u", "ul"),
+    )
+)
+
+
+def is_control(spelling: str, *, special: bool, in_vocabulary: bool) -> bool:
+    """Whether an added token must never be made of a user's words.
+
+    All special tokens are, and whatever is spelled as markup (`<tool_call>`, `[INST]`): the files
+    of many models do not call it special. Tags of HTML that a vocabulary was trained with are not.
+    """
+    if special:
+        return True
+    if len(spelling) < 3 or spelling[0] + spelling[-1] not in ("<>", "[]"):
+        return False
+    return not in_vocabulary or spelling[1:-1].removeprefix("/") not in _HTML
+
+
+def as_triples(merges: Sequence[tuple[int, int, int]] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Merges as `TokenizerSpec` has them."""
+    return np.asarray(merges, dtype=np.int64).reshape(-1, 3)
+
+
 def every_triple(
     order: Iterable[int], tokens: Sequence[bytes], literal: Mapping[bytes, int]
-) -> list[tuple[int, int, int]]:
+) -> NDArray[np.int64]:
     """Every way to make each token from two others, as (left, right, result) in order of rank.
 
     This is what files mean that rank tokens instead of listing merges: any two neighbours whose
@@ -206,7 +270,7 @@ def every_triple(
     Raises: VocabularyError for a token that is too long.
     """
     check_lengths(tokens)
-    triples = []
+    triples: list[tuple[int, int, int]] = []
     for result in order:
         token = tokens[result]
         halves = [
@@ -216,7 +280,7 @@ def every_triple(
             and (right := literal.get(token[cut:])) is not None
         ]
         triples += [(left, right, result) for left, right in sorted(halves)]
-    return triples
+    return as_triples(triples)
 
 
 # -- limits ----------------------------------------------------------------------------------------

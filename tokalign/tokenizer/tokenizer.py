@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+import numpy as np
 import regex
 
 from tokalign.errors import IncompatibleError, VocabularyError
@@ -26,8 +28,9 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     has_inner_space,
 )
 from tokalign.tokenizer.bpe.validity import Merges
+from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
-from tokalign.tokenizer.spec import Level, TokenizerSpec
+from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
 from tokalign.tokenizer.vocabulary import (
     SPACE_MARK,
     Id,
@@ -42,11 +45,20 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 
+_FEW = 1 << 17
+"""How many characters are encoded before the library is loaded, which encodes faster."""
+
+
 class Tokenizer(Generic[Id]):
     """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`."""
 
-    def __init__(self, spec: TokenizerSpec) -> None:
+    _library: Backend | None = None
+    _encoded = 0
+
+    def __init__(self, spec: TokenizerSpec, library: Backend | None = None) -> None:
+        """library: the library's tokenizer of `spec.document`, if it is loaded already."""
         self.spec = spec
+        self._library = library
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs to make its own encoders and caches."""
@@ -115,6 +127,7 @@ class Tokenizer(Generic[Id]):
             self.splitter,
             by_characters=self.spec.by_characters,
             added=self._added,
+            cut=self.cut_markup,
         )
 
     def require(self, level: Level) -> None:
@@ -173,17 +186,17 @@ class Tokenizer(Generic[Id]):
         specials: whether spellings of special tokens become those tokens, as chat templates need.
             Otherwise they are ordinary text, so that a user's words cannot forge a turn.
         """
-        if not specials or not self.spec.specials:
+        spec = self.spec
+        if not specials or spec.markup is Markup.NOBODY or not (spec.specials or spec.document):
             return self.encode_parts([self.prepared(text)])[0]
-        if self.level is Level.IDS_ONLY:
+        if spec.markup is Markup.LIBRARY:
             return cast("list[Id]", self._whole.encode(text, add_special_tokens=False).ids)
         ids: list[Id] = []
         for place, part in enumerate(self._special_pattern.split(text)):
             if place % 2:
-                known = self.vocabulary.special_ids
-                ids.append(known[part] if part in known else known[part.strip()])
+                ids.append(self.vocabulary.special_ids[part])
             else:
-                inside = place and self.spec.prefix_once
+                inside = place and spec.prefix_once
                 text = self._normalized(part) if inside else self.prepared(part)
                 ids += self.encode_parts([text])[0]
         return ids
@@ -195,17 +208,45 @@ class Tokenizer(Generic[Id]):
     def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
         """Encode parts of texts as they are, without adding a dummy prefix, on all cores.
 
+        A prompt of an aligned tokenizer is encoded here, without the library: loading its
+        vocabulary takes longer than encoding 100,000 characters.
         Raises: VocabularyError for a text that the library gives up on.
         """
+        if self.level is Level.ALIGNED:
+            self._encoded += sum(map(len, parts))
+            if self._encoded < _FEW:
+                return [self.encoder.encode(part.encode()) for part in parts]
+        cut = [[part] if self.level is Level.ALIGNED else self.cut_markup(part) for part in parts]
         try:
-            encodings = self._backend.encode_batch_fast(list(parts), add_special_tokens=False)
+            encodings = self._backend.encode_batch_fast(
+                [*chain.from_iterable(cut)], add_special_tokens=False
+            )
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
             raise VocabularyError(
                 f"the tokenizers library gives up on a text ({error}); choose another model"
             ) from error
-        return [cast("list[Id]", encoding.ids) for encoding in encodings]
+        ids = (cast("list[Id]", encoding.ids) for encoding in encodings)
+        return [list(chain.from_iterable(islice(ids, len(pieces)))) for pieces in cut]
+
+    def cut_markup(self, text: str) -> list[str]:
+        """Divide a text so that no part of it is spelled as a special token.
+
+        Some models have special tokens in their vocabulary, and find them in any text.
+        """
+        cuts = {
+            match.start() + 1 for match in self._special_pattern.finditer(text, overlapped=True)
+        }
+        ends = [*sorted(cuts - {len(text)}), len(text)]
+        return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def decode_whole(self, ids: Iterable[Id]) -> str:
+        """What the library makes of `ids`, special tokens spelled; only by its ids is it used so.
+
+        Raises: as the library.
+        """
+        return str(self._whole.decode(list(ids), skip_special_tokens=False))
 
     def decode(self, ids: Iterable[Id]) -> str:
         """The text of a whole encoding, without dummy prefix and special tokens.
@@ -249,28 +290,35 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def _special_pattern(self) -> regex.Pattern[str]:
-        """The special tokens, with the white space that some of them take with them."""
-
-        def pattern(spelling: str) -> str:
-            before, after = self.spec.swallowing.get(spelling, (False, False))
-            return r"\s*" * before + str(regex.escape(spelling)) + r"\s*" * after
-
         spellings = sorted(self.spec.specials.values(), key=len, reverse=True)
-        return regex.compile("(" + "|".join(map(pattern, spellings)) + ")")
+        return regex.compile(f"({'|'.join(map(regex.escape, spellings))})" if spellings else "(?!)")
 
     @cached_property
     def _whole(self) -> Backend:
-        """The library's tokenizer of the file, as it is."""
-        return _read_backend(self.spec.document)
+        """The library's tokenizer, as it is."""
+        return self._library or _read_backend(self.spec.document)
 
     @cached_property
     def _backend(self) -> Backend:
         if self.level is Level.ALIGNED:
-            return _build_backend(self.spec, self.splitter)
+            return self._checked(_build_backend(self.spec, self.splitter))
         backend = _read_backend(self.spec.document)
         backend.encode_special_tokens = True
         if self.level is Level.BY_TEXT:
             _take_bytes(backend, self.spec, self.splitter)
+        return backend
+
+    def _checked(self, backend: Backend) -> Backend:
+        """The library's tokenizer that was built for `spec`, if it encodes as `encoder` does.
+
+        Raises: VocabularyError. Cost: 20 ms.
+        """
+        for text in map(self.prepared, plain_texts(self.spec)[::9]):
+            if self.encoder.encode(text.encode()) != backend.encode(text).ids:
+                raise VocabularyError(
+                    f"the tokenizers library encodes {ascii(text)[:80]} otherwise than tokalign; "
+                    "choose another model, and report this tokenizer to tokalign's developers"
+                )
         return backend
 
 
@@ -279,8 +327,10 @@ def _merged_last(spec: TokenizerSpec) -> list[int]:
 
     Yi's vocabulary has such tokens. Otherwise the lowest id comes last.
     """
-    merged = {i for triple in spec.triples for i in triple}
-    return sorted(range(len(spec.tokens)), key=lambda i: (i in merged, -i))
+    merged = np.zeros(len(spec.tokens), dtype=bool)
+    merged[spec.triples.ravel()] = True
+    ids = np.arange(len(merged))[::-1]
+    return [*ids[~merged[::-1]].tolist(), *ids[merged[::-1]].tolist()]
 
 
 def _build_backend(spec: TokenizerSpec, splitter: Splitter) -> Backend:
@@ -304,7 +354,9 @@ def _build_backend(spec: TokenizerSpec, splitter: Splitter) -> Backend:
     backend = Library(
         models.BPE(
             vocab={spellings[i]: i for i in _merged_last(spec) if spellings[i]},
-            merges=[(spellings[left], spellings[right]) for left, right, _ in spec.triples],
+            merges=[
+                (spellings[left], spellings[right]) for left, right, _ in spec.triples.tolist()
+            ],
             byte_fallback=bool(spec.fallback),
             ignore_merges=spec.ignore_merges,
             unk_token=unknown,

@@ -9,18 +9,26 @@ its ids only (`files.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+from unicodedata import normalize as normal_form
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.errors import VocabularyError
+from tokalign.tokenizer.library import library_of
 from tokalign.tokenizer.spec import (
+    NO_MERGES,
     Level,
+    Markup,
     Step,
     TokenizerSpec,
     checked_id,
     checked_ids,
     find_roles,
     flag,
+    is_control,
     shortened,
 )
 from tokalign.tokenizer.vocabulary import SPACE_MARK, read_byte_level, read_pieces
@@ -28,8 +36,8 @@ from tokalign.tokenizer.vocabulary import SPACE_MARK, read_byte_level, read_piec
 _AGAIN = "download the file again"
 
 
-def read_tokenizer_json(document: Any, config: Mapping[str, Any], data: bytes) -> TokenizerSpec:
-    """document: the content of `data`; config: the tokenizer_config.json beside it, or nothing.
+def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSpec:
+    """document: the content of the file; config: the tokenizer_config.json beside it, or nothing.
 
     Raises: VocabularyError for what is not known here; KeyError, TypeError or ValueError for a file
     that is broken.
@@ -41,7 +49,8 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any], data: bytes) -
     spellings = [""] * (1 + max(max(vocab.values()), max(added, default=0)))
     for spelling, index in vocab.items():
         spellings[index] = spelling
-    in_text = {i for i, token in added.items() if _is_text(token, vocab)}
+    normalize = _normalizer(document)
+    in_text = {i for i, one in added.items() if _is_text(one, vocab) and _is_stable(one, normalize)}
     specials = {i: token["content"] for i, token in added.items() if i not in in_text}
     for index in added:
         spellings[index] = ""
@@ -50,30 +59,26 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any], data: bytes) -
     if by_characters:
         byte_fallback = flag(model, "byte_fallback", default=False)
         tokens, fallback = read_pieces(spellings, fallback=byte_fallback)
-    # No text can give what the byte alphabet does not spell.
-    specials |= {i: spellings[i] for i, token in enumerate(tokens) if token is None}
+    # No text can give what the byte alphabet does not spell: it is a hole in the numbering.
     spelled = [token or b"" for token in tokens]
     pipeline = _read_pipeline(document, spelled)
     text_tokens = _write_text_tokens(spelled, {i: added[i] for i in in_text})
-    roles = find_roles(specials, config)
-    takes = {i: (t.get("lstrip", False), t.get("rstrip", False)) for i, t in added.items()}
     unknown = model.get("unk_token") if is_bpe else None
+    by_library = [added[i] for i in specials if not _is_found_anywhere(added[i], normalize)]
     return TokenizerSpec(
         tokens=tuple(spelled),
-        triples=_listed_triples(model.get("merges"), vocab) if is_bpe else (),
+        triples=_listed_triples(model.get("merges"), vocab) if is_bpe else NO_MERGES,
         fallback=fallback,
         specials=specials,
-        swallowing={s: takes[i] for i, s in specials.items() if any(takes.get(i, ()))},
-        roles=roles,
+        markup=Markup.LIBRARY if by_library else Markup.OURS,
+        roles=find_roles(specials, config),
         by_characters=by_characters,
         text_tokens=frozenset(text_tokens),
         unknown=None if unknown is None else vocab.get(unknown),
         fuses_unknown=flag(model, "fuse_unk", default=False),
         ignore_merges=flag(model, "ignore_merges", default=False),
-        opening=opening_ids(template_opening(document), config, roles.bos),
         level=Level.ALIGNED if is_bpe else Level.BY_TEXT,
         why="" if is_bpe else f"the model is {model['type']}, not BPE",
-        document=b"" if is_bpe else data,
         **pipeline,
     )
 
@@ -119,8 +124,11 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
         for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
             flag(entry, option, default=False)
         if added.setdefault(index, entry)["content"] != spelling:
-            raise VocabularyError(f"adds the token {shortened(spelling)} or its id twice; {_AGAIN}")
-    ids = {entry["content"]: index for index, entry in added.items()}
+            raise VocabularyError(f"adds two tokens of the id {index}; {_AGAIN}")
+    ids: dict[str, int] = {}
+    for index, entry in added.items():
+        if ids.setdefault(entry["content"], index) != index:
+            raise VocabularyError(f"adds the token {shortened(entry['content'])} twice; {_AGAIN}")
     of_vocab = {index: spelling for spelling, index in vocab.items() if index in added}
     for spelling, index in ids.items():
         if vocab.get(spelling, index) != index or of_vocab.get(index, spelling) != spelling:
@@ -132,19 +140,53 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
 
 
 def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
-    """Whether an added token is found in ordinary text.
+    """Whether an added token is found in ordinary text, and by its spelling alone.
 
-    Markup beyond the model's vocabulary (`<tool_call>`) is taken for a special token, whatever the
-    file says, so that a user's words cannot forge it.
+    One that is found by what is around it counts as special, and so is left to prompts.
     """
-    if token.get("special", False):
+    special = bool(token.get("special", False))
+    if is_control(token["content"], special=special, in_vocabulary=token["content"] in vocab):
         return False
-    return token["content"] in vocab or not looks_like_markup(token["content"])
+    return not any(token.get(option, False) for option in _AROUND)
 
 
-def looks_like_markup(spelling: str) -> bool:
-    """Whether a token is spelled so that no ordinary text holds it (`<tool_call>`, `[INST]`)."""
-    return len(spelling) > 2 and spelling[0] + spelling[-1] in ("<>", "[]")
+_AROUND = ("lstrip", "rstrip", "single_word")
+
+
+_Normalizer = Callable[[str], str] | None
+
+
+def _normalizer(document: Mapping[str, Any]) -> _Normalizer:
+    """What happens to a text before the pre-tokenizer, but for marks in place of spaces."""
+    steps = [
+        step
+        for step in _read_steps(document.get("normalizer"), "normalizers")
+        if step != _TAKES_SPACES
+    ]
+    if not steps:
+        return None
+    library = library_of(normalizer={"type": "Sequence", "normalizers": steps})
+    assert library.normalizer is not None, "one was given"
+    return cast("_Normalizer", library.normalizer.normalize_str)
+
+
+def _is_stable(token: Mapping[str, Any], normalize: _Normalizer) -> bool:
+    """Whether a text has an added token after the normalizer just where it had it before."""
+    if normalize is None:
+        return True
+    spelling = str(token["content"])
+    others = {normal_form(form, spelling) for form in ("NFC", "NFD", "NFKC", "NFKD")}
+    others |= {spelling.upper(), spelling.lower(), spelling.title()}
+    return normalize(spelling) == spelling and not any(
+        normalize(other) == spelling for other in others - {spelling}
+    )
+
+
+def _is_found_anywhere(token: Mapping[str, Any], normalize: _Normalizer) -> bool:
+    """Whether a prompt has an added token wherever it is spelled, and nowhere else."""
+    if any(token.get(option, False) for option in _AROUND):
+        return False
+    return not token.get("normalized", False) or normalize is None
 
 
 def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any]]) -> list[int]:
@@ -155,11 +197,6 @@ def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any
     """
     cut_out = []
     for index, token in added.items():
-        if any(token.get(option, False) for option in ("lstrip", "rstrip", "single_word")):
-            raise VocabularyError(
-                f"finds the added token {shortened(token['content'])} in ordinary text by what is "
-                f"around it; {_AGAIN}"
-            )
         spelling = token["content"]
         tokens[index] = spelling.replace(SPACE_MARK, " ").encode()
         if SPACE_MARK not in spelling:
@@ -167,28 +204,21 @@ def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any
     return cut_out
 
 
-def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> list[tuple[int, int, int]]:
+def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
     if not isinstance(merges, list):
         raise VocabularyError(f"has no list of merges; {_AGAIN}")
-    triples = []
-    for merge in merges:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        try:
-            triples.append((vocab[left], vocab[right], vocab[left + right]))
-        except KeyError as error:
-            raise VocabularyError(
-                f"merges {shortened(left, 30)} and {shortened(right, 30)}, but has no token "
-                f"{shortened(error.args[0])}; {_AGAIN}"
-            ) from error
-    return triples
-
-
-def opening_ids(
-    adds: tuple[int, ...], config: Mapping[str, Any], bos: int | None
-) -> tuple[int, ...]:
-    """The ids before every text: the template's, unless the configuration says no BOS, or one."""
-    wanted = flag(config, "add_bos_token", default=bool(adds))
-    return (adds or (() if bos is None else (bos,))) if wanted else ()
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    try:
+        lefts = [vocab[left] for left, _ in pairs]
+        rights = [vocab[right] for _, right in pairs]
+        results = [vocab[left + right] for left, right in pairs]
+    except KeyError as error:
+        left, right = next(pair for pair in pairs if not {*pair, "".join(pair)} <= vocab.keys())
+        raise VocabularyError(
+            f"merges {shortened(left, 30)} and {shortened(right, 30)}, but has no token "
+            f"{shortened(error.args[0])}; {_AGAIN}"
+        ) from error
+    return np.array([lefts, rights, results], dtype=np.int64).T
 
 
 _PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
@@ -244,21 +274,6 @@ def _prefix_scheme(mark: Step) -> str:
             "expected; download the file again"
         )
     return str(scheme)
-
-
-def template_opening(document: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ids that the post-processor puts before a text; those after it end no prompt."""
-    opening: list[int] = []
-    for step in _read_steps(document.get("post_processor"), "processors"):
-        match step:
-            case {"type": "TemplateProcessing", "single": list(items), "special_tokens": listed}:
-                for item in items:
-                    if "Sequence" in item:
-                        break
-                    opening += listed[item["SpecialToken"]["id"]]["ids"]
-            case {"type": "BertProcessing" | "RobertaProcessing", "cls": [_, int(first)]}:
-                opening.append(first)
-    return tuple(opening)
 
 
 def _read_steps(node: Mapping[str, Any] | None, key: str) -> list[Step]:

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import find_candidates, make_table
+from tokalign.build.dictionary.backoff import (
+    entries_within,
+    find_candidates,
+    make_table,
+)
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
 from tokalign.build.dictionary.pruning import (
     Contexts,
@@ -21,6 +25,7 @@ from tokalign.build.dictionary.pruning import (
     occurrences,
     ranked_predictions,
 )
+from tokalign.tables.binary_fuse import FuseShape
 
 MAX_ORDER = 4
 lines = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8)
@@ -232,3 +237,40 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     assert taken <= max(max_bytes, 64)
     if 1_000 < max_bytes < 100_000:
         assert taken > max_bytes / 2
+
+
+@pytest.mark.parametrize("max_bytes", [76, 204, 304, 404])
+def test_more_entries_are_taken_only_if_their_predictions_fit(max_bytes: int) -> None:
+    """With the text and the sizes at which the narrowest margin does not hold."""
+    rng = np.random.default_rng(1)
+    text = [rng.zipf(1.2, 40).clip(0, 3000).tolist() for _ in range(60)]
+    levels = grow_tree(as_orders(counted(text)))
+    table = make_table(levels, vocabulary_size=3001, max_bytes=max_bytes)
+    assert max_bytes / 2 < sum(map(len, table.to_sections().values())) <= max_bytes
+
+
+def test_so_many_entries_fit_and_one_more_does_not() -> None:
+    def size(entries: int, predictions: int) -> int:
+        slots = FuseShape.holding(entries, seed=0).slots
+        return 3 * slots + 3 * min(entries, predictions)
+
+    for max_bytes in range(60, 3000, 97):
+        for predictions in (5, 1000):
+            found = entries_within(max_bytes, id_width=2, predictions=predictions)
+            assert size(found, predictions) <= max_bytes < size(found + 1, predictions)
+
+
+def test_ties_go_to_the_lowest_id() -> None:
+    levels = grow_tree(as_orders(counted([[0, 3], [0, 1], [0, 2]])))
+    likely, _ = smooth(levels)
+    ranks = ranked_predictions(levels, likely)
+    assert [int(one[0].ids[0]) for one in ranks] == [1, 2, 3]
+
+
+def test_only_what_follows_a_context_is_thought_too_sure() -> None:
+    levels = grow_tree(as_orders(counted([[0, 1, 2, 3]] * 3 + [[0, 1, 2, 1], [0, 1, 3, 3]])))
+    likely, _ = smooth(levels)
+    for length, own in enumerate(find_candidates(levels, 0.01).predictions[0], start=1):
+        best = np.zeros(len(levels[length - 1]), dtype=np.float32)
+        np.maximum.at(best, levels[length].prefix, in_other_text(likely[length]))
+        assert np.allclose(own.probabilities, best)

@@ -6,13 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.knowledge import (
+from tokalign.runtime.draft.allowance import (
     CREDIT,
     REST,
     SHARE,
     SLACK,
     SLACK_SHARE,
+    Allowance,
     DraftBudget,
+)
+from tokalign.runtime.draft.knowledge import (
     Knowledge,
     ModelWorth,
     OfferWorth,
@@ -120,9 +123,10 @@ def test_sources_that_are_slow_are_asked_less() -> None:
 
 
 def test_a_user_is_told_if_most_rounds_were_plain() -> None:
-    knowledge = Knowledge(costs=costs_of(1.0, 1.24), budget=DraftBudget())
+    knowledge = Knowledge(costs=costs_of(1.0, 1.24))
+    course = knowledge.begin(100)
     for _ in range(10):
-        knowledge.budget.account(1.0, 1, expected=1.0, plain=1.0)
+        course.allowance.account(1.0, 1, expected=1.0, plain=1.0)
     assert knowledge.why_plain() is None
     for _ in range(6):
         knowledge.costs.observe_plain(1.0)
@@ -133,7 +137,7 @@ def test_a_user_is_told_if_most_rounds_were_plain() -> None:
 
 
 def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:
-    dear, hiccup = DraftBudget(), DraftBudget()
+    dear, hiccup = Allowance(DraftBudget()), Allowance(DraftBudget())
     dear.account(10.0, 1, expected=10.0, plain=1.0)
     hiccup.account(100.0, 1, expected=1.0, plain=1.0)
     assert dear.forbids(1.0)
@@ -144,7 +148,7 @@ def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:
 @example([(0.1, 9)] * 10 + [(9.0, 1)] * 10)
 def test_drafting_rests_once_the_loss_exceeds_the_slack(rounds: list[tuple[float, int]]) -> None:
     """The loss of a stretch is what its rounds took, less plain decoding and the share of it."""
-    budget, losses = DraftBudget(), list[float]()
+    budget, losses = Allowance(DraftBudget()), list[float]()
     for seconds, tokens in rounds:
         budget.account(seconds, tokens, expected=seconds, plain=1.0)
         losses.append(seconds - tokens * (1 + SHARE))
@@ -159,22 +163,42 @@ def test_drafting_rests_once_the_loss_exceeds_the_slack(rounds: list[tuple[float
 
 def test_requests_together_may_lose_what_one_of_their_length_may() -> None:
     """The second one does not suffer for the first, but at last all of them have lost enough."""
-    budget, spent, lost = DraftBudget(), list[bool](), 0.0
+    knowledge, spent, lost = Knowledge(costs=costs_of(1.0)), list[bool](), 0.0
     for _ in range(20):
-        budget.begin(32)
+        allowance = knowledge.begin(32).allowance
         for _ in range(32):
-            drafts = not budget.forbids(1.0)
+            drafts = not allowance.forbids(1.0)
             lost += 0.5 * drafts
-            budget.account(1.0 + 0.5 * drafts, 1, expected=1.5, plain=1.0)
-        spent.append(budget.forbids(1.0))
+            allowance.account(1.0 + 0.5 * drafts, 1, expected=1.5, plain=1.0)
+        spent.append(allowance.forbids(1.0))
         assert lost <= min(SLACK, 32 * len(spent) * SLACK_SHARE) + 32 * len(spent) * SHARE + 0.5
     assert spent[0]
     assert lost > SLACK
 
 
+def test_requests_that_take_turns_have_allowances_of_their_own() -> None:
+    """A short one that begins, and rests at once, leaves the long one as it was."""
+    knowledge = Knowledge(costs=costs_of(1.0))
+    long = knowledge.begin(10_000)
+    long.allowance.account(3.0, 1, expected=3.0, plain=1.0)
+    short = knowledge.begin(16)
+    assert not short.allowance.forbids(1.0), "it does not suffer for the other"
+    short.allowance.account(2.0, 1, expected=2.0, plain=1.0)
+    assert short.allowance.forbids(1.0)
+    assert not long.allowance.forbids(1.0)
+    for _ in range(100):
+        short.offers.learn(Plan(0, 1.0), plain=1.0, overlap=0.5)
+        short.parking.count(accepted=0)
+    assert not short.offers.pays
+    assert long.offers.pays
+    assert short.parking.is_parked
+    assert not long.parking.is_parked
+
+
 def test_a_rest_forbids_little_that_promises_much() -> None:
     """Tries that lose grow rare; after one that gains, the next may follow at once."""
-    budget, tried = DraftBudget(), []
+    shared, tried = DraftBudget(), []
+    budget = Allowance(shared)
     budget.account(1000.0, 1, expected=1000.0, plain=1.0)
     for at in range(400):
         assert budget.forbids(1.1)
@@ -185,7 +209,7 @@ def test_a_rest_forbids_little_that_promises_much() -> None:
     assert tried == [2, 7, 16, 33, 66, 131, 260]
     assert budget.forbids(2.0)
     assert not budget.forbids(5.0)  # what promises more waits less
-    budget.begin(100)  # another text
+    budget = Allowance(shared, 100, budget)  # another text
     while budget.forbids(2.0):
         budget.account(1.0, 1, expected=1.0, plain=1.0, drafted=False)
     budget.account(1.0, 5, expected=1.0, plain=1.0)
@@ -194,8 +218,7 @@ def test_a_rest_forbids_little_that_promises_much() -> None:
 
 def test_waiting_for_a_draft_does_not_end_drafting_before_it_has_begun() -> None:
     """A round that waits does not run ahead, which costs more than a plain round pays back."""
-    budget = DraftBudget()
-    budget.begin(16)
+    budget = Allowance(DraftBudget(), 16)
     budget.account(2.0, 1, expected=2.0, plain=1.0)
     while budget.forbids(1.0):
         budget.account(1.0, 1, expected=1.0, plain=1.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, pairwise
+from random import Random
 
 import pytest
 from recorded_worlds import a_world, costs_of
@@ -12,10 +14,11 @@ from scripted_models import ScriptedModel, ScriptedSource
 from lab.project import RecordedDrafter, SimulatedClock, TimedVerifier, ids_of, knowledge_of
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.knowledge import DraftBudget, Knowledge, ModelWorth
+from tokalign.runtime.draft.knowledge import Course, Knowledge, ModelWorth
 from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.draft.planner import Planner
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
 from tokalign.tables.token_tree import TokenTree
@@ -23,28 +26,47 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Device:
-    """Computes passes one after another while the host goes on; plays target and clock at once."""
+    """Computes passes one after another while the host goes on; plays target and clock at once.
+
+    Several generations may take turns on it, each with a `Target`. The text is zeros.
+    """
 
     def __init__(self, rows: list[float], host: float) -> None:
         self.now = self.free_at = 0.0
-        self._rows, self._host = rows, host
-        self._under_way: float | None = None
+        self.rows, self.host = rows, host
+        self._target = Target(self)
 
     def __call__(self) -> float:
         return self.now
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        self.now += self._host
-        rows = len(proposal.tree) + 1
-        done = self._under_way if rows == 1 else None
-        done = self._start(rows) if done is None else done
-        self._under_way = self._start(1) if proposal.run_ahead else None
-        self.now = max(self.now, done)
-        return Verdict(ids=(TargetId(0),), path=(), rows=rows)
+        return self._target.verify(context, proposal)
 
-    def _start(self, rows: int) -> float:
-        self.free_at = max(self.free_at, self.now) + self._rows[rows - 1]
-        return self.free_at
+    def start(self, rows: int) -> tuple[float, float]:
+        """When a pass of so many rows will begin, and when it will end."""
+        begins = max(self.free_at, self.now)
+        self.free_at = begins + self.rows[rows - 1]
+        return begins, self.free_at
+
+
+class Target:
+    """The target of one generation."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._under_way: tuple[float, float] | None = None
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        device, rows = self._device, len(proposal.tree) + 1
+        device.now += device.host
+        ahead = self._under_way if rows == 1 else None
+        begins, ends = device.start(rows) if ahead is None else ahead
+        self._under_way = device.start(1) if proposal.run_ahead else None
+        waited = max(0.0, begins - device.now)
+        device.now = max(device.now, ends)
+        path = proposal.tree.path_of([TargetId(0)] * rows)
+        ids = (TargetId(0),) * (len(path) + 1)
+        return Verdict(ids=ids, path=tuple(path), rows=rows, waited=waited)
 
 
 class Watched(Drafter):
@@ -155,7 +177,13 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
 
 def test_a_request_tells_the_budget_its_length_once(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
-    monkeypatch.setattr(DraftBudget, "begin", lambda _, tokens: begun.append(tokens))
+    begin = Knowledge.begin
+
+    def counted(knowledge: Knowledge, tokens: int) -> Course:
+        begun.append(tokens)
+        return begin(knowledge, tokens)
+
+    monkeypatch.setattr(Knowledge, "begin", counted)
     device = Device([0.010], host=0.0)
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.010], weight=4)))
     run(Planner(knowledge, Hybrid([]), clock=device), 20, device)
@@ -201,9 +229,11 @@ def test_rows_read_again_are_those_beyond_a_proposal_that_follows_one(
     monkeypatch.setattr(LearnedCosts, "observe_rereading", lambda _, rows: told.append(rows))
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([1.0], weight=4)))
     planner = Planner(knowledge, Hybrid([]), clock=SimulatedClock())
+    context = Context([TargetId(1)])
     for proposed, rows in ((2, 3), (0, 4), (0, 9), (3, 4), (1, 7), (1, 2)):
-        planner.propose(Context([TargetId(1)]), 8)
+        planner.propose(context, 8)
         tree = TokenTree.chain([TargetId(7)] * proposed, "draft")
+        context.extend([TargetId(1)])
         planner.observe(Round(limit=8, tree=tree, path=(), emitted=(TargetId(1),), rows=rows))
     assert told == [3, 5, 0]
 
@@ -219,7 +249,7 @@ def test_a_pass_under_way_is_never_thrown_away() -> None:
         watched = Watched(Planner(knowledge, Hybrid([]), model, clock=clock))
         target = TimedVerifier(ReplayVerifier(ids_of(text.length)), truth, clock)
         limits = Limits(max_tokens=300)
-        for _ in decode(Context(ids_of(text.given)), watched, target, limits=limits):
+        for _ in decode(Context(ids_of(text.given)), watched, target, limits=limits, clock=clock):
             pass
         for before, after in pairwise(watched.proposals):
             assert not (before.run_ahead and after.tree)
@@ -255,12 +285,77 @@ def test_rows_are_learned_as_the_target_computed_them(monkeypatch: pytest.Monkey
     planner = Planner(knowledge, Hybrid([]), ScriptedModel(guess), clock=clock)
     second_per_row = Costs(rows=tuple(map(float, range(1, 10))))
     target = TimedVerifier(ReplayVerifier([TargetId(1)] * 60), second_per_row, clock)
-    for event in decode(Context([TargetId(1)]), planner, target, limits=Limits(max_tokens=40)):
+    limits = Limits(max_tokens=40)
+    for event in decode(Context([TargetId(1)]), planner, target, limits=limits, clock=clock):
         rows += [event.rows] if isinstance(event, Round) and event.tree else []
-        if knowledge.budget.forbids(1.0):
+        if isinstance(event, Round) and planner.course.allowance.forbids(1.0):
             break
     # A round takes what its rows took; the first draft, which reads the prompt, is not timed.
     assert times.observed[-len(rows) + 1 :] == [(one, float(one)) for one in rows[1:]]
     assert drafts.observed
     assert {seconds for _, seconds in drafts.observed} == {0.25}
     assert of_drafts == [one - 1 for one in rows]
+
+
+@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("right", [0.9, 0.1])
+@pytest.mark.parametrize("pause", [0.0, 0.3, 1.0, 3.0])
+def test_what_a_reader_hides_of_a_pass_is_no_gain_of_drafting(
+    pause: float, right: float, measured: bool
+) -> None:
+    """A plain pass that runs ahead is computed while the reader works, and a draft is not.
+
+    pause: of the reader after every token, in plain passes.
+    """
+
+    def decoded(drafter: Drafter, device: Device) -> float:
+        limits = Limits(max_tokens=1500)
+        events = decode(Context([TargetId(0)]), drafter, device, limits=limits, clock=device)
+        for event in events:
+            device.now += pause * len(event.emitted) if isinstance(event, Round) else 0.0
+        return device.now
+
+    rows = [1.0, 1.2, 1.3, 1.4]
+    costs = LearnedCosts(PassTimes(rows if measured else [0.02, 0.03], weight=4 * measured))
+    knowledge = Knowledge(costs=costs)
+    device, text = Device(rows, host=0.0), Random(3)
+    source = Guesses(lambda: text.random() < right)
+    took = decoded(Planner(knowledge, Hybrid([source]), clock=device), device)
+    plain = decoded(NoDrafter(), Device(rows, host=0.0))
+    assert plain / took > (1.15 if pause == 0.0 and right > 0.5 else 0.99)
+    assert 0.85 < knowledge.costs.plain < 1.15
+
+
+class Guesses(ScriptedSource):
+    """Expects one more id everywhere, which is right as often as `is_right` says."""
+
+    def __init__(self, is_right: Callable[[], bool]) -> None:
+        super().__init__(0, 0.7)
+        self._is_right = is_right
+
+    def expect(self, state: int) -> list[tuple[TargetId, float]]:
+        [(_, odds)] = super().expect(state)
+        return [(TargetId(0 if self._is_right() else 7), odds)]
+
+
+@pytest.mark.parametrize("jobs", [2, 4, 8])
+def test_passes_of_others_that_run_ahead_are_nobody_elses_time(jobs: int) -> None:
+    """On one device, every other text can be drafted, and all others run ahead."""
+    rows = [1.0, 1.2, 1.3, 1.4]
+    device = Device(rows, host=0.05)
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes([one + 0.05 for one in rows], weight=4)))
+    limits, running, drafted = Limits(max_tokens=300), deque[Iterator[Event]](), 0
+    for job in range(jobs):
+        free = Hybrid([Guesses(lambda: True)] if job % 2 else [])
+        planner, target = Planner(knowledge, free, clock=device), Target(device)
+        context = Context([TargetId(0)])
+        running.append(decode(context, planner, target, limits=limits, clock=device))
+    while running:
+        events = running.popleft()
+        one = next((event for event in events if isinstance(event, Round)), None)
+        if one is not None:
+            running.append(events)
+            drafted += bool(one.tree)
+    assert 0.85 < knowledge.costs.plain < 1.15
+    assert knowledge.costs.rows(2) == pytest.approx(1.25, rel=0.1)
+    assert drafted > 0.4 * 300 * (jobs // 2)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_worlds import a_world, costs_of
 
-from lab.project import project
+from lab.project import knowledge_of, planned_time, project
 from lab.recorded_proposals import ProposalTrace
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.knowledge import SHARE, SLACK, Knowledge
+from tokalign.runtime.draft.allowance import SHARE, SLACK
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.rounds import Round
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""
@@ -33,17 +38,19 @@ def test_in_a_constant_world_it_is_as_good_as_the_best_length(
     assert found.auto >= 0.949 * found.fixed[found.best], (found.best, found.fixed)
 
 
+def of_another_machine(draft_pass: float, *, model: bool) -> Knowledge:
+    """A curve of another machine, in another unit."""
+    rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
+    drafts = PassTimes([draft_pass * n for n in range(1, 17)], weight=0) if model else None
+    return Knowledge(costs=LearnedCosts(rows, drafts))
+
+
 @pytest.mark.parametrize("model", [True, False])
 def test_a_wrong_curve_is_corrected_while_decoding(model: bool) -> None:
-    """It begins with the curve of another machine, in another unit."""
     lengths = (2, 3, 5, 8)
     truth, trace = costs_of("m2-ultra"), a_world(3, 0.75, model=model, tokens=3600)
 
-    def guessed() -> Knowledge:
-        rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
-        drafts = PassTimes([0.2 * n for n in range(1, 17)], weight=0) if model else None
-        return Knowledge(costs=LearnedCosts(rows, drafts))
-
+    guessed = partial(of_another_machine, 0.2, model=model)
     found = project(trace, truth, knowledge=guessed, lengths=lengths)
     assert found.auto >= 0.97 * found.fixed[found.best]
 
@@ -98,3 +105,41 @@ def test_requests_after_an_unlucky_start_are_drafted(
     found, alone = (project(trace, truth, lengths=[]).auto for trace in (both, good))
     saved, possible = (1 - 1 / found) * both.tokens, (1 - 1 / alone) * good.tokens
     assert saved > 0.6 * possible
+
+
+PAUSES: dict[str, Callable[[Round], float]] = {
+    "no pause": lambda _: 0.0,
+    "1 a round": lambda _: 1.0,
+    "3 a round": lambda _: 3.0,
+    "1 a token": lambda one: float(len(one.emitted)),
+    "3 a token": lambda one: 3.0 * len(one.emitted),
+    "now and then": lambda one: 20.0 * (one.emitted[-1] % 7 == 0),
+}
+"""What the reader of a round takes, in plain passes."""
+
+
+@cache
+def paused_world(
+    right: float, model: bool, measured: bool, jobs: int = 1, pause: str = "no pause"
+) -> tuple[float, float]:
+    """The speed-up of the rounds by themselves, and the believed time of a plain pass."""
+    truth = costs_of("m2-pro", host=0.0)
+    trace = a_world(11, right, model=model, tokens=2400)
+    knowledge = knowledge_of(truth, trace) if measured else of_another_machine(0.2, model=model)
+    took = planned_time(trace, truth, knowledge, jobs=jobs, pause=PAUSES[pause])
+    return trace.tokens / took, knowledge.costs.plain
+
+
+@pytest.mark.parametrize("world", [(0.8, False, True), (0.8, True, False), (0.15, False, False)])
+@pytest.mark.parametrize(
+    ("jobs", "pause"),
+    [*[(1, pause) for pause in PAUSES], (4, "3 a token"), *[(n, "no pause") for n in (2, 4, 8)]],
+)
+def test_what_happens_between_rounds_is_not_charged(
+    jobs: int, pause: str, world: tuple[float, bool, bool]
+) -> None:
+    """Readers that take their time, and other requests, which have their rounds in between."""
+    speed, believed = paused_world(*world, jobs, pause)
+    assert speed >= 0.99
+    assert speed >= 0.97 * paused_world(*world)[0]
+    assert 0.85 < believed < 1.15

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tokalign.build.alignment import align
 from tokalign.runtime.mlx.draft_session import Shortlist
+from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
@@ -41,7 +42,7 @@ def shortlists(draw: st.DrawFn) -> list[Shortlist]:
 class Translator:
     """Several draft tokens give one target token; some are doubtful, absorbed, or give none."""
 
-    absorbs = staticmethod(b"absorbed".__eq__)
+    absorbs, size = staticmethod(b"absorbed".__eq__), UNBOUNDED
 
     def translate(self, taken_back: int, token: int) -> tuple[bytes, tuple[TargetId, ...] | None]:
         kind = token % 7

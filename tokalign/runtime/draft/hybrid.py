@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from tokalign.runtime.draft.learned_costs import Costs, Plan
 from tokalign.runtime.draft.mixing import LEAST, MOST, Candidate, Mixer, Mixing, Source
 from tokalign.runtime.grammar import Constraint, State
-from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
+from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -215,6 +215,7 @@ class Hybrid(Drafter):
     noise: of the coming choices, where the target samples.
     constraint: the grammar that the output follows. What it forbids is not proposed, and what it
     forces is, as a chain.
+    size: how many ids the target has.
     """
 
     def __init__(
@@ -228,6 +229,7 @@ class Hybrid(Drafter):
         branches: bool = True,
         mixing: Mixing | None = None,
         constraint: Constraint | None = None,
+        size: int = UNBOUNDED,
     ) -> None:
         self.sources: tuple[Source, ...] = tuple(sources)
         self.rows = rows
@@ -236,7 +238,8 @@ class Hybrid(Drafter):
         self._constraint = constraint
         self._rule: State | None = None
         self._mixing = mixing or Mixing()
-        self._mixer = Mixer(self._mixing, self.sources)
+        self._size = size
+        self._mixer = Mixer(self._mixing, self.sources, size)
         self._at = -1  # how many ids the following is known after
         self._states: list[Any] = []
         self._coming: Sequence[Sequence[float]] = ()
@@ -284,7 +287,7 @@ class Hybrid(Drafter):
         sources, states, mixer = self.sources, free, self._mixer
         if answer is not None:
             sources, states = (*sources, AnswerSource(answer)), [*free, -1]
-            mixer = Mixer(self._mixing, sources)
+            mixer = Mixer(self._mixing, sources, self._size)
         limit = min(limit, self._max_tokens)
         times = [costs.verify(1 + count) + costs.host + spent for count in range(1 + limit)]
         times[0] = costs.verify(1) + spent

@@ -1,102 +1,24 @@
 """What the planner has learned, over all requests: costs, and what drafts and offers were worth.
 
-Drafting rests after losses (`DraftBudget`). What is not expected to pay is done now and then
-(`Trials`): only drafts tell what drafts cost and bring, and only plain rounds what these take.
+What depends on one text or on who reads it is kept for each request by itself (`Course`), because
+requests may take turns. Drafting rests after losses (`allowance.py`). What is not
+expected to pay is done now and then (`Trials`): only drafts tell what drafts cost and bring, and
+only plain rounds what these take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
+from tokalign.runtime.draft.allowance import Allowance, DraftBudget
 from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes, Plan
 from tokalign.runtime.draft.neural import Acceptance
 
-SLACK, SLACK_SHARE = 8.0, 0.03
-"""The most that drafting may lose: passes, or a share of the tokens if that is less."""
-
-CREDIT = 64.0
-"""Passes that drafting has gained count up to this many against later losses."""
-
-REST = 0.25
-"""Passes that are paid back on top before drafting goes on; half of what may be lost if that is
-less."""
-
-SHARE = 0.004
-"""The share of all time that drafting may lose on top. Plain rounds pay losses back with it."""
-
-PROMISE = 1.25
-"""While drafting rests, a draft is tried if it promises this many times plain decoding's rate."""
-
-_FIRST_REST, _LONGEST_WAIT = 2, 1024
+_LONGEST_WAIT = 1024
 
 _PARKED_AFTER, _PROBED, _PROBE = 64, 256, 16
-
-_HICCUP = 2.0
-"""A round counts as at most this many times what was expected: other programs may delay it."""
-
-
-class DraftBudget:
-    """What drafting has lost so far, in plain passes, whatever was expected. Requests share it.
-
-    Every round is compared with plain decoding of the same tokens. Once drafting has lost more than
-    it may, it rests until plain rounds have paid the loss back, and `REST` on top. Otherwise it
-    would rest again before it has drafted: even a round that only waits for a draft loses a little.
-    A request may lose a share of its own tokens, and all of them together one of all their tokens,
-    so that a session of short requests may lose what one long request may.
-    A rest must not outlast its cause, which may have been another text or a slow moment of the
-    machine. So a draft that promises much is tried, the sooner the more it promises: one that
-    promises twice plain decoding's rate after `_FIRST_REST` rounds, and after twice as many
-    whenever a try has lost. A new request begins with a quarter of the wait that the last one had.
-    """
-
-    def __init__(self) -> None:
-        self.rounds = 0
-        self._lost = self._lost_before = 0.0
-        self._tokens = 0
-        self._slack = self._slack_here = SLACK
-        self._rests = False
-        self._rested, self._wait = 0, float(_FIRST_REST)
-
-    def forbids(self, promised: float) -> bool:
-        """Whether drafting has to rest although it promises so many times plain decoding's rate."""
-        waits = promised < PROMISE or self._rested * (promised - 1.0) < self._wait
-        return self._rests and waits
-
-    def begin(self, tokens: int) -> None:
-        """A request for at most `tokens` tokens begins. A short one may lose little."""
-        self._slack_here = min(SLACK, SLACK_SHARE * tokens)
-        self._slack = min(SLACK, SLACK_SHARE * (self._tokens + tokens))
-        self._lost_before = self._lost
-        self._wait = max(_FIRST_REST, self._wait / 4)
-        self._look()
-
-    def account(
-        self, seconds: float, tokens: int, *, expected: float, plain: float, drafted: bool = True
-    ) -> None:
-        """A round took `seconds`, where `expected` were, and emitted `tokens` tokens.
-
-        plain: time per token of plain decoding. drafted: whether it verified a draft.
-        """
-        self.rounds += 1
-        self._tokens += tokens
-        passes = min(seconds, _HICCUP * expected) / plain - tokens * (1 + SHARE)
-        if not self._rests:
-            self._rested = 0
-        elif not drafted:
-            self._rested += 1
-        elif passes > 0:
-            self._rested, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
-        else:
-            self._rested, self._wait = _LONGEST_WAIT, _FIRST_REST  # the next may follow at once
-        self._lost = max(-CREDIT, self._lost + passes)
-        self._look()
-
-    def _look(self) -> None:
-        """Whether to rest, now that something has been lost or paid back."""
-        most = min(self._slack, max(0.0, self._lost_before) + self._slack_here)
-        rest = min(REST, most / 2)
-        self._rests = self._lost > (most - rest if self._rests else most)
 
 
 class Parking:
@@ -253,14 +175,16 @@ class OfferWorth:
         """Whether waiting for the next offer is expected to pay."""
         return self._worth > 0
 
-    def learn(self, plan: Plan, *, plain: float, overlap: float) -> None:
+    def learn(self, plan: Plan, *, plain: float, overlap: float, hidden: float = 0.0) -> None:
         """The sources made an offer, of which `plan` would be proposed; a plan of 0 ids for none.
 
         It is worth the passes that it saves. Without one the round loses the overlap.
+        plain, hidden: as of `Allowance.account`.
         """
-        worth = -overlap
+        unseen = hidden / plain
+        worth = -overlap - unseen
         if plan.length:
-            worth = plan.tokens - plan.tokens / (plan.rate * plain)
+            worth = plan.tokens * (1.0 - unseen - 1.0 / (plan.rate * plain))
         self._worth += (worth - self._worth) / _MEMORY
 
     def rounds_between(self, seconds: float, *, plain: float, parked: bool = False) -> int:
@@ -269,13 +193,29 @@ class OfferWorth:
         return round(self._asking / ((_PARKED_SHARE if parked else _ASKING_SHARE) * plain))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What is learned in the course of one request, about its text and whoever reads its events.
+
+    allowance: what drafting may lose. offers: what those of this text are worth. parking: whether
+    drafts of it have been worth anything lately. hidden: how many seconds of a plain pass are
+    computed while the events are used, so that nobody waits for them; None where that is not known.
+    """
+
+    allowance: Allowance
+    offers: OfferWorth = field(default_factory=OfferWorth)
+    parking: Parking = field(default_factory=Parking)
+    hidden: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class Knowledge:
     """What is known of one machine, one target and one draft model; it holds nothing of any text.
 
     Every part keeps its own state and is updated by the planners of the requests that share it.
     model_trials, long_drafts, plain_timings: when a draft model that does not pay is tried, a draft
     is made longer than expected to be best, and a round has no draft so that it can be timed.
+    busy: seconds of all rounds so far. latest: the course of the request that began last.
     """
 
     costs: LearnedCosts
@@ -283,9 +223,24 @@ class Knowledge:
     model_trials: Trials = field(default_factory=lambda: Trials(16, at_once=True))
     long_drafts: Trials = field(default_factory=lambda: Trials(8))
     plain_timings: Trials = field(default_factory=lambda: Trials(32, 256))
-    offers: OfferWorth = field(default_factory=OfferWorth)
     budget: DraftBudget = field(default_factory=DraftBudget)
-    parking: Parking = field(default_factory=Parking)
+    busy: float = 0.0
+    latest: Course | None = None
+
+    def begin(self, tokens: int) -> Course:
+        """The course of a request for at most `tokens` tokens; it starts like the latest one."""
+        before = self.latest
+        if before is None:
+            course = Course(allowance=Allowance(self.budget, tokens))
+        else:
+            course = Course(
+                allowance=Allowance(self.budget, tokens, before.allowance),
+                offers=copy(before.offers),
+                parking=copy(before.parking),
+                hidden=before.hidden,
+            )
+        self.latest = course
+        return course
 
     @classmethod
     def given(cls, costs: Costs, model: ModelWorth | None = None) -> Knowledge:

@@ -125,6 +125,9 @@ is believed after a few observations.
 _PLAIN_WEIGHT = 4
 """Observations that the expected time of plain decoding is worth on a calibrated machine."""
 
+_SHORT = 1 / 16
+"""A pause of at most this share of a round is not looked at; handing out events takes as long."""
+
 _FADING = 0.99
 """What is left, one round later, of what a single observation said against a count."""
 
@@ -231,6 +234,11 @@ def _interpolated(
     return np.interp(counts, known, [ratios[count] for count in known])
 
 
+def is_long(pause: float, seconds: float) -> bool:
+    """Whether a pause before a round of so many seconds may have hidden much of its pass."""
+    return pause > _SHORT * seconds
+
+
 class LearnedCosts:
     """Times of rounds on one machine for one pair of models.
 
@@ -270,6 +278,11 @@ class LearnedCosts:
         return self._plain_times.is_calibrated
 
     @property
+    def is_timed(self) -> bool:
+        """Whether all times are in seconds."""
+        return self.rows.is_calibrated
+
+    @property
     def overlap(self) -> float:
         """What a plain round that does not run ahead loses by that, in plain passes."""
         return self.rows(1) / self.plain - 1
@@ -303,9 +316,20 @@ class LearnedCosts:
         assert self.drafts is not None, "there is no draft model"
         self.drafts.observe(passes, seconds)
 
-    def observe_plain(self, seconds: float) -> None:
-        """One token of plain decoding that ran ahead took `seconds`."""
+    def observe_plain(self, seconds: float, pause: float = 0.0) -> None:
+        """One token of plain decoding that ran ahead took `seconds`, after a pause.
+
+        Its pass may have been computed during the pause, wholly or in part. Then it took something
+        between `seconds` and both together, and a time in between is believed as before.
+        """
         self.plain_rounds += 1
+        if is_long(pause, seconds):
+            if not self.plain_is_known:
+                return
+            believed = self._plain_times(1)
+            if seconds <= believed <= seconds + pause:
+                return
+            seconds = min(max(seconds, believed), seconds + pause)
         self._plain_times.observe(1, seconds)
         if not self.rows.is_calibrated:
             self.rows.observe(1, seconds + self._host)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import exp, log
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.vocabulary import TargetId
 
 LEAST = 0.005
@@ -173,9 +174,13 @@ class Mixing:
 
 
 class Mixer:
-    """Mixes what the sources of one request expect. Cost: about 10 µs a node."""
+    """Mixes what the sources of one request expect. Cost: about 10 µs a node.
 
-    def __init__(self, mixing: Mixing, sources: Sequence[Source]) -> None:
+    size: how many ids the target has; sources may know more, which are passed over.
+    """
+
+    def __init__(self, mixing: Mixing, sources: Sequence[Source], size: int = UNBOUNDED) -> None:
+        self._size = size
         self._trust = mixing.trust(tuple([source.name for source in sources]))
         self._sources = []
         self._models = 0  # their bits
@@ -210,7 +215,7 @@ class Mixer:
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
         votes: dict[TargetId, tuple[int, float, float, str]] = {}
         seen = votes.get
-        asked, silent_odds = 0, 0.0
+        asked, silent_odds, size = 0, 0.0, self._size
         answers = []
         for (expect, bit, silent, weights), state in zip(self._sources, states, strict=True):
             if state is not None and (expected := expect(state)):
@@ -223,12 +228,12 @@ class Mixer:
             for token, x in expected:
                 if x < lowest:  # the next ones are no likelier
                     break
+                vote = seen(token)
+                if vote is None and (token >= size or (allows is not None and not allows(token))):
+                    continue
                 if lifted is not None:
                     x += log(lifted[token])
-                vote = seen(token)
                 if vote is None:
-                    if allows is not None and not allows(token):
-                        continue
                     votes[token] = bit, odds * x + lift, x, name
                 else:
                     before, total, surest, by = vote

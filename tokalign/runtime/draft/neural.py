@@ -118,6 +118,8 @@ class ModelDrafter(Drafter):
 
     def __init__(self, session: Passes, steps: int, alternatives: int) -> None:
         self.session, self.steps, self.alternatives = session, steps, alternatives
+        self.wait_for_others: Callable[[], float] = lambda: 0.0
+        """Waits for passes of other generations that are under way; returns the seconds it took."""
         self._acceptance = Acceptance()
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
 

@@ -55,6 +55,14 @@ class DraftModelSession(ModelSession[DraftId]):
 
     _projection: ToTargetIds | None = None  # of the tables asked for last
 
+    def tokens(self, ids: list[DraftId]) -> Array:
+        """See `ModelCache.tokens`. An id that the model lacks is read as its last one.
+
+        A tokenizer may know more ids than its model. Guesses after them are worse, never wrong.
+        """
+        last = DraftId(self.vocabulary_size - 1)
+        return super().tokens([min(token, last) for token in ids])
+
     @timed
     def draft(
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
@@ -114,11 +122,11 @@ class DraftModelSession(ModelSession[DraftId]):
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> Shortlists:
         """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
         if not self._can_draft(ids, 1):
-            return Shortlists(self.busy, None, ())
+            return Shortlists(self.busy, None, self.tokens([]))
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
-        return Shortlists(self.busy, logprobs, ids[len(ids) - back :])
+        return Shortlists(self.busy, logprobs, self.tokens(list(ids[len(ids) - back :])))
 
     @timed
     def branch(
@@ -178,10 +186,10 @@ class Shortlists:
     """A pass under way whose rows will be searched for their most probable ids.
 
     logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back. None where the
-    context is full. tail: the ids that are taken back, in their order in the text.
+    context is full. tail: the ids u32[back] that are taken back, in their order in the text.
     """
 
-    def __init__(self, busy: BusyTime, logprobs: Array, tail: Sequence[DraftId]) -> None:
+    def __init__(self, busy: BusyTime, logprobs: Array, tail: Array) -> None:
         self._busy, self._logprobs, self._tail = busy, logprobs, tail
         busy.begin()
 
@@ -199,8 +207,7 @@ class Shortlists:
         known = logprobs.shape[-1]  # a tokenizer may have more ids than its model
         allowed = [ids[ids < known] for ids in allowed]
         best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed])]
-        tail = mx.array(list(self._tail), dtype=mx.uint32)
-        kept = logprobs[mx.arange(len(self._tail)), tail]
+        kept = logprobs[mx.arange(len(self._tail)), self._tail]
         ids = mx.concatenate([listed for listed, _ in best])
         values = mx.concatenate([*(values for _, values in best), kept])
         mx.async_eval(ids, values)  # type: ignore[no-untyped-call]

@@ -158,6 +158,26 @@ def _is_ring(layer: Any) -> bool:
     return type(layer) is RotatingKVCache
 
 
+def forgets(layers: Sequence[Any]) -> bool:
+    """Whether caches of these kinds cannot be cut back to every prefix of what they have read.
+
+    It is asked of the kinds, since a ring that is not full yet, or empty, could be cut back.
+    """
+    kinds = (RotatingKVCache, WindowCache, ChunkedKVCache, ArraysCache)
+    return any(isinstance(c, kinds) or not c.is_trimmable() for c in leaves_of(layers))
+
+
+def can_cut_back(layers: Sequence[Any], count: int) -> bool:
+    """Whether the last `count` positions can be taken back from what these caches hold now."""
+    return all(_can_take_back(layer, count) for layer in leaves_of(layers))
+
+
+def cut_back(layers: Sequence[Any], count: int) -> None:
+    """Take the last `count` positions back. Only where that is possible."""
+    for layer in leaves_of(layers) if count else ():
+        _take_back(layer, count)
+
+
 def _take_back(layer: Any, count: int) -> None:
     layer.trim(count)
     if isinstance(layer, ConcatenateKVCache) and layer.keys is not None:

@@ -293,7 +293,10 @@ def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsP
 
 
 def masking(constraint: Constraint) -> LogitsProcessor:
-    """A grammar as a logits processor, for rows that somebody else computes."""
+    """A grammar as a logits processor, for rows that somebody else computes.
+
+    The processor raises GrammarError where the grammar fails.
+    """
 
     def process(ids: Array, logits: Array) -> Array:
         allowed = constraint.rows(ids.tolist(), EMPTY_TREE, logits.shape[-1])

@@ -16,6 +16,7 @@ import mlx.core as mx
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.runtime.mlx.hidden_states import KeptStates
+from tokalign.runtime.mlx.passes_ahead import AHEAD
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Array
@@ -188,6 +189,15 @@ class ModelSession(ModelCache[Id]):
     def start(self, *arrays: Array) -> None:
         """Begin computing `arrays` without waiting for them."""
         mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+
+    def start_ahead(self, *arrays: Array) -> None:
+        """Begin computing what is read in a later round; the first array tells when it is done."""
+        self.start(*arrays)
+        AHEAD.begin(self, arrays[0])
+
+    def wait_for_others(self, before: Array | None = None) -> float:
+        """See `PassesAhead.wait_for_others`."""
+        return AHEAD.wait_for_others(self, before) if AHEAD.passes else 0.0
 
     @timed
     def read(self, array: Array) -> list[Id]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import wraps
@@ -20,7 +20,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.generate import wired_limit
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
-from mlx_lm.utils import load_config, load_model
+from mlx_lm.utils import load_config, load_model, load_tokenizer
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.cost import Machine
@@ -89,6 +89,15 @@ def _lay_over(model: Any, adapter: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a model's folder as mlx-lm reads it; {} if there is none."""
     return load_config(folder) if (folder / "config.json").is_file() else {}
+
+
+def ends_of_mlx_lm(
+    folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False
+) -> frozenset[int]:
+    """The ids at which mlx-lm ends an output of the model in `folder`. config: of that model."""
+    more = {"trust_remote_code": True} if trust_remote_code else None
+    theirs = load_tokenizer(folder, more, eos_token_ids=config.get("eos_token_id"))
+    return frozenset(theirs.eos_token_ids)
 
 
 def default_dtype() -> str | None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from tokalign.runtime.rounds import Context
-from tokalign.tables.alignment import Intersection, match_roles
+import numpy as np
+
+from tokalign.runtime.rounds import UNBOUNDED, Context
+from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
@@ -82,10 +84,14 @@ def chain_with_leaves(
 
 @dataclass(frozen=True)
 class Pair:
-    """Two tokenizers, and how their special tokens correspond."""
+    """Two tokenizers, and how their special tokens correspond.
+
+    size: how many ids the target model has; its tokenizer may know more, which are never drafted.
+    """
 
     target: Tokenizer[TargetId]
     draft: Tokenizer[DraftId]
+    size: int = UNBOUNDED
 
     def split_end(self, drafted: Sequence[DraftId]) -> tuple[list[DraftId], tuple[TargetId, ...]]:
         """Cut drafted ids before the first special one.
@@ -107,11 +113,12 @@ class Pair:
 
     def roles(self) -> dict[DraftId, TargetId]:
         """The draft's special tokens that have a counterpart of the same role."""
-        return match_roles(self.draft.vocabulary.roles, self.target.vocabulary.roles)
+        roles = match_roles(self.draft.vocabulary.roles, self.target.vocabulary.roles)
+        return {own: token for own, token in roles.items() if token < self.size}
 
     def with_roles(self, shared: Intersection) -> Intersection:
         """An intersection in which special tokens stand for their counterparts, too."""
-        to_target = shared.draft_to_target.copy()
+        to_target = np.where(shared.draft_to_target < self.size, shared.draft_to_target, NO_TOKEN)
         for draft_id, target_id in self.roles().items():
             to_target[draft_id] = target_id
         return Intersection(to_target, shared.target_to_draft)

@@ -121,6 +121,7 @@ def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
     sizes = len(draft.vocabulary), len(target.vocabulary)
     to_target, to_draft = (np.full(size, NO_TOKEN, dtype=np.int32) for size in sizes)
     to_target[: min(sizes)] = to_draft[: min(sizes)] = np.arange(min(sizes))
+    to_target[pair.size :] = NO_TOKEN
     # Special tokens may stand elsewhere, and the draft's may be unknown to the target. One map
     # is not the inverse of the other: the target's several ends of a turn may be one here.
     special_targets, special_drafts = map_specials(draft, target), map_specials(target, draft)

@@ -27,7 +27,7 @@ class CoverTranslator:
     """Translates covers. One object per request; `boundary` follows the committed ids elsewhere."""
 
     def __init__(self, pair: Pair, boundary: Boundary) -> None:
-        self._tokens, self._roles = pair.draft.vocabulary.tokens, pair.roles()
+        self._tokens, self._roles, self.size = pair.draft.vocabulary.tokens, pair.roles(), pair.size
         self._boundary, self.absorbs = boundary, boundary.absorbs
 
     def translate(
@@ -71,7 +71,8 @@ class CandidateCovers:
 
     mass: for each next target token found so far, the summed probability of its covers.
     possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
-        What the target has ruled out is masked: it is subtracted as it is found.
+        What the target has ruled out is masked: it is subtracted as it is found. So is a token that
+        the target's model does not have.
     masked: how many covers were.
     translated: the covers that gave `mass`, the most probable first, as the first nodes of a tree.
     doubtful: other covers whose bytes alone would change committed ids. Longer texts with these
@@ -127,6 +128,7 @@ class CandidateCovers:
         Cost: 5 µs per cover.
         """
         covers, mass, translator = self._covers, self.mass, self._translator
+        size = translator.size
         while covers:
             if enough is not None and len(self.translated) >= enough:
                 return
@@ -136,11 +138,11 @@ class CandidateCovers:
                 return
             covers.pop()
             data, ids = translator.translate(self._taken_back[back], token)
-            if ids:
+            if ids and ids[0] < size:
                 self.translated.append(Node(logprob, -1, back, token, data, ids, bool(data)))
                 mass[ids[0]] = mass.get(ids[0], 0.0) + probability
-            elif ids is None:
-                if translator.absorbs(data):
+            elif ids or ids is None:
+                if ids or translator.absorbs(data):
                     self.possible -= probability
                     self.masked += 1
                 else:

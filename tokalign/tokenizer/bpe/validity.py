@@ -32,7 +32,7 @@ merge goes first. What happens on one side does not affect the other until a mer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from heapq import heapify, heappop, heappush
@@ -80,12 +80,13 @@ class Merges:
     rules: Mapping[int, int]
 
     @classmethod
-    def from_triples(cls, triples: Iterable[tuple[int, int, int]]) -> Merges:
+    def from_triples(cls, triples: Ints | Sequence[tuple[int, int, int]]) -> Merges:
         """Rank `(left, right, result)` triples in order; of a repeated pair the first counts."""
-        rules: dict[int, int] = {}
-        for rank, (left, right, result) in enumerate(triples):
-            rules.setdefault(left << 32 | right, rank << 32 | result)
-        return cls(rules)
+        left, right, result = np.array(triples, dtype=np.int64).reshape(-1, 3).T
+        pairs = left << 32 | right
+        first = np.sort(np.unique(pairs, return_index=True)[1])
+        packed = first << 32 | result[first]
+        return cls(dict(zip(pairs[first].tolist(), packed.tolist(), strict=True)))
 
     def to_arrays(self) -> tuple[Ints, Ints, Ints]:
         """Packed pairs, their ranks and their results, i64[rules] each, in order of rank."""

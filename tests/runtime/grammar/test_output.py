@@ -21,7 +21,8 @@ from tokalign.errors import IncompatibleError, UsageError
 from tokalign.runtime.chat import with_bos
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.grammar import Grammar, _engine, constrain
+from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.runtime.grammar.matcher import engine_of
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.remembered import OutputStore
 from tokalign.tables.token_tree import TokenTree
@@ -104,7 +105,7 @@ def test_the_output_matches_the_grammar_and_is_that_of_a_plain_mask(
     grammar, check = CHECKED[kind]
 
     def masked(ids: Any, row: Any) -> Any:
-        matcher = LLMatcher(_engine(target.tokenizer, target.stop_ids), definition, log_level=0)
+        matcher = LLMatcher(engine_of(target.tokenizer, target.stop_ids), definition, log_level=0)
         assert matcher.consume_tokens(ids.tolist()[prompt:])
         bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
         allowed = np.zeros(row.shape[-1], bool)
@@ -200,7 +201,9 @@ def test_a_thought_comes_before_the_grammar(
     demo_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, _ = demo_pair
-    monkeypatch.setattr("tokalign.runtime.grammar._THINKING", ("<|im_start|>", "<|im_end|>"))
+    monkeypatch.setattr(
+        "tokalign.runtime.grammar.constraint._THINKING", ("<|im_start|>", "<|im_end|>")
+    )
     specials = target.tokenizer.vocabulary.special_ids
     begin, end = specials["<|im_start|>"], specials["<|im_end|>"]
     (brace,) = target.tokenizer.encoder.encode(b"{")

@@ -1,0 +1,363 @@
+"""Tools: what a grammar of calls accepts is read back as the value that was meant."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from places import DEMO
+from pydantic import BaseModel, Field, create_model
+
+from tokalign.conversation.blocks import AnswerForm, Blocks
+from tokalign.conversation.parameters import Parameter
+from tokalign.conversation.tools import (
+    ANY_TOOL,
+    HARMONY,
+    ToolFormat,
+    call_id,
+    calls_grammar,
+    with_call_ids,
+)
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+Tool = dict[str, Any]
+
+
+class Unit(Enum):
+    C = "C"
+    F = "F"
+
+
+class Place(BaseModel):
+    city: str
+    numbers: list[int] = []
+    inside: Place | None = None
+
+
+def tool(name: str, parameters: dict[str, Any]) -> Tool:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@cache
+def tool_of(kind: Any) -> Tool:
+    """A tool with one parameter, with the schema that pydantic makes of a type."""
+    return tool("f", create_model("f", x=(kind, ...)).model_json_schema())
+
+
+def form_of(name: str) -> ToolFormat:
+    module = import_module(f"mlx_lm.tool_parsers.{name}")
+    return ToolFormat(name, module.tool_call_start, module.tool_call_end)
+
+
+@cache
+def target() -> Tokenizer[TargetId]:
+    return read_tokenizer(DEMO / "target")
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether a text matches a grammar from its beginning to its end."""
+    tokenizer = target()
+    stops = tokenizer.vocabulary.roles.eos
+    ids = tokenizer.encode_parts([text])[0]
+    state = constrain(grammar, tokenizer, [TargetId(5)], stops).after([TargetId(5), *ids])
+    if state is None or state.allowed is None:
+        return False
+    return bool(state.allowed[min(stops) // 8] >> min(stops) % 8 & 1)
+
+
+def read(form: ToolFormat, text: str, tools: list[Tool]) -> list[tuple[str, Any]]:
+    """The calls in a text that comes letter by letter, and None for a text beside them."""
+    blocks = Blocks(AnswerForm(calls=form), tools=tools)
+    for letter in text:
+        list(blocks.feed(letter))
+    list(blocks.end())
+    return [
+        (one.name, json.loads(one.text)) if one.kind == "call" else ("", one.text)
+        for one in blocks.blocks
+    ]
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def plain(value: Any) -> str:
+    return value if isinstance(value, str) else as_json(value)
+
+
+TAGGED = {
+    "qwen3_coder": "\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n",
+    "glm47": "f\n<arg_key>x</arg_key>\n<arg_value>{}</arg_value>\n",
+    "laguna": "f<arg_key>x</arg_key><arg_value>{}</arg_value>",
+    "longcat": "f\n<longcat_arg_key>x</longcat_arg_key>\n<longcat_arg_value>{}"
+    "</longcat_arg_value>\n",
+    "minimax_m2": '\n<invoke name="f">\n<parameter name="x">{}</parameter>\n</invoke>\n',
+}
+"""A call in each format whose arguments are texts between tags."""
+WRITTEN_ONLY = {
+    "muse_spark": '\n<atem:invoke name="f">\n<atem:parameter name="x">{}</atem:parameter>\n'
+    "</atem:invoke>\n"
+}
+"""Such a format that has no grammar."""
+AS_JSON = {
+    "json_tools": '\n{{"name": "f", "arguments": {}}}\n',
+    "glm47": '\n{{"name": "f", "arguments": {}}}\n',
+    "longcat": '\n{{"name": "f", "arguments": {}}}\n',
+    "mistral": '[{{"name": "f", "arguments": {}}}]',
+    "kimi_k2": "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+}
+
+TEXT = 'Łódź, "5"\n  </param>\n\n'
+VALUES: list[tuple[Any, list[Any]]] = [
+    (str, ["Paris", "5", "null", "", TEXT, '"Paris"', "{}"]),
+    (int, [5, -3]),
+    (float, [2.5, 7]),
+    (bool, [True, False]),
+    (str | None, ["Paris", None, TEXT]),
+    (int | None, [5, None]),
+    (int | str, [5, "Paris"]),
+    (bool | float | None, [True, 2.5, None]),
+    (Literal["C", "F"], ["C"]),
+    (Literal[1, "a", None], [1, "a", None]),
+    (Unit, ["F"]),
+    (Unit | None, ["F", None]),
+    (Place, [{"city": "Łódź", "numbers": [1, 2], "inside": {"city": "x"}}]),
+    (Place | None, [{"city": "Łódź"}, None]),
+    (Place | str, [{"city": "Łódź"}, "Łódź"]),
+    (list[str], [[], ["a", "b c"]]),
+    (list[str] | str, [["a"], "a"]),
+    (dict[str, int], [{"a": 1}]),
+    (list[Place] | None, [[{"city": "a"}], None]),
+    (Annotated[str, Field(max_length=3)], ["abc"]),
+    (Annotated[str, Field(pattern="^[a-c]+/$")] | None, ["abc/", None]),
+    (Annotated[int, Field(ge=1, le=9)] | str, [5, "abc"]),
+    (Any, ["Paris", 5, True, None, {"a": [1]}]),
+]
+
+
+@cache
+def grammar_of(name: str, kind: Any) -> Grammar:
+    return calls_grammar(form_of(name), target().vocabulary, [tool_of(kind)], ANY_TOOL)
+
+
+@pytest.mark.parametrize("written_as", ["text", "json"])
+@pytest.mark.parametrize("name", sorted({*TAGGED, *AS_JSON}))
+def test_every_value_of_every_schema_is_accepted_and_read_as_it_was_meant(
+    name: str, written_as: str
+) -> None:
+    form, call = form_of(name), (TAGGED if written_as == "text" else AS_JSON).get(name)
+    if call is None:
+        return
+    for kind, values in VALUES:
+        for value in values:
+            inside = plain(value) if written_as == "text" else as_json({"x": value})
+            text = form.begin + call.format(inside) + form.end
+            assert accepts(grammar_of(name, kind), text), (kind, value)
+            ((called, arguments),) = read(form, text, [tool_of(kind)])
+            assert (called, arguments) == ("f", {"x": value}), kind
+            assert type(arguments["x"]) is type(value), kind
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in VALUES], ids=str)
+def test_whatever_a_grammar_accepts_is_read_as_something_valid(kind: Any) -> None:
+    asked = tool_of(kind)
+    validator = Draft202012Validator(asked["function"]["parameters"])
+    tried = [
+        *("Paris", '"Paris"', "C", '"C"', "c", "", " ", "5", "5.0", "-3", "99", "1e3", "null"),
+        *("None", "true", "True", "[]", '["a"]', "[1]", "{}", '{"city": "x"}', '{"city": 1}'),
+        *("abc/", "abcd", "\n\n", "nan", "{'a': 1}", '{"a": 1}', "</parameter>"),
+    ]
+    for name in ("qwen3_coder", "glm47"):
+        form = form_of(name)
+        for value in tried:
+            text = form.begin + TAGGED[name].format(value) + form.end
+            if accepts(grammar_of(name, kind), text):
+                ((_, arguments),) = read(form, text, [asked])
+                validator.validate(arguments)
+
+
+def test_quotes_of_json_are_neither_forced_nor_taken_where_a_text_may_stand() -> None:
+    form = form_of("qwen3_coder")
+    for kind in (str | None, Any, int | str):
+        for value, fits in (("Paris", True), ('"Paris"', False)):
+            text = form.begin + TAGGED["qwen3_coder"].format(value) + form.end
+            assert accepts(grammar_of("qwen3_coder", kind), text) is fits
+
+
+def test_schemas_that_no_library_makes() -> None:
+    parameters = {
+        "type": "object",
+        "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"enum": ["a", 2]}, "L": {"$ref": "#/$defs/L"}},
+        "properties": {
+            "chain": {"$ref": "#/$defs/A"},
+            "loop": {"$ref": "#/$defs/L"},
+            "nowhere": {"$ref": "https://example.org/x"},
+            "same": {"$ref": "#/properties/chain"},
+            "kinds": {"type": ["integer", "null"]},
+            "unknown": {"type": "dict"},
+            "untyped": {"minimum": 3},
+            "all": {"allOf": [{"$ref": "#/$defs/B"}], "default": "a"},
+            "none": True,
+        },
+    }
+    asked = tool("f", parameters)
+    form = form_of("qwen3_coder")
+    grammar = calls_grammar(form, target().vocabulary, [asked], ANY_TOOL)
+    meant = {"chain": 2, "loop": "x", "nowhere": "x", "same": "a", "kinds": None, "unknown": "x"}
+    meant |= {"untyped": 4, "all": "a", "none": [1]}
+    texts = [f"<parameter={key}>\n{plain(value)}\n</parameter>\n" for key, value in meant.items()]
+    text = f"{form.begin}\n<function=f>\n{''.join(texts)}</function>\n{form.end}"
+    assert accepts(grammar, text)
+    assert read(form, text, [asked]) == [("f", meant)]
+
+
+@settings(max_examples=25)
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_a_text_arrives_exactly_as_it_was_written(text: str, other: str) -> None:
+    for table in (TAGGED, WRITTEN_ONLY):
+        for name, call in table.items():
+            form = form_of(name)
+            written = form.begin + call.format(text) + form.end
+            assert read(form, written, [tool_of(str)]) == [("f", {"x": text})]
+    gemma = form_of("gemma4")
+    written = f'{gemma.begin}call:f{{x:<|"|>{text}<|"|>,y:[<|"|>{other}<|"|>,1]}}{gemma.end}'
+    assert read(gemma, written, []) == [("f", {"x": text, "y": [other, 1]})]
+    for name, call in AS_JSON.items():
+        form = form_of(name)
+        written = form.begin + call.format(as_json({text: other})) + form.end
+        assert read(form, written, []) == [("f", {text: other})]
+
+
+@given(st.text())
+def test_a_parameter_has_a_value_whatever_is_written(text: str) -> None:
+    for kind, _ in VALUES:
+        schema = tool_of(kind)["function"]["parameters"]
+        value = Parameter.of(schema["properties"]["x"], schema).value(text)
+        json.dumps(value, allow_nan=False)
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+SEVERAL = {
+    "json_tools": ['{"name": "f", "arguments": {"x": 1}}\n{"arguments": {}, "name": "g"}'],
+    "glm47": ["f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>g"],
+    "longcat": ['{"name": "f", "arguments": {"x": 1}}</longcat_tool_call><longcat_tool_call>g'],
+    "mistral": [
+        'f[ARGS]{"x": 1}[TOOL_CALLS]g[CALL_ID]a12345678[ARGS]{}',
+        '[{"name": "f", "arguments": {"x":1}, "id": "a12345678"}, '
+        '{"name": "g", "arguments": "{}"}]',
+    ],
+    "kimi_k2": [
+        '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|>'
+        "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    ],
+    "minimax_m2": [
+        '\n<invoke name="f">\n<parameter name="x">1</parameter>\n</invoke>\n'
+        '<invoke name="g">\n</invoke>\n'
+    ],
+    "qwen3_coder": [
+        "\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
+        "<function=g>\n</function>\n"
+    ],
+    "gemma4": ["call:f{x:1}call:g{}"],
+    "function_gemma": ["call:f{x:1}<end_function_call><start_function_call>call:g{}"],
+    "pythonic": ["[f(x=1), g()]"],
+    "muse_spark": [
+        '<atem:invoke name="f"><atem:parameter name="x">1</atem:parameter></atem:invoke>'
+        '<atem:invoke name="g"></atem:invoke>'
+    ],
+    "minicpm5": ['"f"><param name="x">1</param></function><function name="g">'],
+    "kimi_k3": [
+        '<|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" type="integer"<|sep|>1'
+        "<|close|>argument<|sep|><|close|>call<|sep|>"
+        '<|open|>call tool="g" index="2"<|sep|><|close|>call<|sep|>'
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_every_format_is_read(name: str) -> None:
+    asked = [tool_of(int), tool("g", {})]
+    for text in SEVERAL[name]:
+        form = form_of(name)
+        calls = [("f", {"x": 1}), ("g", {})]
+        assert read(form, f"{form.begin}{text}{form.end}", asked) == calls
+        after = "" if form.end else "[x] "  # the end of a call in Mistral's is that of its JSON
+        read_back = read(form, f"{form.begin}{text}{form.end}{after}", asked)
+        assert read_back[:2] == calls
+
+
+def test_models_may_write_line_breaks_in_json_and_forget_a_brace() -> None:
+    form = form_of("json_tools")
+    for call in (
+        '{"name": "f", "arguments": {"x": "a\nb"}}',
+        '{"name":"f","arguments":{"x":"a\nb"}',
+    ):
+        for end in (form.end, "\n" + form.end, ""):
+            assert read(form, form.begin + call + end, []) == [("f", {"x": "a\nb"})]
+
+
+def test_a_named_tool_is_the_only_one_and_several_calls_are_asked_for() -> None:
+    asked = [tool_of(int), tool("g", {})]
+    form = form_of("qwen3_coder")
+    (text,) = SEVERAL["qwen3_coder"]
+    one, two = (form.begin + call + form.end for call in (TAGGED[form.parser].format(1), text))
+    vocabulary = target().vocabulary
+    for choice, several, fits in (
+        (ANY_TOOL, False, (True, False)),
+        (ANY_TOOL, True, (True, True)),
+        ("f", True, (True, False)),
+        ("g", True, (False, False)),
+    ):
+        grammar = calls_grammar(form, vocabulary, asked, choice, several=several)
+        assert (accepts(grammar, one), accepts(grammar, two)) == fits
+
+
+def test_calls_in_a_format_that_is_no_grammar_are_refused() -> None:
+    for form in (None, form_of("gemma4")):
+        with pytest.raises(UsageError, match="cannot be enforced"):
+            calls_grammar(form, target().vocabulary, [tool_of(int)], ANY_TOOL)
+    with pytest.raises(UsageError, match="not among tools"):
+        calls_grammar(form_of("mistral"), target().vocabulary, [tool_of(int)], "g")
+
+
+def test_ids_are_those_that_every_template_takes() -> None:
+    ids = {call_id() for _ in range(100)}
+    assert len(ids) == 100
+    given = [*ids, "call_abc", "550e8400-e29b-41d4-a716-446655440000", 7]
+    messages = [
+        {"role": "assistant", "tool_calls": [{"id": one, "type": "function"}]} for one in given
+    ]
+    results = [{"role": "tool", "tool_call_id": one, "content": "x"} for one in given]
+    called = [message["tool_calls"][0]["id"] for message in with_call_ids(messages)]
+    assert called == [message["tool_call_id"] for message in with_call_ids(results)]
+    assert all(len(one) == 9 and one.isascii() and one.isalnum() for one in called)
+    assert set(called) > ids
+    assert len(set(called)) == len(given)
+    assert with_call_ids([{"role": "user", "content": "x"}]) == [{"role": "user", "content": "x"}]
+
+
+def test_the_format_of_gpt_oss_is_known_by_its_tokens() -> None:
+    class OfGptOss:
+        tool_parser = None
+
+        def get_added_vocab(self) -> dict[str, int]:
+            return dict.fromkeys(("<|start|>", "<|channel|>", "<|message|>", "<|call|>"), 1)
+
+    form = ToolFormat.of(OfGptOss())
+    assert form is not None
+    assert form.parser == HARMONY

@@ -1,0 +1,212 @@
+"""States of a grammar: walking, rolling back and copying allow what a fresh matcher allows."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLMatcher
+
+from tokalign.errors import GrammarError, UsageError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.runtime.grammar.matcher import engine_of
+from tokalign.runtime.mlx.sampling import masking
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+PROMPT = [5, 6]
+OBJECT = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "array", "items": {"enum": ["wczoraj rano", "wczoraj", 17]}},
+        "b": {"type": "string", "pattern": "^[a-c]+x?$"},
+    },
+}
+GRAMMARS = {
+    "schema": Grammar.json_schema(OBJECT),
+    "regex": Grammar.regex("(ab|a|wczoraj )*[0-9]{2,}"),
+    "choice": Grammar.choice(["wczoraj rano", "wczoraj wieczorem", "wczoraj"]),
+    "recursion": Grammar.lark('start: "(" start ")" | "[" start "]" start | /[a-z]+/'),
+    "no rollback": Grammar.lark('start: (name ";")+\nname[stop=","]: /[a-z ]+/'),
+}
+WIDE = Grammar.json_schema(
+    {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(1200)}}
+)
+"""Begins well and fails at the first key: a matcher may not hold so many optional ones at once."""
+
+Pair = tuple[LanguageModel[Any], LanguageModel[Any]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_pair: Pair) -> Tokenizer[Any]:
+    return demo_pair[0].tokenizer
+
+
+@pytest.fixture(scope="module")
+def stops(demo_pair: Pair) -> frozenset[Any]:
+    return demo_pair[0].stop_ids
+
+
+def fresh_mask(
+    grammar: Grammar, tokenizer: Tokenizer[Any], stops: frozenset[Any], ids: list[int]
+) -> bytes:
+    matcher = LLMatcher(engine_of(tokenizer, stops), grammar.definition, log_level=0)
+    assert matcher.consume_tokens(ids)
+    return bytes(matcher.compute_bitmask())
+
+
+@pytest.mark.parametrize("kind", GRAMMARS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_state_allows_what_a_fresh_matcher_does(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any], kind: str, seed: int
+) -> None:
+    """Trees grow in any order, their states are asked in any order, and some of it is committed."""
+    rng, grammar = random.Random(seed), GRAMMARS[kind]
+    constraint, emitted = constrain(grammar, tokenizer, PROMPT, stops), list[int]()
+    for _ in range(6):
+        root = constraint.after([*PROMPT, *emitted])
+        if root is None:
+            break
+        nodes = [([], root)]
+        for _ in range(10):
+            path, state = rng.choice(nodes)
+            if rng.random() < 0.3:
+                assert not state.forced or state.allows(state.forced[0])
+            mask = bytes(state.allowed.tobytes())
+            assert mask == fresh_mask(grammar, tokenizer, stops, [*emitted, *path])
+            bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+            token = int(rng.choice(np.flatnonzero(bits)))
+            following = state.advance(token)
+            assert (following is None) == (token in stops)
+            forbidden = int(rng.choice(np.flatnonzero(bits == 0)))
+            assert bits.sum() == 1 or state.advance(forbidden) is None
+            if following is not None:
+                nodes.append(([*path, token], following))
+        emitted += rng.choice(nodes)[0]
+
+
+def test_no_text_lets_the_constraint_go(tokenizer: Tokenizer[Any], stops: frozenset[Any]) -> None:
+    """Where the matcher fails, an error is raised, in plain decoding, in trees and in batches."""
+    constraint, ids = constrain(WIDE, tokenizer, PROMPT, stops), list(PROMPT)
+
+    def follow() -> None:
+        for token in tokenizer.encoder.encode(b'{"p10": 7'):
+            assert constraint.rows(ids, EMPTY_TREE, 4000) is not None
+            ids.append(token)
+
+    with pytest.raises(GrammarError, match="too complex") as failed:
+        follow()
+    assert "<" not in str(failed.value), "a matcher's state holds the text of a request"
+    with pytest.raises(GrammarError):
+        constraint.rows(ids, EMPTY_TREE, 4000)
+    assert isinstance(failed.value, UsageError)
+
+
+def test_a_guess_may_fail_without_the_request(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a row that was reached ends the output; those beside it are as without the guess."""
+    grammar = GRAMMARS["recursion"]
+    (good,), (bad,) = (tokenizer.encoder.encode(text) for text in (b"(", b"["))
+
+    class Fails:
+        """A matcher that cannot read one id."""
+
+        def __init__(self, inner: LLMatcher) -> None:
+            self._inner, self._failed = inner, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def is_error(self) -> bool:
+            return self._failed
+
+        def deep_copy(self) -> Fails:
+            return Fails(self._inner.deep_copy())
+
+        def consume_token(self, token: int) -> bool:
+            self._failed = self._failed or token == bad
+            return not self._failed and self._inner.consume_token(token)
+
+    constraint = constrain(grammar, tokenizer, PROMPT, stops)
+    plain = constraint.rows(PROMPT, TokenTree((good,), (-1,), ("x",)), 4000)
+    monkeypatch.setattr(constraint, "_fresh", Fails(constraint._fresh))
+    constraint._restart()
+    tree = TokenTree((bad, good, bad), (-1, -1, 1), ("x",) * 3)
+    rows = constraint.rows(PROMPT, tree, 4000)
+    assert plain is not None
+    assert rows is not None
+    assert (rows[[0, 2]] == plain).all()
+    constraint.check([0, 2])
+    for reached in ([0, 1], [0, 2, 3]):
+        with pytest.raises(GrammarError):
+            constraint.check(reached)
+    with pytest.raises(GrammarError):
+        constraint.rows([*PROMPT, bad], EMPTY_TREE, 4000)
+
+
+def test_a_failure_in_a_batch_is_an_error_of_its_own_processor(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any]
+) -> None:
+    import mlx.core as mx
+
+    constraint = constrain(GRAMMARS["choice"], tokenizer, PROMPT, stops)
+    process, logits = masking(constraint), mx.zeros((1, 4000))
+    (forbidden,) = tokenizer.encoder.encode(b"{")
+    process(mx.array(PROMPT), logits)
+    with pytest.raises(GrammarError):
+        process(mx.array([*PROMPT, forbidden]), logits)
+
+
+def test_a_request_holds_three_matchers_however_long_it_is(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = Grammar.json_schema({"type": "array", "items": {"type": "integer"}})
+    constraint, ids = constrain(grammar, tokenizer, PROMPT, stops), list(PROMPT)
+    text = tokenizer.encoder.encode(("[" + ", ".join(map(str, range(100)))).encode())
+
+    copies = []
+
+    class Counted:
+        def __init__(self, inner: LLMatcher) -> None:
+            self._inner = inner
+            copies.append(self)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def deep_copy(self) -> Counted:
+            return Counted(self._inner.deep_copy())
+
+    monkeypatch.setattr(constraint, "_fresh", Counted(constraint._fresh))
+    constraint._restart()
+    for token in text:
+        constraint.rows(ids, TokenTree((token, 7, token), (-1, -1, 0), ("x",) * 3), 4000)
+        ids.append(token)
+    assert len(copies) == 3, "the fresh one, the committed one, the one that walks"
+
+
+def test_threads_may_constrain_at_once(tokenizer: Tokenizer[Any], stops: frozenset[Any]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(
+            pool.map(lambda one: constrain(one, tokenizer, PROMPT, stops), [GRAMMARS["schema"]] * 8)
+        )
+    masks = {one.after(PROMPT).allowed.tobytes() for one in made}  # type: ignore[union-attr]
+    assert len(masks) == 1
+
+
+def test_a_long_forced_text_is_encoded_as_its_beginning_is(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any]
+) -> None:
+    text = "wczoraj rano i wczoraj wieczorem " * 300
+    constraint, ids = constrain(Grammar.choice([text]), tokenizer, PROMPT, stops), list(PROMPT)
+    for _ in range(100):
+        state = constraint.after(ids)
+        assert state is not None
+        assert state.forced
+        ids.append(state.forced[0])
+    assert tokenizer.encoder.encode(text.encode())[:90] == ids[len(PROMPT) :][:90]

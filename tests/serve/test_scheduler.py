@@ -1,0 +1,242 @@
+"""Whatever happens, a request gets an end; and what one body asks for keeps no other waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Queue
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from processes import wait_for
+from served import LOOP, demo_settings
+
+from tokalign.conversation.fill_in import fill_in_ends
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar import Grammar
+from tokalign.serve import Settings, preparing
+from tokalign.serve import models as served_models
+from tokalign.serve.admission import Refusal
+from tokalign.serve.job import Answer, Emitted, Item
+from tokalign.serve.metrics import Metrics
+from tokalign.serve.models import Models
+from tokalign.serve.request import Asked, Choosing
+from tokalign.serve.scheduler import Scheduler
+
+FREELY = Choosing(logit_bias={int(token): bias for token, bias in LOOP["logit_bias"].items()})
+"""No id ends such an answer."""
+
+
+@contextmanager
+def scheduling(**settings: Any) -> Iterator[Scheduler]:
+    asked: Settings = demo_settings(draft_model=None, **settings)
+    scheduler = Scheduler(Models(asked, lambda _: None), asked, Metrics())
+    try:
+        yield scheduler
+    finally:
+        scheduler.stop_and_join()
+
+
+def submit(scheduler: Scheduler, prompt: str = "Wisła", **more: Any) -> Queue[Item]:
+    items: Queue[Item] = Queue()
+    scheduler.submit(Asked(prompt=prompt, **more), items.put)
+    return items
+
+
+def end_of(items: Queue[Item]) -> Exception | None:
+    """What a request ends with; all of its items are in the queue, or will be."""
+    while (item := items.get(timeout=60)) is not None:
+        if isinstance(item, Exception):
+            return item
+    return None
+
+
+def is_refused(items: Queue[Item]) -> bool:
+    error = end_of(items)
+    return isinstance(error, Refusal) and error.status == 503 and items.empty()
+
+
+def held_back(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> tuple[Event, Event]:
+    """Have a function wait; two events: it is called, and it may go on."""
+    called, release = Event(), Event()
+    function: Callable[..., Any] = getattr(module, name)
+
+    def wait(*given: Any, **named: Any) -> Any:
+        called.set()
+        assert release.wait(60)
+        return function(*given, **named)
+
+    monkeypatch.setattr(module, name, wait)
+    return called, release
+
+
+def test_an_answer_its_tokens_and_its_end_come_in_this_order() -> None:
+    with scheduling() as scheduler:
+        items = submit(scheduler, max_tokens=5)
+        assert end_of(submit(scheduler, only_counts=True)) is None
+        found = []
+        while (item := items.get(timeout=60)) is not None:
+            found.append(item)
+    answer, *rest = found
+    tokens = [item for item in rest if isinstance(item, Emitted)]
+    assert isinstance(answer, Answer)
+    assert [token.finish_reason for token in tokens] == [None] * 4 + ["length"]
+
+
+def test_the_end_of_the_server_ends_what_runs_waits_and_is_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scheduling(decode_concurrency=2) as scheduler:
+        scheduler.wait_until_ready()
+        running = [submit(scheduler, choosing=FREELY) for _ in range(3)]
+        for items in running[:2]:
+            assert isinstance(items.get(timeout=60), Answer)
+        called, release = held_back(monkeypatch, preparing, "prepare")
+        prepared = submit(scheduler)
+        assert called.wait(60)
+        scheduler.stop()
+        assert all(map(is_refused, [*running, prepared]))
+        release.set()
+        with pytest.raises(Refusal, match="shutting down"):
+            submit(scheduler)
+
+
+def test_the_end_of_the_server_is_told_while_models_are_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called, release = held_back(monkeypatch, served_models, "load_decoder")
+    with scheduling() as scheduler:
+        waiting = [submit(scheduler) for _ in range(3)]
+        assert called.wait(60)
+        scheduler.stop()
+        assert all(map(is_refused, waiting))
+        release.set()
+
+
+def test_a_model_that_cannot_be_loaded_is_said_and_ends_what_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called, release = held_back(monkeypatch, served_models, "resolve_model")
+    with scheduling(model="/nowhere") as scheduler:
+        assert called.wait(60)
+        waiting = submit(scheduler)
+        release.set()
+        with pytest.raises(Exception, match="nowhere"):
+            scheduler.wait_until_ready()
+        assert is_refused(waiting)
+        assert not scheduler.is_healthy
+
+
+class Panic(BaseException):
+    """What a library in Rust raises where it gives up."""
+
+
+@pytest.mark.parametrize("error", [UsageError("no"), ValueError("no"), Panic("no")])
+def test_a_request_that_cannot_be_prepared_gets_an_error(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    with scheduling() as scheduler:
+        for _ in range(2 * preparing._THREADS):  # no thread dies of it
+
+            def fail(*_: Any) -> Any:
+                raise error
+
+            monkeypatch.setattr(preparing, "prepare", fail)
+            assert isinstance(end_of(submit(scheduler)), Exception)
+        monkeypatch.undo()
+        assert end_of(submit(scheduler, max_tokens=2)) is None
+
+
+def test_what_takes_long_to_prepare_keeps_no_short_request_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    release, prepare = Event(), preparing.prepare
+
+    def wait(loaded: Any, asked: Asked) -> Any:
+        if len(asked.prompt) > 9:
+            assert release.wait(60)
+        return prepare(loaded, asked)
+
+    monkeypatch.setattr(preparing, "prepare", wait)
+    with scheduling() as scheduler:
+        long = [submit(scheduler, "a" * 70_000) for _ in range(8)]
+        assert end_of(submit(scheduler, max_tokens=2)) is None
+        release.set()
+        assert all(isinstance(end_of(items), UsageError | Refusal) for items in long)
+
+
+def test_a_text_that_cannot_fit_the_context_is_not_encoded_to_its_end() -> None:
+    with scheduling() as scheduler:
+        scheduler.wait_until_ready()
+        tokenizer = scheduler.models.loaded.decoder.target.tokenizer
+        encode, read = tokenizer.encode, []
+
+        def count(text: str, **named: Any) -> Any:
+            read.append(len(text))
+            return encode(text, **named)
+
+        cast("Any", tokenizer).encode = count
+        for text in ("a" * 3_000_000, "Zażółć gęślą jaźń. " * 150_000):
+            error = end_of(submit(scheduler, text))
+            assert isinstance(error, Refusal)
+            assert (error.status, error.code) == (400, "context_length_exceeded")
+        assert sum(read) < 1_000_000
+
+
+def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scheduling() as scheduler:
+        scheduler.wait_until_ready()
+        model = type(scheduler.models.loaded.decoder)
+        constrain = model.constrain
+
+        def failing(*given: Any) -> Any:
+            constraint = constrain(*given)
+            rows, calls = constraint.rows, iter(range(1000))
+
+            def fail(*asked: Any) -> Any:
+                if next(calls) > 8:
+                    raise UsageError("the grammar is too complex here")
+                return rows(*asked)
+
+            cast("Any", constraint).rows = fail
+            return constraint
+
+        monkeypatch.setattr(model, "constrain", failing)
+        others = [submit(scheduler, choosing=FREELY, max_tokens=100) for _ in range(2)]
+        for items in others:
+            assert isinstance(items.get(timeout=60), Answer)
+        wait_for(lambda: len(scheduler._jobs) == 2)
+        failed = submit(scheduler, grammar=Grammar.regex("[a-z ]{500}"), max_tokens=90)
+        assert isinstance(end_of(failed), UsageError)
+        assert [end_of(items) for items in others] == [None, None]
+
+
+def test_a_client_that_has_left_is_not_answered() -> None:
+    with scheduling(decode_concurrency=1) as scheduler:
+        asked = [Asked(prompt="Wisła", choosing=FREELY) for _ in range(2)]
+        queues: list[Queue[Item]] = [Queue(), Queue()]
+        for one, items in zip(asked, queues, strict=True):
+            scheduler.submit(one, items.put)
+        assert isinstance(queues[0].get(timeout=60), Answer)
+        began = time.monotonic()
+        for one in reversed(asked):
+            one.abandoned.set()
+        errors = [end_of(items) for items in queues]
+        assert time.monotonic() - began < 30
+        assert errors[0] is None
+        assert isinstance(errors[1], Refusal)
+
+
+def test_a_fill_in_ends_at_marks_and_not_at_added_tokens_that_are_text() -> None:
+    """As those of Qwen, which calls its marks no special tokens, or Gemma, which adds `<h1>`."""
+    tokens = ["", "", "<|fim_pad|>", "<|file_sep|>", "<file_sep>", "   ", "<h1>", "[SUFFIX]"]
+    vocabulary = SimpleNamespace(specials={0: "<s>", 1: "<|endoftext|>"})
+    vocabulary.tokens = [token.encode() for token in tokens]
+    tokenizer: Any = SimpleNamespace(vocabulary=vocabulary)
+    tokenizer.spec = SimpleNamespace(text_tokens=frozenset(range(2, 8)))
+    assert fill_in_ends(tokenizer) == {0, 1, 2, 3, 4, 7}

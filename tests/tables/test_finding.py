@@ -1,0 +1,82 @@
+"""Where tables are found: which folder comes first, and which tables fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.finding import drafters_in, find_tables, pulled_folder, table_files
+
+ONE, OTHER = "1" * 64, "2" * 64
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """All folders that are searched, in their order."""
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "named"))
+    patched: dict[str, Any] = {
+        "user_data_path": lambda *_, **__: tmp_path / "user",
+        "shipped": lambda _: tmp_path / "shipped",
+    }
+    for name, function in patched.items():
+        monkeypatch.setattr(f"tokalign.tables.finding.{name}", function)
+    names = ("model", "named", "named/pulled", "user/tables", "user/tables/pulled")
+    return [tmp_path / name for name in (*names, "user/learned", "shipped")]
+
+
+def table(path: Path, **fingerprints: str) -> Path:
+    kind = path.name.split(".")[-2]
+    write_bundle(path, Bundle(kind=kind, fingerprints=fingerprints, sections={}))
+    return path
+
+
+def found(model: Path | None = None, kind: str = "dictionary", **fits: str) -> list[Path]:
+    return [path for path, _ in find_tables(kind, model_folder=model, **fits)]
+
+
+def test_folders_are_searched_in_their_order(places: list[Path]) -> None:
+    for place in reversed(places):
+        place.mkdir(parents=True, exist_ok=True)
+        table(place / "a.dictionary.tok", target=ONE)
+    expected = [place / "a.dictionary.tok" for place in places]
+    assert list(dict.fromkeys(found(places[0], target=ONE))) == expected
+    assert pulled_folder() == places[2]
+
+
+def test_a_folder_is_searched_with_those_in_it_by_name(places: list[Path]) -> None:
+    folder = places[1]
+    (folder / "in").mkdir(parents=True)
+    names = ("b.dictionary.tok", "a.dictionary.tok", "in/0.dictionary.tok")
+    for name in names:
+        table(folder / name, target=ONE)
+    (folder / "in" / "deeper").mkdir()
+    table(folder / "in" / "deeper" / "c.dictionary.tok", target=ONE)
+    assert table_files(folder, "dictionary") == [folder / names[i] for i in (1, 0, 2)]
+
+
+def test_a_table_fits_by_kind_and_by_all_its_fingerprints(places: list[Path]) -> None:
+    folder = places[1]
+    folder.mkdir()
+    table(folder / "a.dictionary.tok", target=ONE)
+    pair = table(folder / "p.alignment.tok", target=ONE, draft=OTHER)
+    (folder / "x.alignment.tok").write_bytes((folder / "a.dictionary.tok").read_bytes())
+    notes: list[str] = []
+    (folder / "broken.dictionary.tok").write_bytes(b"no table")
+    fitting = find_tables("dictionary", target=ONE, note=notes.append)
+    assert [path.name for path, _ in fitting] == ["a.dictionary.tok"]
+    assert len(notes) == 1
+    assert found(target=OTHER) == []
+    assert found(kind="alignment", target=ONE, draft=OTHER) == [pair]
+    assert found(kind="alignment", target=OTHER, draft=ONE) == []
+    assert found(kind="alignment", target=ONE) == []
+
+
+def test_drafters_are_folders_by_name(tmp_path: Path) -> None:
+    names = ("drafter", "a.drafter", "in/drafter", "in/b.drafter")
+    for name in (*names, "in/deep/drafter", "drafters"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "file.drafter").write_text("")
+    assert list(drafters_in(tmp_path)) == [tmp_path / name for name in names]

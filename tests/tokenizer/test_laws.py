@@ -1,0 +1,187 @@
+"""What holds for tokenizers of every kind of file, whatever their level."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_families import family_document
+from tokenizer_files import (
+    added,
+    byte_level_document,
+    character_document,
+    library_tokenizer,
+    tekken_document,
+)
+from tokenizers import Tokenizer as Library
+
+from tokalign.runtime.chat import encode_prompt
+from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.spec import Level
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+Document = dict[str, Any]
+Make = Callable[[], Document]
+
+
+def copied(document: Document) -> Document:
+    return dict(json.loads(json.dumps(document)))
+
+
+def adding(document: Document, *spellings: str, **how: Any) -> Document:
+    """With added tokens after all others."""
+    document = copied(document)
+    ids = [*document["model"]["vocab"].values()] if "unk_id" not in document["model"] else []
+    used = [*ids, len(document["model"]["vocab"]) - 1, *(t["id"] for t in document["added_tokens"])]
+    start = 1 + max(used)
+    document["added_tokens"] += [added(start + i, s, **how) for i, s in enumerate(spellings)]
+    return document
+
+
+def read(folder: Path, document: Document, name: str = "tokenizer.json") -> Tokenizer[Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(document))
+    return read_tokenizer(folder)
+
+
+MARKUP = "<tool_call>", "<|im_end|>"
+KINDS: dict[str, Make] = {
+    "bytes": byte_level_document,
+    "characters": character_document,
+    "Metaspace": lambda: family_document("Metaspace"),
+    "Unigram": lambda: family_document("Unigram"),
+    "WordPiece": lambda: family_document("WordPiece"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_markup_that_a_user_types_is_text(kind: str, tmp_path: Path) -> None:
+    """Whether its id is in the model's vocabulary or beyond it."""
+    tokenizer = read(tmp_path, adding(KINDS[kind](), *MARKUP))
+    specials = tokenizer.vocabulary.special_ids
+    assert set(MARKUP) < set(specials)
+    unknown = {specials.get("<unk>"), specials.get("[UNK]")}
+    control = set(specials.values()) - unknown
+    for spelling in MARKUP if kind == "Unigram" else specials:
+        for text in (spelling, f"kot {spelling} tak", f"a{spelling}"):
+            found = [tokenizer.encode(text), *tokenizer.encode_batch([text])]
+            if tokenizer.level is not Level.IDS_ONLY:
+                found.append(tokenizer.encoder.encode(tokenizer.text_bytes(text)))
+            assert all(ids == found[0] for ids in found)
+            assert control.isdisjoint(found[0])
+            if kind in ("bytes", "characters", "Metaspace"):  # every text can be spelled
+                assert unknown.isdisjoint(found[0])
+    for spelling in MARKUP:
+        assert specials[spelling] in tokenizer.encode(f"kot {spelling}", specials=True)
+
+
+def merges_swapped(document: Document) -> Document:
+    document = copied(document)
+    document["model"]["merges"][:2] = document["model"]["merges"][1::-1]
+    return document
+
+
+def changed(document: Document, **parts: Any) -> Document:
+    return {**copied(document), **parts}
+
+
+DIFFERENT: dict[str, Callable[[Document], Document]] = {
+    "as it is": copied,
+    "an added token in text": lambda one: adding(one, "kot kot", special=False),
+    "another added token in text": lambda one: adding(one, "tak tak", special=False),
+}
+OF_THE_DOCUMENT: dict[str, Callable[[Document], Document]] = {
+    "another normalizer": lambda one: changed(one, normalizer={"type": "Lowercase"}),
+    "another pre-tokenizer": lambda one: changed(one, pre_tokenizer={"type": "Whitespace"}),
+}
+"""What only the document says where a tokenizer is not aligned."""
+
+
+@pytest.mark.parametrize("kind", ["bytes", "Unigram", "WordPiece"])
+def test_tokenizers_that_encode_differently_have_different_fingerprints(
+    kind: str, tmp_path: Path
+) -> None:
+    more = {"the order of merges": merges_swapped} if kind == "bytes" else OF_THE_DOCUMENT
+    found: dict[str, str] = {}
+    for name, change in {**DIFFERENT, **more}.items():
+        fingerprint = read(tmp_path / name, change(KINDS[kind]())).fingerprint
+        assert fingerprint not in found
+        found[fingerprint] = name
+    again = read(tmp_path / "again", copied(KINDS[kind]()))
+    assert found[again.fingerprint] == "as it is"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters", "Metaspace"])
+def test_a_conversation_is_encoded_as_the_library_encodes_it(kind: str, tmp_path: Path) -> None:
+    """So a dummy prefix is put where the library puts one: after a special token or not."""
+    tokenizer = read(tmp_path, adding(KINDS[kind](), *MARKUP))
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    for text in (
+        "kot<|im_end|>tak",
+        "<|im_end|>kot",
+        "kot <|im_end|> tak",
+        "<|im_end|><tool_call>a",
+    ):
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text, specials=True) == ids
+    ids = tokenizer.encode("kot<|im_end|>tak", specials=True)
+    at = 1 + ids.index(tokenizer.vocabulary.special_ids["<|im_end|>"])
+    puts_space = tokenizer.vocabulary.tokens[ids[at]].startswith(b" ")
+    assert puts_space == (kind == "characters")
+    if tokenizer.spec.dummy_prefix:  # of what comes after such a prompt, it is dropped again
+        assert tokenizer.opens_segment(ids[:at]) == puts_space
+        assert not tokenizer.opens_segment(ids[: at - 1])
+        assert tokenizer.opens_segment([])
+
+
+def test_a_prompt_of_tekken_begins_with_its_bos(tmp_path: Path) -> None:
+    specials = [
+        {"rank": rank, "token_str": spelling, "is_control": True}
+        for rank, spelling in enumerate(("<unk>", "<s>", "</s>"))
+    ]
+    tokenizer = read(tmp_path, tekken_document(special_tokens=specials), "tekken.json")
+    assert tokenizer.vocabulary.roles.bos == 1
+    assert tokenizer.spec.opening == (1,)
+    assert encode_prompt(tokenizer, "kot") == [1, *tokenizer.encode("kot")]
+
+
+@pytest.mark.parametrize(
+    ("spellings", "end"),
+    [
+        (("<|endoftext|>", "<|im_end|>"), "<|im_end|>"),
+        (("<|im_end|>", "<|endoftext|>"), "<|im_end|>"),
+        (("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"), "<|eot_id|>"),
+        (("<eos>", "<end_of_turn>"), "<end_of_turn>"),
+        (("<end_of_turn>", "<|im_end|>"), "<|im_end|>"),
+        (("<|endoftext|>",), None),
+    ],
+)
+def test_a_turn_ends_at_its_own_token(
+    spellings: tuple[str, ...], end: str | None, tmp_path: Path
+) -> None:
+    tokenizer = read(tmp_path, adding(byte_level_document(), *spellings))
+    ids, roles = tokenizer.vocabulary.special_ids, tokenizer.vocabulary.roles
+    assert roles.turn_end == (None if end is None else ids[end])
+    named = {ids[one] for one in spellings if one != "<end_of_turn>" or one == end}
+    assert roles.eos == named | {ids["</s>"]}
+
+
+def test_ids_that_no_token_has_stay_empty(tmp_path: Path) -> None:
+    """The other tokens are where the file says, and texts are encoded as the library does."""
+    document = byte_level_document()
+    document["model"]["vocab"] |= {"ok": 300, "</s>": 305}
+    document["added_tokens"] = [added(305, "</s>")]
+    tokenizer = read(tmp_path, document)
+    library = library_tokenizer(tmp_path / "tokenizer.json")
+    vocabulary = tokenizer.vocabulary
+    assert len(vocabulary) == 306
+    assert dict(vocabulary.special_ids) == {"</s>": 305}
+    assert vocabulary.tokens[300] == b"ok"
+    assert not any((*vocabulary.tokens[260:300], *vocabulary.tokens[301:]))
+    for text in ("kot tak ok", "Zażółć", " </s> 7"):
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text) == ids
+        assert tokenizer.decode([*ids[:2], 270, *ids[2:], 305]) == text

@@ -1,0 +1,350 @@
+"""An answer's text as blocks of text, thought and tool calls, which grow.
+
+Nothing that was generated is lost: what looks like a call and is none is text, and so is every mark
+that nothing was asked of. Only the marks of a form, and white space beside them, are no part of any
+block. A text gives the same blocks in whatever parts it comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from tokalign.conversation.incoming import (
+    CutOffError,
+    Incoming,
+    UnreadableError,
+    Waiting,
+    collected,
+)
+from tokalign.conversation.tool_calls import Calls, Ended, Named, Tools, json_arguments, read_calls
+from tokalign.conversation.tools import HARMONY, ToolFormat, after_thought, call_id
+from tokalign.runtime.grammar import Grammar
+from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
+
+T = TypeVar("T")
+
+Kind = Literal["text", "thought", "call"]
+
+_MOST_SPACE = 16
+"""White space that is held back without a sign of life."""
+
+_MOST_FAILURES = 16
+"""Texts in an answer that begin as a call and are none, each read twice; later marks are text."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A part of an answer. text: of a call its arguments, in JSON. id, name: of a call.
+
+    is_broken: whether a call turned out to be none after it had begun. Its text is also in the
+    blocks that follow, so a whole answer leaves it out.
+    """
+
+    kind: Kind
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    is_broken: bool = False
+
+
+class Step(NamedTuple):
+    """What becomes of a block: it begins, grows by a text, or ends. at: which one it is.
+
+    A step that is alive tells that more was generated, but nothing yet that can be told.
+    """
+
+    what: Literal["begin", "grow", "end", "alive"]
+    at: int
+    block: Block
+    text: str = ""
+
+
+Steps: TypeAlias = Generator[Step | None, None, T]
+"""A reader of an answer: it yields steps, and None where it waits for more text."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What is looked for in an answer's text; in a raw completion it is nothing.
+
+    thought: the marks around thoughts. calls: the format of calls, if any may be made. dropped:
+    marks that mean nothing to a reader. has_channels: whether the answer is in messages with
+    headers, as gpt-oss writes them.
+    """
+
+    thought: tuple[str, str] | None = None
+    calls: ToolFormat | None = None
+    dropped: tuple[str, ...] = ()
+    has_channels: bool = False
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> AnswerForm:
+        """That of chats with a model. tokenizer: mlx-lm's."""
+        calls = ToolFormat.of(tokenizer)
+        is_harmony = calls is not None and calls.parser == HARMONY
+        return cls(
+            thought=(tokenizer.think_start, tokenizer.think_end)
+            if tokenizer.has_thinking
+            else None,
+            calls=calls,
+            dropped=tuple(tokenizer.structural_markers),
+            has_channels=is_harmony or tokenizer.response_initial_state == "header",
+        )
+
+    def without_calls(self) -> AnswerForm:
+        """The form of an answer to a request without tools."""
+        return replace(self, calls=None)
+
+    def silent_ids(self, vocabulary: Vocabulary[TargetId]) -> frozenset[TargetId]:
+        """Special tokens whose spelling is no part of an answer: all but the marks of the form."""
+        marks = [
+            *(self.thought or ()),
+            *self.dropped,
+            *(_HEADER_MARKS if self.has_channels else ()),
+        ]
+        marks += [] if self.calls is None else self.calls.marks
+        if self.calls is not None and not self.calls.is_known:
+            return frozenset()  # the format may have marks of its own inside
+        return frozenset(
+            token
+            for text, token in vocabulary.special_ids.items()
+            if not any(text in mark for mark in marks)
+        )
+
+    def placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:
+        """A grammar of the text as one of the whole answer: it begins in the channel `final`.
+
+        One that names channels itself is one of the whole answer already.
+        """
+        mark = "<|channel|>"
+        ids = vocabulary.special_ids
+        if not self.has_channels or mark not in ids or mark in grammar.definition:
+            return grammar
+        return grammar.after(after_thought("final<|message|>", vocabulary))
+
+
+TEXT_ONLY = AnswerForm()
+
+_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>")
+_HEADER_MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", *_ENDS)
+_LONGEST_HEADER = 64
+"""Characters of a header that may be cut off."""
+
+_SPACES = " \t\r\n"
+
+
+class Blocks:
+    """Makes blocks out of a text that comes in parts.
+
+    tools: of the request. opens_in: the kind of block that the prompt leaves open. blocks: all so
+    far. kind: of the block that the next character belongs to.
+    """
+
+    def __init__(
+        self, form: AnswerForm, *, tools: Tools = (), opens_in: Literal["text", "thought"] = "text"
+    ) -> None:
+        self.form, self.tools = form, tools
+        self.blocks: list[Block] = []
+        self.kind: Kind = opens_in
+        self._source = Incoming()
+        self._is_open = False  # whether the last block may grow
+        self._after_mark = opens_in == "thought" or form.has_channels
+        self._space = ""  # comes before what follows, unless that is a mark
+        self._cut = True
+        self._failures = 0  # of calls to be any
+        self._steps = self._channels() if form.has_channels else self._marked()
+
+    def feed(self, text: str) -> Iterator[Step]:
+        """The steps that another part of the text makes."""
+        self._source.add(text)
+        found = self._read()
+        yield from found
+        if text and not found and (self.kind == "call" or len(self._space) > _MOST_SPACE):
+            block = self.blocks[-1] if self.blocks else Block("text")
+            yield Step("alive", max(0, len(self.blocks) - 1), block)
+
+    def end(self, *, cut: bool = False) -> Iterator[Step]:
+        """The steps at the end of the text. cut: whether there was no room for more of it.
+
+        A call that was cut stays one; whose model ended it too early is none.
+        """
+        self._source.ended, self._cut = True, cut
+        yield from self._read()
+        if self._space:
+            yield from self._grown(self._space)
+        yield from self._closed()
+
+    def _read(self) -> list[Step]:
+        """What can be read by now, with no two steps in a row by which one block grows."""
+        steps: list[Step] = []
+        for step in self._steps:
+            if step is None:
+                break
+            last = steps[-1] if steps else None
+            if last and last.what == step.what == "grow" and last.at == step.at:
+                steps[-1] = step._replace(text=last.text + step.text)
+            else:
+                steps.append(step)
+        return steps
+
+    # -- blocks ------------------------------------------------------------------------------------
+
+    def _begun(self, block: Block) -> Iterator[Step]:
+        yield from self._closed()
+        self.blocks.append(block)
+        self._is_open = True
+        yield Step("begin", len(self.blocks) - 1, block)
+
+    def _closed(self) -> Iterator[Step]:
+        if self._is_open:
+            self._is_open = False
+            yield Step("end", len(self.blocks) - 1, self.blocks[-1])
+
+    def _grown(self, text: str) -> Iterator[Step]:
+        """The last block grows, or one of the kind begins."""
+        if not self._is_open or self.blocks[-1].kind != self.kind:
+            yield from self._begun(Block(self.kind))
+        self.blocks[-1].text += text
+        yield Step("grow", len(self.blocks) - 1, self.blocks[-1], text)
+
+    def _said(self, text: str) -> Iterator[Step]:
+        """A text of the current kind; white space waits until it is known what follows."""
+        text = self._space + text
+        if self._after_mark:
+            text = text.lstrip(_SPACES)
+        self._after_mark = self._after_mark and not text
+        said = text.rstrip(_SPACES) if self._has_marks else text
+        self._space = text[len(said) :]
+        if said:
+            yield from self._grown(said)
+
+    @property
+    def _has_marks(self) -> bool:
+        return self.form != TEXT_ONLY
+
+    def _turn(self, kind: Kind) -> None:
+        """A mark has been read, after which comes a block of this kind."""
+        self.kind, self._space, self._after_mark = kind, "", True
+
+    # -- marks in a text ---------------------------------------------------------------------------
+
+    def _marked(self) -> Steps[None]:
+        """Thoughts and calls between marks. A thought begins where no text has begun."""
+        form = self.form
+        begin, end = form.thought or ("", "")
+        called = "" if form.calls is None else form.calls.begin
+        while True:
+            own = end if self.kind == "thought" else begin
+            mark = yield from self._text_until(own, called, *form.dropped)
+            if not mark:
+                return
+            is_text = self._is_open and self.blocks[-1].kind == "text"
+            if mark == called:
+                yield from self._call_after(mark)
+            elif mark in form.dropped:
+                self._turn(self.kind)
+            elif mark == begin and is_text:
+                yield from self._said(mark)
+            else:
+                self._turn("text" if mark == end else "thought")
+
+    def _text_until(self, *marks: str) -> Steps[str]:
+        pieces = self._source.pieces(*filter(None, marks))
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as stopped:
+                mark: str = stopped.value
+                return mark
+            if piece is None:
+                yield None
+            else:
+                yield from self._said(piece)
+
+    def _call_after(self, mark: str) -> Steps[None]:
+        """Calls after the mark that opens them, or the mark as text."""
+        form = self.form.calls
+        assert form is not None
+        if self._failures < _MOST_FAILURES:
+            calls = read_calls(form.parser, self._source, form.end, self.tools)
+            if (yield from self._calls(calls)):
+                return
+            self._failures += 1
+        yield from self._said(mark)
+
+    def _calls(self, calls: Calls) -> Steps[bool]:
+        """The calls that a reader finds. Returns: False if there are none, so all is text."""
+        before, space, after_mark = self.kind, self._space, self._after_mark
+        complete, begun = 0, 0
+        self._source.keep()
+        self.kind = "call"
+        try:
+            for part in calls:
+                if part is None:
+                    yield None
+                elif isinstance(part, Named):
+                    begun += 1
+                    yield from self._begun(Block("call", "", part.id or call_id(), part.name))
+                elif isinstance(part, Ended):
+                    complete += 1
+                    yield from self._closed()
+                    self._source.keep()
+                elif part:
+                    yield from self._grown(part)
+        except UnreadableError as error:
+            was_cut = self._cut and isinstance(error, CutOffError)
+            if begun == complete or not was_cut:
+                self._source.go_back()
+            if begun > complete and not was_cut:
+                self.blocks[-1].is_broken = True
+                yield from self._closed()
+            if not complete and not (begun and was_cut):
+                self.kind, self._space, self._after_mark = before, space, after_mark
+                return False
+        finally:
+            self._source.forget()
+        self._turn("text")
+        return True
+
+    # -- channels ----------------------------------------------------------------------------------
+
+    def _channels(self) -> Steps[None]:
+        """Messages, each with a header that says what it is."""
+        called = "" if self.form.calls is None else self.form.calls.begin
+        mark = "<|start|>"
+        while not self._source.is_done:
+            header = yield from self._header("assistant" if mark == "<|start|>" else "<|start|>")
+            if header is not None:
+                is_thought = re.search(r"<\|channel\|>analysis|to=self\b", header)
+                self._turn("thought" if is_thought else "text")
+                if self._is_open and self.blocks[-1].kind == self.kind:
+                    self._space, self._after_mark = "\n\n", False  # between two messages
+            recipient = re.search(r"to=functions\.([^\s<]+)", header or "")
+            if recipient and self.form.calls is not None:
+                yield from self._calls(json_arguments(self._source, Named(recipient[1])))
+            while mark := (yield from self._text_until("<|start|>", *_ENDS, called)):
+                if mark != called:
+                    break
+                yield from self._call_after(mark)
+
+    def _header(self, begin: str) -> Waiting[str | None]:
+        """The header that comes next; None where a text does."""
+        source = self._source
+        source.keep()
+        try:
+            first = yield from source.expect("<|channel|>", "<|message|>", " to=", "to=", begin)
+            header = first
+            if first != "<|message|>":
+                rest, mark = yield from collected(source.pieces("<|message|>", "\n", *_ENDS))
+                header += rest
+                if mark != "<|message|>" and (mark or len(rest) > _LONGEST_HEADER):
+                    raise UnreadableError
+        except UnreadableError:
+            source.go_back()
+            return None
+        finally:
+            source.forget()
+        return header

@@ -1,0 +1,320 @@
+"""A tool's parameter where its value is written as text between tags, as Qwen3-Coder's are.
+
+The schema decides what a text means: `5` is a number where one may stand and a text where none may,
+and a text is never in quotes. Grammar and reader take that from the same alternatives.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+from typing import Any, ClassVar
+
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar import Grammar, json_lark
+
+Schema = Mapping[str, Any]
+
+_MOST_ALTERNATIVES, _DEEPEST_REFERENCE, _LONGEST_TEXT = 256, 32, 4096
+_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "boolean": bool,
+    "null": type(None),
+    "number": (int, float),
+    "integer": (int, float),
+}
+_HINTS: Mapping[str, tuple[str, ...]] = {
+    "object": ("properties", "additionalProperties", "required"),
+    "array": ("items", "prefixItems"),
+    "string": ("pattern", "minLength", "maxLength", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""Keywords that tell the type of a schema without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What a value may be: it fits one of these alternatives, which have no references themselves.
+
+    root: the schema that references lead into.
+    """
+
+    alternatives: Sequence[Schema]
+    root: Schema
+
+    ANYTHING: ClassVar[Parameter]
+
+    @classmethod
+    def of(cls, schema: Any, root: Schema) -> Parameter:
+        """The parameter of a schema, which may be anything."""
+        found = list(islice(_alternatives(schema, root, 0), _MOST_ALTERNATIVES + 1))
+        return cls(found if len(found) <= _MOST_ALTERNATIVES else [{}], root)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a value is its text, whatever that is."""
+        return all(_is_text(one) and "type" in one for one in self.alternatives)
+
+    def value(self, text: str) -> Any:
+        """The value that a text means."""
+        for one in self.alternatives:
+            for value in one.get("enum", ()):
+                if text == _written(value):
+                    return value
+        is_json, value = _json(text)
+        if is_json and not isinstance(value, str):
+            for one in self.alternatives:
+                if _fits_at_all(value, one, self.root):
+                    return int(value) if one.get("type") == "integer" else value
+        return value if is_json and not any(map(_is_text, self.alternatives)) else text
+
+    # -- grammar -----------------------------------------------------------------------------------
+
+    def lark(self, end: str, terminals: dict[str, str]) -> str:
+        """A value and the text that ends it, as a part of a rule in Lark's format.
+
+        end: a tag with white space around it, or nothing where a special token ends the value.
+        terminals: get the names of those that the part needs.
+        """
+        literals = [_written(v) for one in self.alternatives for v in one.get("enum", ())]
+        tag, ending = end.strip(), lark_literal(end) if end else ""
+        literals = [text for text in literals if not tag or tag not in text]
+        others = [one for one in self.alternatives if "enum" not in one]
+        if not any(map(_is_text, others)):
+            either = [lark_literal(text) for text in literals]
+            either += [self._json_lark(one) for one in others]
+            return f"({' | '.join(either)}) {ending}"
+        # One terminal for all: a lexer cannot tell where a text ends and its tag begins.
+        bodies = [_pattern(one) for one in others]
+        if not self.is_text:  # the quotes of JSON would be a part of the text
+            bodies = [f'(({" | ".join(bodies)}) & ~/"(?s:.*)"/)']
+        body = f"({' | '.join([*bodies, *map(lark_literal, literals)])})"
+        if tag:
+            inside = re.escape(tag).replace("/", r"\/")
+            body = f"({body} & ~/(?s:.*){inside}(?s:.*)/) {ending}"
+        return terminals.setdefault(body, f"VALUE_{len(terminals)}")
+
+    def _json_lark(self, schema: Schema) -> str:
+        if "$ref" in json.dumps(schema):
+            # References lead into the whole, which moves below the part.
+            schema = {**_rebased(schema), "$defs": {"root": _rebased(self.root)}}
+        lark = json_lark(schema, strict=False)
+        try:
+            Grammar.lark(f"start: {lark}")
+        except UsageError:
+            kind = schema.get("type")
+            return json_lark({} if kind is None else {"type": kind}, strict=False)
+        return lark
+
+
+Parameter.ANYTHING = Parameter([{}], {})
+
+
+def lark_literal(text: str) -> str:
+    """A text in Lark's format."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _is_text(alternative: Schema) -> bool:
+    """Whether any text is a value."""
+    return "enum" not in alternative and alternative.get("type", "string") == "string"
+
+
+def _written(value: Any) -> str:
+    """A value as it is written between tags."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _json(text: str) -> tuple[bool, Any]:
+    """Whether a text is JSON, or one of Python's names for JSON's, and of what."""
+    try:
+        value = json.loads(_PYTHON.get(text.strip(), text), strict=False)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False, None
+    return True, value
+
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+"""Templates write Python's names into a history, and models repeat them."""
+
+
+def _fits(value: Any, schema: Schema, root: Schema) -> bool:
+    """Whether a value that is no text has the types that a schema asks for, inside too."""
+    kind = schema.get("type")
+    if kind is None:
+        return True
+    if kind == "string" or not isinstance(value, _JSON_TYPES[kind]):
+        return False
+    if isinstance(value, bool):
+        return bool(kind == "boolean")
+    if isinstance(value, int | float):
+        least, most = _number(schema, "minimum", value), _number(schema, "maximum", value)
+        above, below = (
+            _number(schema, "exclusiveMinimum", -inf),
+            _number(schema, "exclusiveMaximum", inf),
+        )
+        within = least <= value <= most and above < value < below
+        return within and (kind == "number" or value == int(value))
+    if isinstance(value, list):
+        return all(_fits_any(one, schema.get("items"), root) for one in value)
+    if isinstance(value, dict):
+        inner = properties_of(schema)
+        there = all(name in value for name in required_of(schema))
+        return there and all(_fits_any(value[n], inner[n], root) for n in inner if n in value)
+    return True
+
+
+def _fits_at_all(value: Any, schema: Schema, root: Schema) -> bool:
+    try:
+        return "enum" not in schema and _fits(value, schema, root)
+    except RecursionError:
+        return False
+
+
+def _number(schema: Schema, name: str, default: float) -> float:
+    value = schema.get(name)
+    return value if isinstance(value, int | float) else default
+
+
+def _fits_any(value: Any, schema: Any, root: Schema) -> bool:
+    return any(
+        value in one["enum"]
+        if "enum" in one
+        else _is_text(one)
+        if isinstance(value, str)
+        else _fits(value, one, root)
+        for one in Parameter.of(schema, root).alternatives
+    )
+
+
+# -- schemas ---------------------------------------------------------------------------------------
+
+
+def properties_of(schema: Schema) -> Mapping[str, Any]:
+    """The schemas of an object's properties."""
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def required_of(schema: Schema) -> Sequence[str]:
+    """The names of the properties that an object has to have."""
+    required = schema.get("required")
+    return [one for one in required if isinstance(one, str)] if isinstance(required, list) else []
+
+
+def _alternatives(schema: Any, root: Schema, depth: int) -> Iterator[Schema]:
+    """What a schema leaves to choose from: no reference, no union, at most one type in each."""
+    if not isinstance(schema, dict) or depth > _DEEPEST_REFERENCE:
+        yield {}
+        return
+    rest = {name: value for name, value in schema.items() if name not in _ASIDE}
+    union, kinds = schema.get("anyOf", schema.get("oneOf")), schema.get("type")
+    if isinstance(reference := schema.get("$ref"), str):
+        choices: list[Any] = [_merged([_pointed(root, reference), rest])]
+    elif isinstance(schema.get("allOf"), list):
+        choices = [_merged([*schema["allOf"], rest])]
+    elif isinstance(union, list) and union:
+        choices = [_merged([rest, one]) for one in union]
+    elif isinstance(kinds, list) and kinds:
+        choices = [{**rest, "type": kind} for kind in kinds]
+    else:
+        yield _plain(rest)
+        return
+    for choice in choices:
+        yield from _alternatives(choice, root, depth + 1)
+
+
+_ASIDE = ("$ref", "allOf", "anyOf", "oneOf", "title", "description", "default", "examples")
+
+
+def _merged(schemas: Sequence[Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for schema in schemas:
+        merged |= schema if isinstance(schema, dict) else {}
+    return merged
+
+
+def _plain(schema: Schema) -> Schema:
+    """A schema with a known type or none; a constant is an enumeration of one."""
+    if "const" in schema:
+        return {"enum": [schema["const"]]}
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return {"enum": schema["enum"]}
+    kind = schema.get("type")
+    if isinstance(kind, str) and (kind in _JSON_TYPES or kind == "string"):
+        return schema
+    for kind, hints in _HINTS.items():
+        if any(hint in schema for hint in hints):
+            return {**schema, "type": kind}
+    return {}
+
+
+def _pointed(root: Schema, reference: str) -> Any:
+    """What a reference inside a schema leads to; anything for one that leads elsewhere."""
+    found: Any = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if reference.startswith("#") else None
+
+
+def _rebased(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_rebased(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: f"#/$defs/root{value[1:]}"
+        if name == "$ref" and isinstance(value, str) and value.startswith("#")
+        else _rebased(value)
+        for name, value in schema.items()
+    }
+
+
+_SCALARS = {
+    "null": "null",
+    "boolean": "(true|false)",
+    "integer": "-?(0|[1-9][0-9]*)",
+    "number": r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?",
+}
+
+
+def _pattern(schema: Schema) -> str:
+    """The texts of an alternative as a terminal in Lark's format, beside one that is a text."""
+    kind = schema.get("type", "string")
+    if kind in _SCALARS:
+        return f"/{_SCALARS[kind]}/"
+    least, most = (_length(schema, name) for name in ("minLength", "maxLength"))
+    bounds = f"{{{least or 0},{most or ''}}}" if (least or 0) <= (most or _LONGEST_TEXT) else "*"
+    text = f"/(?s:.{bounds})/"
+    if kind == "string" and isinstance(pattern := schema.get("pattern"), str):
+        return f"({text} & {searched})" if (searched := _searched(pattern)) else text
+    return text
+
+
+def _length(schema: Schema, name: str) -> int | None:
+    """A bound of a text's length; None for none that can be enforced."""
+    length = schema.get(name)
+    return length if type(length) is int and 0 < length <= _LONGEST_TEXT else None
+
+
+def _searched(pattern: str) -> str:
+    """A terminal of the texts that a pattern is found in; nothing where it cannot be one."""
+    begins, ends = pattern.startswith("^"), re.search(r"(?<!\\)(\\\\)*\$$", pattern) is not None
+    inside = pattern[begins : len(pattern) - ends]
+    if (begins or ends) and "|" in re.sub(r"\\.|\[[^\]]*\]|\([^()]*\)", "", inside):
+        return ""  # the ends belong to some of the choices
+    inside = re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), inside)
+    before, after = ("" if begins else "(?s:.*)"), ("" if ends else "(?s:.*)")
+    terminal = f"/{before}({inside}){after}/"
+    try:
+        Grammar.lark(f"start: T\nT: {terminal}")
+    except UsageError:
+        return ""
+    return terminal

@@ -1,0 +1,397 @@
+"""How calls are read in every format, while they are written: names first, then arguments as JSON.
+
+A reader begins after the mark that opens calls and takes the one that ends them. It yields a
+`Named` where a call begins, then the text of its arguments as it becomes known, then an `Ended`.
+mlx-lm's parsers read the formats that have no reader here; they need the whole text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple, TypeAlias
+
+from tokalign.conversation.incoming import (
+    DEEPEST,
+    CutOffError,
+    Incoming,
+    Reading,
+    UnreadableError,
+    collected,
+    json_inside,
+    json_string,
+    json_value,
+)
+from tokalign.conversation.parameters import Parameter, properties_of
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+class Named(NamedTuple):
+    """A call begins. id: the one that the model gave it, if it has to be kept."""
+
+    name: str
+    id: str = ""
+
+
+class Ended:
+    """The arguments of a call are complete."""
+
+
+Calls: TypeAlias = Generator[Named | str | Ended | None, None, None]
+"""A reader of calls; it yields None where it waits for more text."""
+
+_NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]*")
+
+
+def schema_of(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that a function takes."""
+    given = function.get("parameters")
+    return given if isinstance(given, dict) and given else {"type": "object", "properties": {}}
+
+
+def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
+    """The parameters of a tool by their names; none of one that is not known."""
+    for tool in tools:
+        if tool["function"]["name"] == name:
+            schema = schema_of(tool["function"])
+            (whole, *_) = Parameter.of(schema, schema).alternatives
+            inner = properties_of(whole)
+            return {key: Parameter.of(value, schema) for key, value in inner.items()}
+    return {}
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def json_calls(source: Incoming, end: str, _tools: Tools = ()) -> Calls:
+    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them."""
+    yield from source.space()
+    is_list = (yield from source.peek()) == "["
+    if is_list:
+        yield from source.expect("[")
+    following = "{"
+    while following == "{":
+        yield from _json_call(source, end)
+        yield from source.space()
+        if is_list and (yield from source.expect(",", "]")) == "]":
+            break
+        yield from source.space()
+        following = yield from source.peek()
+    yield from _close(source, end)
+
+
+def _close(source: Incoming, end: str) -> Calls:
+    """The mark that ends calls; the end of the text will do."""
+    yield from source.space()
+    if end:
+        yield from source.expect(end, or_end=True)
+
+
+def _json_call(source: Incoming, end: str) -> Calls:
+    name, arguments, begun = "", "", False
+    yield from source.space()
+    yield from source.expect("{")
+    mark = ","
+    while mark == ",":
+        yield from source.space()
+        key = json.loads((yield from collected(json_string(source)))[0])
+        yield from source.space()
+        yield from source.expect(":")
+        yield from source.space()
+        if key in ("arguments", "parameters") and not begun:
+            if name and (yield from source.peek()) == "{":
+                for text in json_value(source):
+                    if text is not None and not begun:
+                        yield Named(name)
+                        begun = True
+                    yield text
+                yield Ended()
+            else:
+                arguments = _as_object((yield from collected(json_value(source)))[0])
+        else:
+            text = (yield from collected(json_value(source)))[0]
+            if key == "name":
+                name = json.loads(text)
+                if not isinstance(name, str) or not name.strip():
+                    raise UnreadableError
+        yield from source.space()
+        # A brace that models forget at the very end.
+        if begun and (source.is_done or (end and (yield from source.peek(len(end))) == end)):
+            return
+        mark = yield from source.expect(",", "}")
+    if not begun:
+        if not name or not arguments:
+            raise UnreadableError
+        yield Named(name)
+        yield arguments
+        yield Ended()
+
+
+def _as_object(text: str) -> str:
+    """Arguments that may be JSON inside a JSON string, or null."""
+    value = json.loads(text)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableError from error
+    value = {} if value is None else value
+    if not isinstance(value, dict):
+        raise UnreadableError
+    return json.dumps(value, ensure_ascii=False)
+
+
+def json_arguments(source: Incoming, call: Named) -> Calls:
+    """A call whose arguments follow as a JSON object."""
+    yield from source.space()
+    if (yield from source.peek()) != "{":
+        raise UnreadableError
+    begun = False
+    for text in json_value(source):
+        if text is not None and not begun:
+            yield call
+            begun = True
+        yield text
+    yield Ended()
+
+
+def _mistral(source: Incoming, end: str, _tools: Tools) -> Calls:
+    """`[TOOL_CALLS]name[ARGS]{...}`, each with its mark, or one mark and a list in JSON."""
+    yield from source.space()
+    if (yield from source.peek()) == "[":
+        yield from json_calls(source, end)
+        return
+    name = yield from source.take(_NAME)
+    yield from source.space()
+    if not name:
+        raise UnreadableError
+    if (yield from source.expect("[ARGS]", "[CALL_ID]")) == "[CALL_ID]":
+        yield from source.until("[ARGS]")
+    yield from json_arguments(source, Named(name))
+
+
+def _kimi(source: Incoming, end: str, _tools: Tools) -> Calls:
+    """Names are `functions.NAME:INDEX`, which is an id that the template wants again."""
+    begin = "<|tool_call_begin|>"
+    while True:
+        yield from source.space()
+        if (yield from source.expect(begin, end, or_end=True)) != begin:
+            return
+        yield from source.space()
+        name = yield from source.take(_NAME)
+        match = re.fullmatch(r"(?:functions\.)?(.+):\d+", name)
+        if match is None:
+            raise CutOffError if source.is_done else UnreadableError
+        yield from source.space()
+        yield from source.expect("<|tool_call_argument_begin|>")
+        yield from json_arguments(source, Named(match[1], name))
+        yield from source.space()
+        yield from source.expect("<|tool_call_end|>", or_end=True)
+
+
+# -- tags ------------------------------------------------------------------------------------------
+
+
+class Tags(NamedTuple):
+    """A format with a tag for every argument, whose value is text.
+
+    name: before and after the name of the tool. key: before and after that of an argument; value:
+    what ends its value. tail: what ends a call, if that is not the mark that ends all. pad: around
+    a value.
+    """
+
+    name: tuple[str, str]
+    key: tuple[str, ...]
+    value: str
+    tail: str = ""
+    pad: str = ""
+
+
+QWEN_CODER = Tags(
+    ("<function=", ">"), ("<parameter=", ">"), "</parameter>", "</function>", pad="\n"
+)
+MINIMAX = Tags(('<invoke name="', '">'), ('<parameter name="', '">'), "</parameter>", "</invoke>")
+MUSE = Tags(
+    ('<atem:invoke name="', '">'),
+    ('<atem:parameter name="', '">'),
+    "</atem:parameter>",
+    "</atem:invoke>",
+)
+GLM = Tags(("", ""), ("<arg_key>", "</arg_key>", "<arg_value>"), "</arg_value>")
+LONGCAT = Tags(
+    ("", ""),
+    ("<longcat_arg_key>", "</longcat_arg_key>", "<longcat_arg_value>"),
+    "</longcat_arg_value>",
+)
+
+
+def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
+    begins, named = tags.name
+    yield from source.space()
+    if not begins and (yield from source.peek()) == "{":
+        yield from json_calls(source, end, tools)
+        return
+    mark = yield from source.expect(begins)
+    while mark == begins:
+        name = yield from source.take(_NAME)
+        if not name:
+            raise CutOffError if source.is_done else UnreadableError
+        yield from source.expect(named)
+        yield from _tagged_arguments(tags, source, end, name, parameters_of(tools, name))
+        if not tags.tail:
+            return
+        yield from source.space()
+        mark = yield from source.expect(begins, end, or_end=True)
+
+
+def _tagged_arguments(
+    tags: Tags, source: Incoming, end: str, name: str, known: Mapping[str, Parameter]
+) -> Calls:
+    """Up to the tag that ends the call."""
+    opening, *closing = tags.key
+    before = ""
+    while True:
+        yield from source.space()
+        mark = yield from source.expect(opening, tags.tail or end)
+        if not before:
+            yield Named(name)
+        if mark != opening:
+            yield "}" if before else "{}"
+            yield Ended()
+            return
+        key = (yield from source.until(closing[0])).strip()
+        for tag in closing[1:]:
+            yield from source.space()
+            yield from source.expect(tag)
+        if tags.pad and (yield from source.peek()) == tags.pad:
+            yield from source.expect(tags.pad)
+        yield f"{before or '{'}{json.dumps(key, ensure_ascii=False)}: "
+        before = ", "
+        yield from _tagged_value(tags, source, known.get(key, Parameter.ANYTHING))
+
+
+def _tagged_value(tags: Tags, source: Incoming, parameter: Parameter) -> Reading[None]:
+    ends = (tags.pad + tags.value, tags.value) if tags.pad else (tags.value,)
+    if parameter.is_text:
+        yield from _quoted(source, *ends)
+    else:
+        value = parameter.value((yield from source.until(*ends)))
+        yield json.dumps(value, ensure_ascii=False)
+
+
+def _quoted(source: Incoming, *ends: str) -> Reading[None]:
+    """The text before one of these ends as a JSON string. Raises: CutOffError."""
+    yield '"'
+    if not (yield from source.pieces(*ends, written=json_inside)):
+        raise CutOffError
+    yield '"'
+
+
+# -- Gemma -----------------------------------------------------------------------------------------
+
+
+def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
+    """`call:name{key:5,other:<escape>text<escape>}`, one or several."""
+    following = "c"
+    while following == "c":
+        yield from source.expect("call:")
+        name = yield from source.take(_NAME)
+        if not name or (yield from source.peek()) != "{":
+            raise CutOffError if source.is_done else UnreadableError
+        yield Named(name)
+        yield from _gemma_value(quote, source, 0)
+        yield Ended()
+        yield from source.space()
+        following = yield from source.peek()
+    yield from _close(source, end)
+
+
+def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
+    yield from source.space()
+    begin = yield from source.peek()
+    if begin in ("{", "["):
+        yield from _gemma_container(quote, source, begin, depth)
+    elif (yield from source.peek(len(quote))) == quote:
+        yield from source.expect(quote)
+        yield from _quoted(source, quote)
+    else:
+        word = (yield from source.take(_GEMMA_WORD)).strip()
+        if source.is_done or not word:
+            raise CutOffError if source.is_done else UnreadableError
+        yield json.dumps(Parameter.ANYTHING.value(word), ensure_ascii=False)
+
+
+_GEMMA_WORD = re.compile(r"[^,}\]]*")
+
+
+def _gemma_container(quote: str, source: Incoming, begin: str, depth: int) -> Reading[None]:
+    if depth > DEEPEST:
+        raise UnreadableError
+    yield (yield from source.expect(begin))
+    end, before = ("}" if begin == "{" else "]"), ""
+    while True:
+        yield from source.space()
+        if (yield from source.peek()) == end:
+            yield (yield from source.expect(end))
+            return
+        if before:
+            yield from source.expect(",")
+            yield before
+        before = ", "
+        if begin == "{":
+            key = (yield from source.until(":")).strip().removeprefix(quote).removesuffix(quote)
+            yield f"{json.dumps(key, ensure_ascii=False)}: "
+        yield from _gemma_value(quote, source, depth + 1)
+
+
+# -- all formats -----------------------------------------------------------------------------------
+
+
+def _whole(parser: str, source: Incoming, end: str, tools: Tools) -> Calls:
+    """What mlx-lm's parser of this name finds in the text before the end mark."""
+    text, _ = yield from collected(source.pieces(*filter(None, [end])))
+    module = import_module(f"mlx_lm.tool_parsers.{parser}")
+    try:
+        parsed = module.parse_tool_call(text, list(tools))
+        calls = [
+            (
+                Named(call["name"].strip(), str(call.get("id") or "")),
+                json.dumps(call["arguments"], ensure_ascii=False, allow_nan=False),
+            )
+            for call in (parsed if isinstance(parsed, list) else [parsed])
+        ]
+    except Exception as error:  # parsers raise what they like about a text that is no call
+        raise UnreadableError from error
+    for call, arguments in calls:
+        yield call
+        yield arguments
+        yield Ended()
+
+
+READERS: Mapping[str, Callable[[Incoming, str, Tools], Calls]] = {
+    "function_gemma": partial(_gemma, "<escape>"),
+    "gemma4": partial(_gemma, '<|"|>'),
+    "glm47": partial(_tagged, GLM),
+    "json_tools": json_calls,
+    "kimi_k2": _kimi,
+    "laguna": partial(_tagged, GLM),
+    "longcat": partial(_tagged, LONGCAT),
+    "minimax_m2": partial(_tagged, MINIMAX),
+    "mistral": _mistral,
+    "muse_spark": partial(_tagged, MUSE),
+    "qwen3_coder": partial(_tagged, QWEN_CODER),
+}
+
+
+def read_calls(parser: str, source: Incoming, end: str, tools: Tools) -> Calls:
+    """The calls of a format, which is named as mlx-lm's parser of it, up to their end mark.
+
+    tools: those of the request.
+    Raises: UnreadableError for what is no call, CutOffError for one that ends too early.
+    """
+    reader = READERS.get(parser) or partial(_whole, parser)
+    yield from reader(source, end, tools)

@@ -1,0 +1,352 @@
+r"""llama.cpp's grammars (GBNF), read in one pass and written as a grammar in Lark's format.
+
+Groups become rules of their own, so no nesting is left:
+
+    root ::= ("- " item "\n")+      g0: rule with two literals and a reference to `item`
+    item ::= [^\n]{3,}              root: g0 once or more often
+
+Rules that are not recursive and name no tokens are terminals, each one regular expression. They
+match exactly what llama.cpp lets them match. In recursive rules, neighbours that are terminals are
+one terminal, too, and each of these takes the longest text that it can.
+Source: llama.cpp, grammars/README.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from tokalign.errors import UsageError, shown
+from tokalign.runtime.grammar.bounds import at_most
+
+_TOKENS = re.compile(
+    r"""(?P<space>[ \t]+|\#[^\r\n]*)
+    | (?P<line>\r\n|\r|\n)
+    | (?P<define>::=)
+    | (?P<name>[A-Za-z0-9_-]+)
+    | "(?P<text>(?:[^"\\]|\\.)*)"
+    | \[(?P<set>(?:[^\]\\]|\\.)*)\]
+    | (?P<any>\.)
+    | (?P<token>!?<[^>\r\n]+>)
+    | (?P<repeat>[*+?]|\{\s*\d+\s*(?:,\s*\d*\s*)?\})
+    | (?P<mark>[()|])""",
+    re.VERBOSE | re.DOTALL,
+)
+_CHARACTER = re.compile(
+    r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))|([^\\])", re.DOTALL
+)
+_ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {one: one for one in '\\"[]-'}
+_LAST = 0x10FFFF
+_NAMED = re.compile(r"<(\^?)gbnf:([0-9a-f]+)>")
+_EMPTY = '""'
+_NOTHING = r"/[^\x{0}-\x{10ffff}]/"
+"""A set without members."""
+
+_MOST_TIMES = 10_000
+_MOST_ITEMS = 50_000
+
+
+@dataclass(slots=True)
+class _Item:
+    """A part of a sequence, so many times; no `most` is no bound. rule: a name, where it is one.
+
+    lark: what it is otherwise, a regular expression between slashes or a token.
+    """
+
+    rule: str = ""
+    lark: str = ""
+    least: int = 1
+    most: int | None = 1
+
+    @property
+    def is_token(self) -> bool:
+        return self.lark.startswith("<")
+
+
+@dataclass(slots=True)
+class _Rule:
+    name: str
+    alternatives: list[list[_Item]] = field(default_factory=lambda: [[]])
+
+    @property
+    def items(self) -> Iterator[_Item]:
+        return (item for alternative in self.alternatives for item in alternative)
+
+
+def lark_of(text: str) -> str:
+    """A grammar in GBNF as one in Lark's format. Cost: linear in the text.
+
+    Raises: UsageError for one that cannot be read.
+    """
+    rules = _Reader(text).rules()
+    if "root" not in rules:
+        raise UsageError("the grammar has no rule named root, which is where a text begins")
+    for rule in rules.values():
+        for item in rule.items:
+            if item.rule and item.rule not in rules:
+                raise UsageError(f"the grammar has no rule named {shown(item.rule)}")
+    return _written(rules)
+
+
+def with_ids(definition: str, ids: Mapping[bytes, int]) -> str:
+    """A grammar whose tokens are named by their ids. ids: of spellings.
+
+    Raises: UsageError for a token that the tokenizer does not have.
+    """
+
+    def numbered(match: re.Match[str]) -> str:
+        spelling = bytes.fromhex(match[2])
+        if spelling not in ids:
+            raise UsageError(
+                f"the grammar names {shown(spelling.decode())}, which is no token of this "
+                "tokenizer; write it as a text between quotes"
+            )
+        return f"<[{match[1]}{ids[spelling]}]>"
+
+    return _NAMED.sub(numbered, definition)
+
+
+class _Reader:
+    """Reads rules, token by token. Groups that are open are on a stack."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at, self._items = text, 0, 0
+        self._rules: dict[str, _Rule] = {}
+        self._open: list[_Rule] = []
+
+    def rules(self) -> dict[str, _Rule]:
+        tokens, name = self._scanned(), ""
+        ends_line = False  # whether a line end ends the rule
+        for kind, value in tokens:
+            rule = self._open[-1] if self._open else None
+            if kind == "define" and name:
+                self._begin(name)
+                name, ends_line = "", False
+            elif name:
+                self._fail("::= is missing after the name of a rule")
+            elif kind == "line":
+                if len(self._open) == 1 and ends_line:
+                    self._open.clear()
+            elif kind == "name" and rule is None:
+                name = value
+            elif rule is None:
+                self._fail("a rule has to begin with its name and ::=")
+            else:
+                self._add(rule, kind, value)
+                ends_line = value != "|" or kind != "mark"
+        if name or len(self._open) > 1:
+            self._fail("the grammar ends inside a rule")
+        return self._rules
+
+    def _scanned(self) -> Iterator[tuple[str, str]]:
+        while self._at < len(self._text):
+            match = _TOKENS.match(self._text, self._at)
+            if match is None or match.lastgroup is None:
+                self._fail(f"{shown(self._text[self._at : self._at + 20])} cannot be read")
+            if match.lastgroup != "space":
+                yield match.lastgroup, match[match.lastgroup]
+            self._at = match.end()
+
+    def _fail(self, why: str) -> NoReturn:
+        line = self._text.count("\n", 0, self._at) + 1
+        column = self._at - self._text.rfind("\n", 0, self._at)
+        raise UsageError(f"the grammar is not valid GBNF: line {line}, column {column}: {why}")
+
+    def _begin(self, name: str) -> _Rule:
+        rule = self._rules[name] = _Rule(name)  # as in llama.cpp, the last one of a name counts
+        at_most("the grammar", "rules and groups", len(self._rules))
+        self._open.append(rule)
+        return rule
+
+    def _add(self, rule: _Rule, kind: str, value: str) -> None:
+        sequence = rule.alternatives[-1]
+        self._items += 1
+        at_most("the grammar", "parts of rules", self._items, _MOST_ITEMS)
+        match kind, value:
+            case "mark", "|":
+                rule.alternatives.append([])
+            case "mark", "(":
+                self._begin(f"({len(self._rules)}")
+            case "mark", ")":
+                if len(self._open) == 1:
+                    self._fail("nothing is open that ) could close")
+                self._open.pop()
+                self._open[-1].alternatives[-1].append(_Item(rule=rule.name))
+            case "name", _:
+                sequence.append(_Item(rule=value))
+            case "text", _:
+                sequence.append(_Item(lark=_text(self._characters(value))))
+            case "set", _:
+                sequence.append(_Item(lark=self._set(value)))
+            case "any", _:
+                sequence.append(_Item(lark=_class([(0, _LAST)])))
+            case "token", _:
+                sequence.append(_Item(lark=_token(value)))
+            case "repeat", _:
+                self._repeat(sequence, value)
+            case _:
+                self._fail(f"{shown(value)} cannot stand here")
+
+    def _repeat(self, sequence: list[_Item], value: str) -> None:
+        if not sequence:
+            self._fail(f"nothing stands before {value}")
+        item = sequence[-1]
+        if (item.least, item.most) != (1, 1):  # repeated twice
+            inner = self._begin(f"({len(self._rules)}")
+            self._open.pop()
+            inner.alternatives[-1].append(item)
+            item = sequence[-1] = _Item(rule=inner.name)
+        item.least, item.most = _times(value)
+        for times in (item.least, item.most or 0):
+            at_most("the grammar", "repetitions of a part", times, _MOST_TIMES)
+        if item.most is not None and item.least > item.most:
+            self._fail(f"{value} has a larger number first")
+
+    def _characters(self, text: str) -> list[int]:
+        return [self._character(match) for match in _CHARACTER.finditer(text)]
+
+    def _character(self, match: re.Match[str]) -> int:
+        escaped, plain = match[4], match[5]
+        if plain is not None:
+            return ord(plain)
+        if escaped is None:
+            code = int(match[1] or match[2] or match[3], 16)
+            if code > _LAST or 0xD800 <= code <= 0xDFFF:
+                self._fail(f"{match[0]} is no character")
+            return code
+        if escaped not in _ESCAPES:
+            self._fail(f"the escape {match[0]} is unknown")
+        return ord(_ESCAPES[escaped])
+
+    def _set(self, text: str) -> str:
+        matches = list(_CHARACTER.finditer(text.removeprefix("^")))
+        ranges, at = list[tuple[int, int]](), 0
+        while at < len(matches):
+            first = last = self._character(matches[at])
+            # A dash at either end is a dash.
+            if at + 2 < len(matches) and matches[at + 1][0] == "-":
+                last = self._character(matches[at + 2])
+                at += 2
+            ranges.append((first, last))
+            at += 1
+        return _class(_others(ranges) if text.startswith("^") else ranges)
+
+
+def _times(value: str) -> tuple[int, int | None]:
+    if value in "*+?":
+        return {"*": (0, None), "+": (1, None), "?": (0, 1)}[value]
+    numbers = [one.strip() for one in value[1:-1].split(",")]
+    least = int(numbers[0][:9])
+    return least, int(numbers[-1][:9]) if numbers[-1] else None
+
+
+def _token(value: str) -> str:
+    """`<[7]>`, or `<word>`, whose id is not known before a tokenizer is; ! negates."""
+    negated, name = ("^" if value[0] == "!" else ""), value.lstrip("!")
+    if re.fullmatch(r"<\[\d{1,9}\]>", name):
+        return f"<[{negated}{name[2:-2]}]>"
+    return f"<{negated}gbnf:{name.encode().hex()}>"
+
+
+def _text(codes: Iterable[int]) -> str:
+    text = "".join(c if (c := chr(code)).isalnum() else f"\\x{{{code:x}}}" for code in codes)
+    return f"/{text}/" if text else _EMPTY
+
+
+def _class(ranges: Iterable[tuple[int, int]]) -> str:
+    parts = [f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges if first <= last]
+    return f"/[{''.join(parts)}]/" if parts else _NOTHING
+
+
+def _others(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    free = 0
+    for first, last in sorted(ranges):
+        yield free, first - 1
+        free = max(free, last + 1)
+    yield free, _LAST
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def _written(rules: Mapping[str, _Rule]) -> str:
+    """The rules that `root` needs, in Lark's format."""
+    order = _reached(rules)
+    terminals = _terminals(rules, order)
+    names = {name: f"{'T' if name in terminals else 'r'}{n}" for n, name in enumerate(order)}
+    lines = [f"start: {names['root']}"]
+    for name in order:
+        sequences = [
+            [_shown(item, names) for item in alternative]
+            if name in terminals
+            else list(_runs(alternative, names, terminals, lines))
+            for alternative in rules[name].alternatives
+        ]
+        lines.append(f"{names[name]}: {' | '.join(' '.join(one) or _EMPTY for one in sequences)}")
+    return "\n".join(lines)
+
+
+def _runs(
+    alternative: list[_Item], names: Mapping[str, str], terminals: set[str], lines: list[str]
+) -> Iterator[str]:
+    """A sequence in which neighbours that are terminals are one, whose line is added."""
+    run: list[str] = []
+    for item in [*alternative, None]:
+        if item is not None and not item.is_token and (not item.rule or item.rule in terminals):
+            run.append(_shown(item, names))
+            continue
+        if run:
+            lines.append(f"J{len(lines)}: {' '.join(run)}")
+            yield lines[-1].partition(":")[0]
+            run = []
+        if item is not None:
+            yield _shown(item, names)
+
+
+def _shown(item: _Item, names: Mapping[str, str]) -> str:
+    inner = names[item.rule] if item.rule else item.lark
+    match item.least, item.most:
+        case 1, 1:
+            return inner
+        case _, 0:
+            return _EMPTY
+        case least, None:
+            return f"{inner}{{{least},}}"
+        case least, most:
+            return f"{inner}{{{least},{most}}}"
+    raise AssertionError
+
+
+def _reached(rules: Mapping[str, _Rule]) -> list[str]:
+    """The rules that `root` needs, itself first."""
+    order, seen = ["root"], {"root"}
+    for name in order:
+        for item in rules[name].items:
+            if item.rule and item.rule not in seen:
+                seen.add(item.rule)
+                order.append(item.rule)
+    return order
+
+
+def _terminals(rules: Mapping[str, _Rule], order: list[str]) -> set[str]:
+    """The rules that are not recursive, name no token and need such rules only."""
+    needs = {name: {item.rule for item in rules[name].items if item.rule} for name in order}
+    users: dict[str, list[str]] = {name: [] for name in order}
+    for name, others in needs.items():
+        for other in others:
+            users[other].append(name)
+    found = set[str]()
+    ready = [name for name in order if not needs[name]]
+    waiting = {name: len(others) for name, others in needs.items()}
+    while ready:
+        name = ready.pop()
+        if any(item.is_token for item in rules[name].items):
+            continue
+        found.add(name)
+        for user in users[name]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.append(user)
+    return found

@@ -1,0 +1,122 @@
+"""What a user asks for: a grammar, made of a schema, an expression, some texts or a grammar's text.
+
+Read next: `constraint.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar.bounds import check_choices, check_lark, check_regex, check_text
+from tokalign.runtime.grammar.gbnf import lark_of
+from tokalign.runtime.grammar.matcher import first_line, invalid
+from tokalign.runtime.grammar.schema import json_part
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar in llguidance's own format; the class methods make one of each common format.
+
+    ignored: the paths of what a schema asks for and no grammar follows, as `properties.x.pattern`.
+    """
+
+    definition: str
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | bool | str, *, strict: bool = True) -> Grammar:
+        """JSON of a schema (a text is read as JSON), on one line, as most models write it.
+
+        Free white space would cost tokens and rule out most forced text, and small models lose
+        themselves in it.
+        strict: refuse what cannot be enforced; it is ignored otherwise, and `ignored` names it.
+        Raises: UsageError, also for what goes beyond a bound of `bounds.py`.
+        """
+        made, ignored = json_part(schema, strict=strict)
+        return cls(json.dumps({"grammars": [{"json_schema": made}]}), ignored)
+
+    @classmethod
+    def json_object(cls) -> Grammar:
+        """Any JSON object, on one line."""
+        return cls.json_schema({"type": "object"})
+
+    @classmethod
+    def regex(cls, pattern: str) -> Grammar:
+        """The whole output matches a regular expression. Raises: UsageError."""
+        from llguidance import LLMatcher
+
+        check_regex(pattern)
+        (part,) = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"]
+        return cls._checked("regular expression", part)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> Grammar:
+        """One of some texts. Raises: UsageError."""
+        if not texts or not all(texts):
+            raise UsageError("a choice needs at least one text, none of them empty")
+        check_choices(texts)
+        # Alternatives of a terminal cost less than those of a rule.
+        lark = f"start: TEXT\nTEXT: {' | '.join(map(_quoted, texts))}"
+        return cls._checked("choice", {"lark_grammar": lark})
+
+    @classmethod
+    def lark(cls, text: str) -> Grammar:
+        """A grammar in Lark's format, as llguidance reads it. Raises: UsageError."""
+        check_lark(text)
+        return cls._checked("grammar", {"lark_grammar": text})
+
+    @classmethod
+    def text(cls, text: str) -> Grammar:
+        """A grammar in llama.cpp's GBNF or in Lark's format. Raises: UsageError."""
+        check_text("the grammar", text)
+        is_lark = re.search(r"(?m)^[ \t]*(%llguidance\b|start[ \t]*:(?!:))", text) is not None
+        if is_lark:
+            return cls.lark(text)
+        return cls._checked("grammar", {"lark_grammar": lark_of(text)})
+
+    @classmethod
+    def _checked(cls, kind: str, part: Mapping[str, Any]) -> Grammar:
+        definition = json.dumps({"grammars": [part]})
+        wrong, _ = invalid(definition)
+        if wrong:
+            raise UsageError(f"the {kind} cannot be used: {first_line(wrong)}")
+        return cls(definition)
+
+    def __or__(self, other: Grammar) -> Grammar:
+        """What matches one of two grammars."""
+        (one, parts), (two, others) = self._named(), other._named()
+        ignored = (*self.ignored, *other.ignored)
+        return _led(f"@{one} | @{two}", [*parts, *others], ignored)
+
+    def after(self, opening: str) -> Grammar:
+        """The same after what `opening` matches, an expression in Lark's format."""
+        name, parts = self._named()
+        return _led(f"{opening} @{name}", parts, self.ignored)
+
+    def _named(self) -> tuple[str, list[dict[str, Any]]]:
+        """A name that no other grammar has, and the parts, the first of which has this name."""
+        first, *others = json.loads(self.definition)["grammars"]
+        name = f"g{sha256(self.definition.encode()).hexdigest()[:20]}"
+        return name, [{**first, "name": name}, *others]
+
+
+def _led(start: str, parts: Sequence[Mapping[str, Any]], ignored: tuple[str, ...]) -> Grammar:
+    once = {part["name"]: part for part in parts}
+    lead = {"lark_grammar": f"start: {start}"}
+    return Grammar(json.dumps({"grammars": [lead, *once.values()]}), ignored)
+
+
+def json_lark(schema: Mapping[str, Any] | bool, *, strict: bool = True) -> str:
+    """JSON of a schema, as a part of a rule in Lark's format. Raises: as `Grammar.json_schema`."""
+    return f"%json {json.dumps(json_part(schema, strict=strict)[0])}"
+
+
+def _quoted(text: str) -> str:
+    """A text in Lark's format."""
+    return json.dumps(text).replace("\x7f", "\\u007f")

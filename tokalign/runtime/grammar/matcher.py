@@ -1,0 +1,157 @@
+"""llguidance with a vocabulary of ours: the tokenizer it reads, and a matcher for a grammar.
+
+Making either may be asked of any thread. A matcher is compiled without the global interpreter lock;
+the tokenizer is not, so make it (`engine_of`) before others wait for ids.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tokalign.errors import UsageError
+from tokalign.runtime.rounds import UNBOUNDED
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+_STACK = 128 << 20
+"""Bytes of stack to compile on. llguidance recurses by up to 4 KB for each level that `bounds.py`
+counts. Pages that nothing touches cost no memory."""
+
+_FORCED_TOKENS = 8
+"""So many tokens of a forced text are enough to know the next one."""
+
+_ENGINE, _THREADS = threading.Lock(), threading.Lock()
+
+T = TypeVar("T")
+
+
+def limits() -> LLParserLimits:
+    """What a matcher may need in a step and in all, so that none stalls or fills a process."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=4_000,  # 4 for each optional property of an object
+        max_lexer_states=50_000,  # 2 KB each; also the longest text that a regex can force
+        verbose_errors=False,  # no tokens in messages
+    )
+
+
+def invalid(definition: str) -> tuple[str, list[str]]:
+    """What is wrong with a grammar, "" for nothing, and warnings."""
+    from llguidance import LLMatcher
+
+    failed, messages = on_deep_stack(
+        lambda: LLMatcher.validate_grammar_with_warnings(definition, limits=limits())
+    )
+    return (messages[0], []) if failed else ("", messages)
+
+
+def matcher_of(
+    definition: str,
+    tokenizer: Tokenizer[TargetId],
+    stop_ids: frozenset[TargetId],
+    size: int = UNBOUNDED,
+) -> LLMatcher:
+    """A matcher before the first id, which knows ids below `size` only.
+
+    Raises: UsageError for a grammar that cannot be used.
+    """
+    from llguidance import LLMatcher
+
+    engine = engine_of(tokenizer, stop_ids, size)
+    matcher = on_deep_stack(lambda: LLMatcher(engine, definition, log_level=0, limits=limits()))
+    if matcher.is_error():
+        raise UsageError(f"the grammar cannot be used: {first_line(matcher.get_error())}")
+    return matcher
+
+
+def first_line(message: str) -> str:
+    """The beginning of what llguidance says about a grammar that it cannot compile."""
+    return " ".join(message.partition("\n")[0].split())[:200]
+
+
+def on_deep_stack(work: Callable[[], T]) -> T:
+    """What `work` returns in a thread of its own, where deep recursion has room."""
+    pool = ThreadPoolExecutor(1, "grammar")
+    with _THREADS:  # a thread that another one starts meanwhile gets a large stack as well
+        usual = threading.stack_size(_STACK)
+        try:
+            result = pool.submit(work)
+        finally:
+            threading.stack_size(usual)
+    with pool:
+        return result.result()
+
+
+class _Tokens:
+    """A vocabulary as llguidance reads one, without the ids from `size` on."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(
+        self, tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId], size: int
+    ) -> None:
+        tokens, specials = tokenizer.vocabulary.tokens[:size], tokenizer.vocabulary.specials
+        self.eos_token_id = min(stop_ids)
+        self.tokens = [
+            token or specials.get(TargetId(i), "").encode() for i, token in enumerate(tokens)
+        ]
+        self.special_token_ids = [i for i, token in enumerate(tokens) if not token]
+        self._vocabulary, self._encoder = tokenizer.vocabulary, tokenizer.encoder
+        self._enough = 4 * max(map(len, self.tokens))
+
+    def __call__(self, text: bytes | str) -> list[TargetId]:
+        """The canonical encoding, without a dummy prefix; of a long text, that of its beginning.
+
+        All that is forced is encoded at every id, which costs 50 ms for a text of 10 KB.
+        """
+        data = text.encode() if isinstance(text, str) else text
+        ids = self._encode(data[: self._enough])
+        if len(data) <= self._enough:
+            return ids
+        if len(ids) < 2 * _FORCED_TOKENS:
+            return self._encode(data)
+        return ids[:_FORCED_TOKENS]
+
+    def _encode(self, data: bytes) -> list[TargetId]:
+        """The canonical encoding, in which tokens that are left out are spelled."""
+        ids = self._encoder.encode(data)
+        if max(ids, default=0) < len(self.tokens):
+            return ids
+        return [letter for token in ids for letter in self._spelled(token)]
+
+    def _spelled(self, token: TargetId) -> list[TargetId]:
+        """A token, or those of its bytes if it is left out."""
+        if token < len(self.tokens):
+            return [token]
+        return [self._vocabulary.id_of[bytes([b])] for b in self._vocabulary.tokens[token]]
+
+
+def engine_of(
+    tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId], size: int = UNBOUNDED
+) -> LLTokenizer:
+    """A tokenizer as llguidance has it; the last few are kept.
+
+    Cost: 0.4 s for 49,000 tokens, 2.3 s for 262,000, once, with the global interpreter lock held.
+    """
+    with _ENGINE:
+        return _engine(tokenizer, stop_ids, size)
+
+
+@lru_cache(maxsize=4)
+def _engine(
+    tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId], size: int
+) -> LLTokenizer:
+    from llguidance import LLTokenizer
+
+    # The type that is asked for would wrap a tokenizer of another library.
+    wrapped: Any = _Tokens(tokenizer, stop_ids, size)
+    return LLTokenizer(wrapped, eos_token=[int(token) for token in sorted(stop_ids)])

@@ -1,0 +1,277 @@
+"""JSON schemas: what of one can be enforced, written so that llguidance compiles it.
+
+Clients send schemas with keywords that no grammar can follow: look-ahead, bounds that no integer
+has, references to the net. Each place is read alone. What cannot be enforced there is left out and
+named by its path, or, with `strict`, refused. A keyword whose value may be beyond llguidance is
+tried in a schema of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from tokalign.errors import UsageError, shown
+from tokalign.runtime.grammar.bounds import check_schema, check_text, referred
+from tokalign.runtime.grammar.matcher import first_line, invalid
+
+_TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+_STRINGS = ("minLength", "maxLength", "pattern", "format")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_MAPS = ("properties", "patternProperties")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SCHEMAS = ("items", "additionalItems", "additionalProperties")
+_DRAFTS = {
+    f"http{s}://json-schema.org/{name}"
+    for s in ("", "s")
+    for name in ("draft-04/schema", "draft-06/schema", "draft-07/schema")
+} | {f"https://json-schema.org/draft/{name}/schema" for name in ("2019-09", "2020-12")}
+_SAY_NOTHING = {
+    *("$schema", "$id", "id", "$anchor", "$defs", "definitions", "$comment", "$vocabulary"),
+    *("title", "description", "default", "examples", "example", "deprecated"),
+    *("readOnly", "writeOnly", "contentMediaType", "contentEncoding", "x-guidance"),
+}
+_UNENFORCED = {
+    *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems"),
+    *("propertyNames", "dependencies", "dependentRequired", "dependentSchemas"),
+    *("unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"),
+}
+_MOST_OPTIONAL = 64
+"""Optional properties of which at least or at most one may be asked for: a square of rules."""
+
+
+def json_part(
+    schema: Mapping[str, Any] | bool | str, *, strict: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A schema as llguidance reads it, JSON on one line, and the paths of what it leaves out.
+
+    Raises: UsageError for one beyond a bound, for what is no schema, for one that nothing matches,
+    and, with `strict`, for a keyword that cannot be enforced.
+    """
+    if isinstance(schema, str):
+        check_text("the JSON schema", schema)
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise UsageError("the JSON schema is not valid JSON") from error
+    if not isinstance(schema, Mapping | bool):
+        raise UsageError(f"the JSON schema has to be an object, not {shown(schema)}")
+    check_schema(schema)
+    reader = _Reader(schema, strict=strict)
+    made = reader.document()
+    wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
+    if wrong:
+        raise UsageError(f"the JSON schema cannot be used: {first_line(wrong)}")
+    for warning in warnings:
+        for path in reader.exclusive if "oneOf" in warning else ["a part of it"]:
+            reader.leave_out(path, f"is not followed exactly: {first_line(warning)}")
+    return made, tuple(dict.fromkeys(reader.ignored))
+
+
+def _options(*, lenient: bool) -> dict[str, Any]:
+    """How the JSON is written: on one line, as most models write it."""
+    return {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "lenient": lenient,
+    }
+
+
+@lru_cache(maxsize=4096)
+def _is_enforced(text: str) -> bool:
+    """Whether llguidance compiles a schema, or says that nothing matches it."""
+    wrong, _ = invalid(f'{{"grammars": [{{"json_schema": {text}}}]}}')
+    return not wrong or "nsatisfiable" in wrong
+
+
+def _is_plain(value: object) -> bool:
+    """Whether no number is in a value, or in a list of values."""
+    values = value if isinstance(value, list) else [value]
+    return all(isinstance(one, str | bool | None) for one in values)
+
+
+def _enforces(schema: Mapping[str, Any]) -> bool:
+    try:
+        text = json.dumps({**schema, "x-guidance": _options(lenient=False)}, allow_nan=False)
+    except ValueError:  # infinity, or no number
+        return False
+    return _is_enforced(text)
+
+
+class _Reader:
+    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf."""
+
+    def __init__(self, document: Mapping[str, Any] | bool, *, strict: bool) -> None:
+        self._document, self._strict = document, strict
+        self._names: dict[int, str] = {}
+        self._pending: list[tuple[str, Any]] = []
+        self.ignored: list[str] = []
+        self.exclusive: list[str] = []
+
+    def document(self) -> dict[str, Any]:
+        """The whole: the schema, and below `$defs` what it refers to."""
+        root = self._read("", self._document)
+        definitions: dict[str, Any] = {}
+        while self._pending:
+            path, value = self._pending.pop()
+            definitions[self._names[id(value)]] = self._read(path, value)
+        if isinstance(root, bool):
+            root = {} if root else {"enum": []}
+        whole = {**root, "$defs": definitions} if definitions else root
+        return {**whole, "x-guidance": _options(lenient=True)}
+
+    def leave_out(self, path: str, why: str) -> None:
+        """Raises: UsageError with `strict`."""
+        if self._strict:
+            raise UsageError(
+                f"the JSON schema asks for what cannot be enforced: {path} {why}; leave it out, "
+                "or do not ask for strict"
+            )
+        self.ignored.append(path)
+
+    def _read(self, path: str, schema: Any) -> dict[str, Any] | bool:
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, Mapping):
+            raise UsageError(
+                f"{path or 'the whole'} in the JSON schema has to be a schema, not {shown(schema)}"
+            )
+        made: dict[str, Any] = {}
+        for name, value in schema.items():
+            self._read_keyword(made, _join(path, name), name, value)
+        for names, kinds in ((_NUMBERS, ("integer", "number")), (_STRINGS, ("string",))):
+            self._try_values(path, made, names, kinds)
+        self._count_properties(path, made)
+        return made
+
+    def _read_keyword(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
+        match name:
+            case "$schema" if str(value).rstrip("#") in _DRAFTS:
+                made[name] = value
+            case "type":
+                self._read_type(made, path, value)
+            case "$ref":
+                self._read_reference(made, path, value)
+            case "enum" if not isinstance(value, list):
+                self.leave_out(path, "is no list")
+            case "enum" | "const":
+                if _is_plain(value) or _enforces({name: value}):
+                    made[name] = value
+                else:
+                    self.leave_out(path, "has a value that cannot be written")
+            case "required":
+                if isinstance(value, list) and all(isinstance(one, str) for one in value):
+                    made[name] = value
+                else:
+                    self.leave_out(path, "is no list of names")
+            case _ if name in _COUNTS:
+                whole = isinstance(value, int | float) and 0 <= value < 1 << 31
+                if whole and not isinstance(value, bool) and int(value) == value:
+                    made[name] = int(value)
+                else:
+                    self.leave_out(path, "is no number of things")
+            case _ if name in _NUMBERS or name in _STRINGS:
+                made[name] = value
+            case _ if name in _MAPS:
+                self._read_map(made, path, name, value)
+            case _ if name in _LISTS or (name == "items" and isinstance(value, list)):
+                self._read_list(made, path, name, value)
+            case _ if name in _SCHEMAS:
+                made[name] = self._read(path, value)
+            case _ if name in _UNENFORCED:
+                if value is not False:
+                    self.leave_out(path, "is a keyword that no grammar follows")
+            case _ if name not in _SAY_NOTHING and not name.startswith("x-"):
+                self.ignored.append(path)  # as the standard has it, a note
+
+    def _read_type(self, made: dict[str, Any], path: str, value: Any) -> None:
+        asked = value if isinstance(value, list) else [value]
+        known = [one for one in asked if one in _TYPES]
+        if len(known) < len(asked):
+            self.leave_out(path, f"names a type that JSON does not have: {shown(asked)}")
+        if known and len(known) == len(asked):
+            made["type"] = value
+
+    def _read_reference(self, made: dict[str, Any], path: str, value: Any) -> None:
+        base = self._document.get("$id") if isinstance(self._document, Mapping) else None
+        local = (
+            value.removeprefix(base) if isinstance(base, str) and isinstance(value, str) else value
+        )
+        target = referred(self._document, local) if isinstance(local, str) else None
+        if not isinstance(target, Mapping | bool):
+            self.leave_out(path, f"refers to nothing in the schema: {shown(value)}")
+            return
+        if id(target) not in self._names:
+            self._names[id(target)] = str(len(self._names))
+            self._pending.append((local.lstrip("#/").replace("/", "."), target))
+        made["$ref"] = f"#/$defs/{self._names[id(target)]}"
+
+    def _read_map(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            self.leave_out(path, "is no object")
+            return
+        inner = {key: self._read(_join(path, key), one) for key, one in value.items()}
+        if name == "patternProperties":
+            for key in value:
+                if not _enforces({"type": "object", name: {key: True}}):
+                    self.leave_out(_join(path, key), "is a pattern that no grammar follows")
+                    del inner[key]
+            if not _enforces({"type": "object", name: dict.fromkeys(inner, True)}):
+                self.leave_out(path, "has patterns that share names")
+                return
+        made[name] = inner
+
+    def _read_list(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
+        if not isinstance(value, list):
+            self.leave_out(path, "is no list")
+            return
+        if name == "oneOf":
+            self.exclusive.append(path)
+        made[name] = [self._read(f"{path}[{n}]", one) for n, one in enumerate(value)]
+
+    def _try_values(
+        self, path: str, made: dict[str, Any], names: tuple[str, ...], kinds: tuple[str, ...]
+    ) -> None:
+        """Leave out the values that llguidance cannot follow, alone or together."""
+        values = {name: made[name] for name in names if name in made}
+        asked = made.get("type", list(kinds))
+        types = [one for one in (asked if isinstance(asked, list) else [asked]) if one in kinds]
+
+        def holds(some: Mapping[str, Any]) -> bool:
+            return all(_enforces({"type": kind, **some}) for kind in types or kinds)
+
+        if not values or holds(values):
+            return
+        kept: dict[str, Any] = {}
+        for name, value in values.items():
+            if holds({name: value}) and holds({**kept, name: value}):
+                kept[name] = value
+            else:
+                del made[name]
+                self.leave_out(
+                    _join(path, name), f"is beyond what a grammar follows: {shown(value)}"
+                )
+
+    def _count_properties(self, path: str, made: dict[str, Any]) -> None:
+        """Leave out bounds on how many of the optional properties there are, except one."""
+        required = made.get("required", ())
+        optional = sum(name not in required for name in made.get("properties", ()))
+        least, most = made.get("minProperties", 0) - len(required), made.get("maxProperties")
+        if not optional or (least <= 0 and most is None):
+            return
+        closed = made.get("additionalProperties") is False and "patternProperties" not in made
+        one = least <= 1 and most in (None, 1 + len(required)) and optional <= _MOST_OPTIONAL
+        if closed and one:
+            return
+        for name in ("minProperties", "maxProperties"):
+            if name in made:
+                del made[name]
+                self.leave_out(_join(path, name), "cannot be counted beside optional properties")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else str(name)

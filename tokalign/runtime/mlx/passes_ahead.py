@@ -1,0 +1,64 @@
+"""Passes that run ahead, of all sessions of a thread, in the order in which they are computed.
+
+Where generations take turns, a pass of one waits on the device for the passes of others that have
+begun before. That wait is not its own time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import local
+from time import perf_counter
+from typing import Any
+from weakref import ref
+
+import mlx.core as mx
+
+from tokalign.runtime.rounds import Array
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """A pass that ran ahead: its session, what tells when it is done, and whether that is known."""
+
+    session: ref[Any]
+    array: Array
+    is_done: bool = False
+
+
+class PassesAhead(local):
+    """The passes that have begun and were not read yet, the oldest first; each thread has its own.
+
+    passes: of a session the newest one is kept, as long as the session is there.
+    """
+
+    def __init__(self) -> None:
+        self.passes: list[_Pass] = []
+
+    def begin(self, session: object, array: Array) -> None:
+        """A pass has begun. array: is computed at its end."""
+        self.passes.append(_Pass(ref(session), array))
+
+    def wait_for_others(self, session: object, before: Array | None = None) -> float:
+        """Wait for the passes of other sessions; returns the seconds that this took.
+
+        before: an array of `session` that is read next; passes that began after it are not waited
+        for. The device computes the others first anyway, so reading it ends no later.
+        """
+        passes = [one for one in self.passes if one.session() is not None]
+        here = next((n for n, one in enumerate(passes) if one.array is before), len(passes))
+        others = [one for one in passes[:here] if one.session() is not session]
+        own = [one for one in passes if one.session() is session][-1:]
+        kept = [one for one in own if one.array is not before]
+        self.passes = [one for one in passes if one.session() is not session or one in kept]
+        unknown = [one for one in others if not one.is_done]
+        if not unknown:
+            return 0.0
+        began = perf_counter()
+        mx.eval(*[one.array for one in unknown])
+        for one in unknown:
+            one.is_done = True
+        return perf_counter() - began
+
+
+AHEAD = PassesAhead()

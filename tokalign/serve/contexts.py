@@ -1,0 +1,217 @@
+"""Kept contexts: caches and outputs of earlier requests, with which later ones go on.
+
+A conversation is one chain: caches after one or several prefixes of its latest text. A cache that
+can be cut back serves every prefix, so its chain has one. A cache that forgets (a sliding window, a
+recurrent state, `--max-kv-size`) serves only what it ends with, so its chain has several: at the
+end of the system's message, of the earlier turns, of the prompt and of the answer. A later turn
+takes the place of the earlier ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+from tokalign.runtime.mlx.cache import common_prefix
+from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of
+from tokalign.runtime.remembered import OutputStore
+from tokalign.serve.job import NOTHING, Held, Owner
+
+_SHARE_OF_MEMORY = 10
+"""Kept contexts take this part of the machine's memory where no bound is given."""
+
+_MOST_STATES = 5
+"""Caches kept of one conversation. The end of the system's message is dropped last."""
+
+_TAIL = 16
+"""A prompt may end with so many ids that a later turn does not have, such as `<think>`; but with
+an eighth of its ids at most, as short prompts have little else."""
+
+_MOST_STORES, _MOST_IDS = 16, 1 << 15
+"""Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely."""
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """Caches of both models after some ids. is_shared: whether other conversations begin so."""
+
+    layers: list[Any]
+    draft: list[Any]
+    is_shared: bool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(layer.nbytes) for layer in (*self.layers, *self.draft))
+
+
+@dataclass(slots=True, eq=False)
+class Chain:
+    """What is kept of one conversation.
+
+    prompt: how many ids the prompt of its latest request has. ids: its longest text.
+    states: by how many of these ids they hold.
+    """
+
+    owner: Owner
+    prompt: int
+    ids: list[int] = field(default_factory=list)
+    states: dict[int, _State] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its caches."""
+        return sum(state.nbytes for state in self.states.values())
+
+    def best(self, ids: list[int]) -> tuple[int, int]:
+        """How many of `ids` a state serves, one at least being left to read; and which state."""
+        most = min(common_prefix(self.ids, ids), len(ids) - 1)
+        found = (0, 0)
+        for length, state in self.states.items():
+            if length <= most:
+                found = max(found, (length, length))
+            elif most and can_cut_back([*state.layers, *state.draft], length - most):
+                found = max(found, (most, length))
+        return found
+
+    def goes_on(self, other: Chain) -> bool:
+        """Whether `other` is an earlier turn of this conversation, or a part of it."""
+        common = common_prefix(self.ids, other.ids)
+        tail = min(_TAIL, other.prompt // 8)
+        is_later = self.prompt > other.prompt and common >= other.prompt - tail
+        return common == len(other.ids) or is_later
+
+    def take_over(self, other: Chain) -> None:
+        """Take over the states that this request can have begun with.
+
+        Those are all that the same prompt left, and of an earlier turn the longest, and what any
+        conversation may share.
+        """
+        common = common_prefix(self.ids, other.ids)
+        longer = [(n - common, one.layers) for n, one in self.states.items() if n > common]
+        if any(can_cut_back(layers, count) for count, layers in longer):
+            return
+        lengths = [length for length in other.states if length <= min(common, self.prompt - 1)]
+        for length in lengths:
+            is_longest = length == max(lengths)
+            if other.states[length].is_shared or is_longest or other.prompt == self.prompt:
+                self.states.setdefault(length, other.states[length])
+
+    def thin_out(self) -> None:
+        """Drop states that serve hardly more than another one, and those that are too many."""
+        for one in sorted(self.states)[:-1]:
+            if any(0 < one - other <= _TAIL for other in self.states):
+                del self.states[one]
+        while len(self.states) > _MOST_STATES:
+            del self.states[min(self.states, key=lambda n: (self.states[n].is_shared, n))]
+
+
+class Contexts:
+    """The chains of all conversations, apart for every owner; the least recently used goes first.
+
+    size: how many are kept. most_bytes: None for a tenth of the machine's memory.
+    outputs: gives the store of an owner's answers so far.
+    """
+
+    def __init__(self, *, size: int, most_bytes: int | None) -> None:
+        self._size = size
+        self._most_bytes = _memory() // _SHARE_OF_MEMORY if most_bytes is None else most_bytes
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._chains: list[Chain] = []  # the most recently used last
+        self.outputs = lru_cache(_MOST_STORES)(_new_outputs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all caches."""
+        return sum(chain.nbytes for chain in list(self._chains))
+
+    def fetch(self, owner: Owner, ids: Sequence[int]) -> Held:
+        """A copy of the caches that share the most with `ids`, cut back to what they share.
+
+        At least one id is left for the target to read. The draft's cache is cut back as much; it
+        may hold less or more than what is shared.
+        """
+        ids = list(ids)
+        own = [(chain.best(ids), chain) for chain in self._chains if chain.owner == owner]
+        (kept, length), chain = max(own, key=lambda one: one[0], default=((0, 0), None))
+        if chain is None or not kept:
+            return NOTHING
+        self._use(chain)
+        state = chain.states[length]
+        layers, draft = deepcopy((state.layers, state.draft))
+        cut_back([*layers, *draft], max(0, length - kept))
+        return Held(layers, ids[:kept], draft)
+
+    def keep(self, chain: Chain, held: Held, *, is_shared: bool = False) -> None:
+        """Keep caches of a request's chain. is_shared: as in a `_State`."""
+        if not held.layers or not held.ids:
+            return
+        draft = list(held.draft) if held.draft and can_cut_back(held.draft, 1) else []
+        _compact([*held.layers, *draft])
+        length = len(held.ids)
+        if length >= len(chain.ids):
+            chain.ids = list(held.ids)
+        for shorter in [n for n in chain.states if n < length]:
+            if can_cut_back(held.layers, length - shorter):
+                del chain.states[shorter]
+        chain.states[length] = _State(held.layers, draft, is_shared)
+        for other in list(self._chains):
+            if other is not chain and other.owner == chain.owner and chain.goes_on(other):
+                chain.take_over(other)
+                self._chains.remove(other)
+        chain.thin_out()
+        self._use(chain)
+        del self._chains[: -self._size]
+        self.leave_room(0)
+
+    def leave_room(self, active_bytes: int) -> None:
+        """Drop what exceeds the bound together with the caches that are in use."""
+        while self._chains and self.nbytes + active_bytes > self._most_bytes:
+            del self._chains[0]
+
+    def _use(self, chain: Chain) -> None:
+        if chain in self._chains:
+            self._chains.remove(chain)
+        self._chains.append(chain)
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _new_outputs(_owner: Owner) -> OutputStore:
+    return OutputStore(most_ids=_MOST_IDS)
+
+
+def _compact(layers: Sequence[Any]) -> None:
+    """Have a cache take no more memory than what it holds.
+
+    A cache has room for up to 255 positions more, and a ring that was filled by a prompt has all of
+    that. One that was taken out of a batch is computed
+    when it is read, and until then keeps the arrays of the whole batch alive.
+    """
+    leaves = list(leaves_of(layers))
+    for layer in leaves:
+        if type(layer) is KVCache and layer.keys is not None:
+            _cut(layer, slice(0, layer.offset))
+        if type(layer) is RotatingKVCache and not layer.keep and layer.keys is not None:
+            rows, most = layer.keys.shape[2], layer.max_size
+            if layer._idx == rows > most:  # all are in their order
+                _cut(layer, slice(rows - most, rows))
+                layer._idx = most
+    mx.eval([layer.state for layer in leaves])
+
+
+def _cut(layer: Any, positions: slice) -> None:
+    layer.keys = mx.contiguous(layer.keys[..., positions, :])
+    layer.values = mx.contiguous(layer.values[..., positions, :])

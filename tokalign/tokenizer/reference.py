@@ -1,0 +1,204 @@
+"""The reference: the tokenizer that mlx-lm runs for a folder, which decides every id of a prompt.
+
+mlx-lm loads a folder with transformers' `AutoTokenizer`. Which class that chooses, what the class
+makes of the files, and which tokens other files add, is asked of the object that it gives, and
+modelled nowhere. Where transformers is not installed, and for a single file, the reference of a
+tokenizer.json is the `tokenizers` library.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.tokenizer.spec import shortened
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+Ids = tuple[int, ...]
+
+_MODEL_FLAGS = (
+    *("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"),
+    *("fuse_unk", "byte_fallback", "ignore_merges"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A tokenizer whose ids are right by definition.
+
+    theirs: of transformers, of the `tokenizers` library, or whatever has an `encode`.
+    written: the tokenizer.json that it was loaded from, parsed; empty if there is none.
+    """
+
+    theirs: Any
+    written: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def library(self) -> Library | None:
+        """The object of the `tokenizers` library that does the work; None for other programs."""
+        from tokenizers import Tokenizer as Library
+
+        found = getattr(self.theirs, "_tokenizer", self.theirs)
+        return found if isinstance(found, Library) else None
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text in a prompt, without what is put before and after it."""
+        return _encode(self.theirs, text, around=False)
+
+    @cached_property
+    def around(self) -> tuple[Ids, Ids]:
+        """The ids before and after the text of every prompt (BOS, EOS)."""
+        for text in ("a", "0", " ", "."):
+            inside = tuple(_encode(self.theirs, text, around=False))
+            whole = tuple(_encode(self.theirs, text, around=True))
+            for start in range(len(whole) - len(inside) + 1) if inside else ():
+                end = start + len(inside)
+                if whole[start:end] == inside:
+                    return whole[:start], whole[end:]
+        return (), ()
+
+    @property
+    def splits_markup(self) -> bool:
+        """Whether special tokens in a prompt are text to it."""
+        return bool(getattr(self.theirs, "split_special_tokens", False))
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """Its `bos_token` and `eos_token`, as in a tokenizer_config.json."""
+        tokens = {key: getattr(self.theirs, key, None) for key in ("bos_token", "eos_token")}
+        return {key: str(token) for key, token in tokens.items() if token is not None}
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """Its tokenizer.json, parsed.
+
+        The vocabulary and the merges are taken from the file where it kept them: writing and
+        reading those of Gemma 3 takes 2 s.
+        """
+        library = self.library
+        assert library is not None, "only the library's tokenizers are documents"
+        kept = self.written.get("model") or {}
+        vocab = kept.get("vocab") or ()
+        if kept.get("type", "BPE") != "BPE" or not _is_kept(library, vocab):
+            return dict(json.loads(library.to_str()))
+        from tokenizers import Tokenizer as Library
+        from tokenizers.models import BPE
+
+        empty = Library(BPE())
+        for part in ("normalizer", "pre_tokenizer", "post_processor"):
+            setattr(empty, part, getattr(library, part))
+        flags = {name: getattr(library.model, name) for name in _MODEL_FLAGS}
+        model = {"type": "BPE", **flags, "vocab": vocab, "merges": kept.get("merges") or []}
+        added = [
+            {"id": index, **token.__getstate__()}
+            for index, token in sorted(library.get_added_tokens_decoder().items())
+        ]
+        return {**json.loads(empty.to_str()), "added_tokens": added, "model": model}
+
+    @cached_property
+    def data(self) -> bytes:
+        """Its tokenizer.json."""
+        assert self.library is not None, "only the library's tokenizers are documents"
+        return self.library.to_str().encode()
+
+
+def reference_of_file(data: bytes, document: Mapping[str, Any]) -> Reference:
+    """The `tokenizers` library's tokenizer of a tokenizer.json. Raises what the library raises."""
+    from tokenizers import Tokenizer as Library
+
+    library = Library.from_buffer(data)
+    library.no_truncation()
+    library.no_padding()
+    return Reference(theirs=library, written=document)
+
+
+def reference_of_folder(
+    folder: Path,
+    files: Mapping[str, bytes],
+    document: Mapping[str, Any],
+    *,
+    trust_remote_code: bool = False,
+) -> Reference | None:
+    """What mlx-lm loads for a folder; None if transformers is not installed.
+
+    files: those that decide, by name, as they were read. transformers gets a copy of them, so that
+    nothing that changes meanwhile counts; with `trust_remote_code` it gets the folder itself, whose
+    programs may read what they like.
+    Raises: VocabularyError or, for a package that is missing, MissingAssetError.
+    """
+    try:
+        with _quiet():
+            from transformers import AutoTokenizer
+    except ImportError:
+        return None
+    if b"NewlineTokenizer" in files.get("tokenizer_config.json", b""):
+        import mlx_lm.tokenizer_utils  # noqa: F401  # which registers this class
+
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    with TemporaryDirectory() as copy, _quiet():
+        for name, data in files.items():
+            Path(copy, name).write_bytes(data)
+        try:
+            theirs = AutoTokenizer.from_pretrained(folder if trust_remote_code else copy, **options)
+        except Exception as error:  # programs raise what they like
+            raise _refusal(folder, error) from error
+    return Reference(theirs=theirs, written=document)
+
+
+def _refusal(folder: Path, error: Exception) -> VocabularyError | MissingAssetError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ImportError) or "install" in reason:
+        named = re.search(r"`?pip install ([\w. \[\]-]+\w)", reason)
+        package = named[1] if named else getattr(error, "name", None) or "tokalign[mlx]"
+        return MissingAssetError(
+            f"the tokenizer in {folder} needs a package that is not installed; install it with: "
+            f"pip install {package}"
+        )
+    remedy = "download it again"
+    if "trust_remote_code" in reason:
+        reason = "its tokenizer is a program"
+        remedy = "read the program, and give --trust-remote-code to run it"
+    return VocabularyError(
+        f"{folder} holds no tokenizer that transformers opens ({shortened(reason, 160)}); {remedy}"
+    )
+
+
+def _encode(theirs: Any, text: str, *, around: bool) -> list[int]:
+    try:
+        ids = theirs.encode(text, add_special_tokens=around)
+    except TypeError:  # it is no tokenizer of transformers
+        ids = theirs.encode(text)
+    return list(getattr(ids, "ids", ids))
+
+
+def _is_kept(library: Library, vocab: Any) -> bool:
+    """Whether a model has the vocabulary of the file. The check on load compares encodings."""
+    return (
+        isinstance(vocab, dict)
+        and bool(vocab)
+        and type(library.model).__name__ == "BPE"
+        and library.get_vocab_size(with_added_tokens=False) == len(vocab)
+        and all(library.model.token_to_id(token) == i for token, i in [*vocab.items()][-9:])
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Have transformers warn of nothing: neither of missing frameworks nor of unusual settings."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
