@@ -179,7 +179,7 @@ def test_a_table_is_read_once_for_a_tokenizer_until_it_changes(
     damaged = folders.named / "a.dictionary.tok"
     write_dictionary(damaged, "pl")
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    write_bundle(folders.named / "x.alignment.tok", build_alignment(DRAFT, TARGET, []))
+    write_bundle(folders.named / "x.alignment.tok", build_alignment(DRAFT, TARGET))
     told = list[list[str]]()
     for _ in range(3):
         opened.clear()
