@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -225,19 +225,26 @@ def metric(server: Server, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
-def echo_folder(folder: Path) -> Path:
-    """A model that answers with the user's message (`echo_model.py`), with the demo's tokenizer."""
+def echo_folder(folder: Path, *, template: str | None = None, marks: Sequence[str] = ()) -> Path:
+    """A model that answers with the user's message (`echo_model.py`), with the demo's tokenizer.
+
+    template: instead of the demo's with tools. marks: tokens that the vocabulary gets besides.
+    """
     folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer.model"):
-        shutil.copy(DEMO / "target" / name, folder)
     shutil.copy(Path(__file__).with_name("echo_model.py"), folder)
+    shutil.copy(DEMO / "target" / "tokenizer.model", folder)
+    demo = json.loads((DEMO / "target" / "config.json").read_text("utf-8"))
+    words = json.loads((DEMO / "target" / "tokenizer.json").read_text("utf-8"))
+    for mark in marks:
+        like = words["added_tokens"][-1]
+        words["added_tokens"].append({**like, "id": demo["vocab_size"], "content": mark})
+        demo["vocab_size"] += 1
+    (folder / "tokenizer.json").write_text(json.dumps(words), "utf-8")
     config = json.loads((DEMO / "target" / "tokenizer_config.json").read_text("utf-8"))
-    config["chat_template"] = TOOLS_TEMPLATE + config["chat_template"].replace(
-        "{{ bos_token }}", ""
-    )
+    of_demo = config["chat_template"].replace("{{ bos_token }}", "")
+    config["chat_template"] = template or TOOLS_TEMPLATE + of_demo
     (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
     tokenizer: Tokenizer[Any] = read_tokenizer(DEMO / "target")
-    demo = json.loads((DEMO / "target" / "config.json").read_text("utf-8"))
     roles = {"user_header": "user\n", "assistant_header": "assistant\n"}
     specials = tokenizer.vocabulary.special_ids
     (folder / "config.json").write_text(

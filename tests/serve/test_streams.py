@@ -1,0 +1,275 @@
+"""Streams as the makers' own clients put them together: what was streamed is the whole answer.
+
+The model of these tests repeats what the user said. To a user who says "?" it repeats what the
+template was given of the turn before, so the answer tells whether that turn has survived.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from served import CALL, KEY, WEATHER, echo_folder, openai, serving
+
+from tokalign.serve import Settings
+from tokalign.serve.job import Job
+from tokalign.serve.server import Server
+
+TEMPLATE = (
+    "{# <tool_call> tool_call.name #}"
+    "{% if tools %}{{ '<|im_start|>system\\n' + tools | tojson + '<|im_end|>\\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{{ messages[-2] | tojson if message.content == '?' else message.content }}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+CALLED = ("pogoda", {"miasto": "Łódź"})
+SAID: dict[str, tuple[str, list[Any]]] = {
+    "text": (
+        "Wisła płynie  przez Kraków.\n\n  * i dalej",
+        [("text", "Wisła płynie  przez Kraków.\n\n  * i dalej")],
+    ),
+    "a thought": (
+        "<think>Hm, tak.</think>\n\nWisła.",
+        [("thought", "Hm, tak."), ("text", "Wisła.")],
+    ),
+    "two calls": (f"Sprawdzam. {CALL}\n{CALL}", [("text", "Sprawdzam."), CALLED, CALLED]),
+    "all three": (
+        f"<think>Hm.</think>\n{CALL}\nJuż.",
+        [("thought", "Hm."), CALLED, ("text", "Już.")],
+    ),
+    "what is no call": (
+        "<tool_call>{nic}</tool_call> i koniec",
+        [("text", "<tool_call>{nic}</tool_call> i koniec")],
+    ),
+    "nothing": ("<think></think>", []),
+}
+"""What the model says, and its blocks: of a call the name and the arguments."""
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model that repeats, thinks and calls tools."""
+    folder = echo_folder(
+        tmp_path_factory.mktemp("models") / "echo",
+        template=TEMPLATE,
+        marks=("<think>", "</think>"),
+    )
+    with serving(Settings(model=str(folder), trust_remote_code=True)) as running:
+        yield running
+
+
+# -- the clients -----------------------------------------------------------------------------------
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+class Chat:
+    """`client.chat.completions.stream`."""
+
+    @staticmethod
+    def asked(messages: list[Any], **more: Any) -> dict[str, Any]:
+        tools = [{"type": "function", "function": {**WEATHER, "strict": True}}]
+        return {"model": "default_model", "messages": messages, "tools": tools, **more}
+
+    @classmethod
+    def stream(cls, server: Server, messages: list[Any], **more: Any) -> Any:
+        usage = {"include_usage": True}
+        given = cls.asked(messages, stream_options=usage, **more)
+        with openai(server).chat.completions.stream(**given) as stream:
+            return stream.get_final_completion()
+
+    @classmethod
+    def whole(cls, server: Server, messages: list[Any], **more: Any) -> Any:
+        return openai(server).chat.completions.create(**cls.asked(messages, **more))
+
+    @staticmethod
+    def turn(answer: Any) -> list[Any]:
+        """What is appended to the messages of the next request."""
+        return [answer.choices[0].message]
+
+    @staticmethod
+    def told(answer: Any) -> Any:
+        """All that an answer says, but for ids and times."""
+        left_out = {"id", "index", "parsed", "parsed_arguments"}
+        choices = [without(one.to_dict(), left_out) for one in answer.choices]
+        return choices, answer.usage.completion_tokens, answer.usage.prompt_tokens
+
+    @staticmethod
+    def blocks(answer: Any) -> list[Any]:
+        message = answer.choices[0].message
+        texts = [("thought", getattr(message, "reasoning", None)), ("text", message.content)]
+        calls = [c.function for c in message.tool_calls or ()]
+        called = [(one.name, json.loads(one.arguments)) for one in calls]
+        return [*(one for one in texts if one[1]), *called]
+
+
+class Responses:
+    """`client.responses.stream`."""
+
+    @staticmethod
+    def asked(messages: list[Any], **more: Any) -> dict[str, Any]:
+        tools = [{"type": "function", **WEATHER}]
+        if "stop" in more:
+            more["extra_body"] = {"stop": more.pop("stop")}
+        return {"model": "default_model", "input": messages, "tools": tools, **more}
+
+    @classmethod
+    def stream(cls, server: Server, messages: list[Any], **more: Any) -> Any:
+        with openai(server).responses.stream(**cls.asked(messages, **more)) as stream:
+            return stream.get_final_response()
+
+    @classmethod
+    def whole(cls, server: Server, messages: list[Any], **more: Any) -> Any:
+        return openai(server).responses.create(**cls.asked(messages, **more))
+
+    @staticmethod
+    def turn(answer: Any) -> list[Any]:
+        return list(answer.output)
+
+    @staticmethod
+    def told(answer: Any) -> Any:
+        left_out = {"id", "call_id", "parsed", "parsed_arguments"}
+        items = [without(item.to_dict(), left_out) for item in answer.output]
+        return items, answer.status, answer.usage.output_tokens, answer.usage.input_tokens
+
+    @staticmethod
+    def blocks(answer: Any) -> list[Any]:
+        return [
+            (item.name, json.loads(item.arguments))
+            if item.type == "function_call"
+            else ("text" if item.type == "message" else "thought", item.content[0].text)
+            for item in answer.output
+        ]
+
+
+class Messages:
+    """`client.messages.stream`."""
+
+    @staticmethod
+    def client(server: Server) -> Any:
+        from anthropic import Anthropic
+
+        return Anthropic(base_url=server.url, api_key=KEY, max_retries=0).messages
+
+    @staticmethod
+    def asked(messages: list[Any], **more: Any) -> dict[str, Any]:
+        tools = [{"name": "pogoda", "input_schema": WEATHER["parameters"]}]
+        if "stop" in more:
+            more["stop_sequences"] = more.pop("stop")
+        given = {"max_tokens": 300, "messages": messages, "tools": tools}
+        return {"model": "default_model", **given, **more}
+
+    @classmethod
+    def stream(cls, server: Server, messages: list[Any], **more: Any) -> Any:
+        with cls.client(server).stream(**cls.asked(messages, **more)) as stream:
+            return stream.get_final_message()
+
+    @classmethod
+    def whole(cls, server: Server, messages: list[Any], **more: Any) -> Any:
+        return cls.client(server).create(**cls.asked(messages, **more))
+
+    @staticmethod
+    def turn(answer: Any) -> list[Any]:
+        return [{"role": answer.role, "content": answer.content}]
+
+    @staticmethod
+    def told(answer: Any) -> Any:
+        blocks = [without(block.to_dict(), {"id", "parsed_output"}) for block in answer.content]
+        usage = answer.usage
+        read = usage.input_tokens + usage.cache_read_input_tokens
+        return blocks, answer.stop_reason, answer.stop_sequence, usage.output_tokens, read
+
+    @staticmethod
+    def blocks(answer: Any) -> list[Any]:
+        return [
+            (block.name, block.input)
+            if block.type == "tool_use"
+            else ("text", block.text)
+            if block.type == "text"
+            else ("thought", block.thinking)
+            for block in answer.content
+        ]
+
+
+def without(value: Any, names: set[str]) -> Any:
+    """An object of JSON without these fields at any depth, and without those that say nothing."""
+    if isinstance(value, list):
+        return [without(one, names) for one in value]
+    if isinstance(value, dict):
+        said = {name: one for name, one in value.items() if one not in (None, "", [])}
+        return {name: without(one, names) for name, one in said.items() if name not in names}
+    return value
+
+
+Api = type[Chat] | type[Responses] | type[Messages]
+every_api = pytest.mark.parametrize("api", [Chat, Responses, Messages])
+
+
+# -- what was streamed is the whole answer ---------------------------------------------------------
+
+
+@every_api
+@pytest.mark.parametrize("kind", SAID)
+def test_a_helper_makes_the_whole_answer_of_a_stream(echo: Server, api: Api, kind: str) -> None:
+    said, blocks = SAID[kind]
+    streamed, whole = (ask(echo, user(said)) for ask in (api.stream, api.whole))
+    assert api.told(streamed) == api.told(whole)
+    in_order = blocks if api is not Chat else sorted(blocks, key=lambda one: one[0] == "pogoda")
+    assert api.blocks(streamed) == in_order
+
+
+@every_api
+def test_a_stop_text_is_in_no_stream(echo: Server, api: Api) -> None:
+    asked, stop = user("jeden dwa trzy"), ["trzy", "dwa"]
+    streamed, whole = (ask(echo, asked, stop=stop) for ask in (api.stream, api.whole))
+    assert api.told(streamed) == api.told(whole)
+    assert api.blocks(streamed) == [("text", "jeden ")]
+
+
+@every_api
+@pytest.mark.parametrize("kind", [kind for kind in SAID if SAID[kind][1]])
+def test_a_turn_that_was_streamed_survives_in_the_history(
+    echo: Server, api: Api, kind: str
+) -> None:
+    said, blocks = SAID[kind]
+    first = api.stream(echo, user(said))
+    history = [*user(said), *api.turn(first), *user("?")]
+    (answer,) = api.blocks(api.stream(echo, history))
+    turn = json.loads(answer[1])
+    texts = {"text": turn["content"], "thought": turn.get("reasoning_content", "")}
+    calls = [
+        (c["function"]["name"], c["function"]["arguments"]) for c in turn.get("tool_calls", ())
+    ]
+    assert (turn["role"], texts) == ("assistant", {"text": "", "thought": "", **of_kind(blocks)})
+    assert calls == [one for one in blocks if one[0] == "pogoda"]
+
+
+def of_kind(blocks: list[Any]) -> dict[str, str]:
+    return {kind: text for kind, text in blocks if kind != "pogoda"}
+
+
+@every_api
+def test_what_fails_in_a_stream_fails_in_the_helper(
+    echo: Server, monkeypatch: pytest.MonkeyPatch, api: Api
+) -> None:
+    deliver, given = Job.deliver, iter(range(99))
+
+    def fail(*args: Any, **more: Any) -> bool:
+        if next(given) == 3:
+            raise RuntimeError("the device is lost")
+        return deliver(*args, **more)
+
+    monkeypatch.setattr(Job, "deliver", fail)
+    expected = "completed" if api is Responses else "the device is lost"
+    with pytest.raises(Exception, match=expected) as failed:
+        api.stream(echo, user(SAID["text"][0]))
+    assert type(failed.value).__module__.partition(".")[0] in ("openai", "anthropic", "builtins")
+    assert next(given) < 99
+    monkeypatch.undo()
+    assert api.blocks(api.stream(echo, user("Wisła"))) == [("text", "Wisła")]
