@@ -20,10 +20,11 @@ import platform
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import UnsupportedOperation
 from os import PathLike
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, BinaryIO
 
 from platformdirs import user_cache_path
 
@@ -99,6 +100,20 @@ def as_path(name: str | PathLike[str]) -> Path:
     if not os.fspath(name):
         raise UsageError("a name or path is empty; give one, or . for the current folder")
     return Path(os.path.expanduser(name))  # `Path.expanduser` raises RuntimeError
+
+
+@contextmanager
+def open_regular(path: FilePath, *, links: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that comes from somebody else for reading; a pipe or a device is not waited for.
+
+    links: whether the path may be a symbolic link.
+    Raises: OSError, IsADirectoryError for a folder, io.UnsupportedOperation for a pipe or a device.
+    """
+    flags = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UnsupportedOperation("it is a pipe or a device")
+        yield file
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -26,11 +26,11 @@ import numpy as np
 from lab.benchmarks.dictionary_build import Texts, dev_texts, shared_option
 from tokalign.build.compile_pack import compile_pack, positions_of
 from tokalign.build.corpus import Corpus, Progress
-from tokalign.build.counting.token_ngrams import count_token_ngrams
+from tokalign.build.counting.token_ngrams import counted
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.dictionary.ngram_tree import grow_tree
-from tokalign.build.pack import counting_words, find_words, pack_bundle
+from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import emulate, replay_texts
 from tokalign.runtime.draft.lookup import DictionaryDrafter
@@ -79,13 +79,13 @@ def make(shared: Path, sizes: str, output: Path) -> None:
     """Write OUTPUT/pl-SIZE.pack.tok for each size; the corpus is counted once."""
     output.mkdir(parents=True, exist_ok=True)
     corpus, options = _training(shared), BackoffOptions()
-    words = find_words(corpus, stage=_timed)
-    counting = counting_words(words, corpus, options.min_count)
-    levels = grow_tree(count_token_ngrams(counting, stage=_timed))
+    counting = counting_words(corpus, options.min_count)
+    with counted(counting, stage=_timed) as found:
+        levels = grow_tree(found.orders)
     print_json({"counted": [len(level) for level in levels], "peak_mb": round(peak_memory() / 1e6)})
     for size in sizes.split(","):
         sized = replace(options, max_bytes=int(float(size) * 1e6))
-        bundle = pack_bundle(words, corpus.stamp, levels, sized, language="pl", stage=_timed)
+        bundle = pack_bundle(found.words, corpus.stamp, levels, sized, language="pl", stage=_timed)
         write_bundle(output / f"pl-{size}.pack.tok", bundle)
         print_json({"pack": size, "bytes": len(encode_bundle(bundle)), **bundle.statistics})
 
@@ -124,7 +124,6 @@ def saving(shared: Path, path: Path, native: Path | None, limit: int, files: lis
                 "own_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
                 "tokens_per_pass": found,
                 "of_native": kept,
-                "optimism": bundle.parameters["optimism"],
             }
         )
         for name, some in texts.items():

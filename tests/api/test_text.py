@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
+from places import DEMO
 from random_models import plainly, random_model
 
 import tokalign
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.opening_knowledge import shared_knowledge
+from tokalign.runtime.mlx.sampling import Sampling
 
 PROMPT = "Zażółć gęślą"
 PLAIN: dict[str, Any] = {"max_tokens": 8, "method": "plain"}
@@ -103,6 +106,26 @@ def test_an_output_matches_its_grammar(pair: dict[str, Any], method: str) -> Non
         assert text in ("żółty", "zielony")
     with pytest.raises(UsageError, match="grammar has to be"):
         tokalign.stream_generate(prompt=PROMPT, grammar={"type": "object"}, **pair)
+
+
+@pytest.mark.parametrize("prompt", ["", "Wczoraj"])
+@pytest.mark.parametrize("pattern", [" a|b", r"\s\d", ".{3}", "  ?x"])
+def test_a_space_that_a_grammar_demands_stays(prompt: str, pattern: str) -> None:
+    """The text is what the grammar matched, without the tokenizer's own first space."""
+    model, tokenizer = tokalign.load(str(DEMO / "target"))
+    for seed in range(4):
+        parts = list(
+            tokalign.stream_generate(
+                model,
+                tokenizer,
+                prompt,
+                max_tokens=8,
+                grammar=tokalign.Grammar.regex(pattern),
+                sampling=Sampling(temperature=1.5, seed=seed),
+            )
+        )
+        text = "".join(part.text for part in parts)
+        assert parts[-1].finish_reason == "length" or re.fullmatch(pattern, text), text
 
 
 @pytest.mark.parametrize(("draft_seed", "count"), [(0, 270), (1, 20)])

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counted import small_tokenizer
 from polish import SENTENCES
 from small_tables import bundle_of
 from small_tokenizers import write_tokenizer
 
-from tokalign.build.alignment import intersect, measure_boundaries, measure_coverage
+from tokalign.build.alignment import intersect, measure_coverage
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
-from tokalign.tokenizer.bpe.absorption import Absorption
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -55,62 +53,6 @@ def test_roles_are_matched_by_meaning(llama: Tokenizer[Any], bielik: Tokenizer[A
 
 
 PROSE = [sentence for sentence in SENTENCES if not sentence.startswith((" ", "def"))]
-
-
-def test_a_tokenizer_on_its_own_boundaries_heals_nothing(bielik: Tokenizer[Any]) -> None:
-    rates = measure_boundaries(bielik, bielik, PROSE)
-    assert rates.boundaries == sum(len(bielik.encode(line)) - 1 for line in PROSE)
-    assert rates.healed_boundaries == rates.tokens_taken_back == 0
-
-
-def test_healing_is_needed_where_the_text_so_far_is_encoded_differently(
-    bielik: Tokenizer[Any], llama: Tokenizer[Any]
-) -> None:
-    """By encoding every beginning of the text from scratch."""
-    boundaries, healed, taken_back = 0, 0, 0
-    for line in PROSE:
-        ids, whole = bielik.encode(line), llama.encode(line)
-        ends = list(accumulate(len(bielik.vocabulary.tokens[i]) for i in ids))
-        for end in ends[:-1]:
-            beginning = bielik.text_bytes(line)[1:end]  # Llama has no space in front
-            if beginning:
-                now = llama.bpe.encode(beginning)
-                kept = [a == b for a, b in zip(now, whole, strict=False)]
-                changed = len(now) - [*kept, False].index(False)
-                boundaries += 1
-                healed += changed > 0
-                taken_back += changed
-    rates = measure_boundaries(llama, bielik, PROSE)
-    assert rates.boundaries == boundaries
-    assert rates.healed_boundaries == pytest.approx(healed / boundaries, abs=1e-4)
-    assert rates.tokens_taken_back == pytest.approx(taken_back / healed, abs=1e-4)
-    assert rates.healed_boundaries > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line", ["ab " * 100_000, pytest.param("żółw" * 100_000, marks=pytest.mark.long)]
-)
-def test_of_a_long_line_or_word_only_the_beginning_is_measured(line: str) -> None:
-    """The time grows with the square of the length, and a corpus may have any line."""
-    tokenizer = small_tokenizer()
-    rates = measure_boundaries(tokenizer, tokenizer, [line])
-    assert 0 < rates.boundaries < 8_000
-
-
-@pytest.mark.slow
-def test_what_is_ruled_out_is_estimated_well(bielik: Tokenizer[Any]) -> None:
-    """Against all tokens of the vocabulary at every boundary of a line."""
-    line = "Sprzedawca naprawił lodówkę."
-    ids, tokens = bielik.encode(line), bielik.vocabulary.tokens
-    absorption, exact = Absorption(bielik.bpe), []
-    for last in ids[:-1]:
-        spelled = bielik.bpe.order.spelled
-        exact.append(sum(absorption.absorbs(tokens[last], last, token) for token in spelled))
-    mean = sum(exact) / len(exact)
-    found = measure_boundaries(bielik, bielik, [line]).draft_tokens_ruled_out
-    assert mean > 100
-    assert found == pytest.approx(mean, rel=0.35)
 
 
 def test_coverage_is_counted_as_by_hand(tmp_path: Path) -> None:

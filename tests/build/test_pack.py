@@ -19,10 +19,11 @@ from small_tokenizers import write_tokenizer
 from tokalign.api.choosing import choose_drafting
 from tokalign.build.compile_pack import compile_pack, positions_of
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.word_encoder import words_of
+from tokalign.build.counting import word_shards
+from tokalign.build.counting.word_shards import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.installed_packs import language_of_prompt
-from tokalign.build.pack import build_pack, find_words
+from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.options import DraftingOptions
@@ -36,7 +37,7 @@ from tokalign.tables.bundle import (
     write_bundle,
 )
 from tokalign.tables.opening import verify_table
-from tokalign.tables.pack import COUNTS, Pack, WordNgrams, pack_numbers, unpack_numbers
+from tokalign.tables.pack import COUNTS, Pack, WordNgrams
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -105,15 +106,6 @@ def test_equal_corpora_give_equal_bytes(corpus: Corpus, packed: Bundle) -> None:
     assert encode_bundle(again) == encode_bundle(packed)
     read = Pack.from_bundle(decode_bundle(encode_bundle(packed)))
     assert read.to_sections() == dict(packed.sections)
-
-
-def test_numbers_come_back() -> None:
-    random = np.random.default_rng(3)
-    numbers = np.concatenate([np.arange(70), random.integers(0, 1 << 32, 500) - 1, [0, 2**32 - 2]])
-    numbers = np.maximum(numbers, 0)
-    contexts = random.integers(0, 1 << 16, len(numbers))
-    symbols, bits = pack_numbers(numbers, contexts)
-    assert (unpack_numbers(symbols, memoryview(bits), contexts) == numbers).all()
 
 
 def test_a_forged_pack_is_refused_or_compiled(
@@ -255,19 +247,12 @@ def written(folder: Path, *lines: str) -> Path:
     return folder / "a.txt"
 
 
-def test_words_that_come_once_are_kept_but_addresses_are_not(tmp_path: Path) -> None:
-    long = "x" * 63  # and the line feed that begins it
-    path = written(tmp_path, long, long + "y", "raz dwa", "raz")
-    assert list(find_words(Corpus([path])).vocabulary) == ["\nraz", "\n" + long, " dwa"]
-    assert list(find_words(Corpus([path], weights={"a.txt": 0.5})).vocabulary) == ["\nraz"]
-
-
 def test_of_equally_frequent_words_the_first_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokalign.build.pack.MAX_WORDS", 3)
-    path = written(tmp_path, "c b a d", "c", "d e")
-    assert list(find_words(Corpus([path])).vocabulary) == ["\nc", "\nd", " a"]
+    monkeypatch.setattr(word_shards, "MAX_WORDS", 3)
+    word_shards.write_words(tmp_path / "a", ["c b a d", "c", "d e"], 1000)
+    assert word_shards.find_words([tmp_path / "a"]) == ["\nc", "\nd", " a"]
 
 
 def test_every_position_is_counted_once_by_its_longest_ngram() -> None:

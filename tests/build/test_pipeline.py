@@ -9,10 +9,10 @@ import pytest
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
-from tokalign.build import pipeline
+from tokalign.build.alignment import build_alignment
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.pipeline import Builder, build_pair, build_tables
+from tokalign.build.pipeline import Builder, build_tables
 from tokalign.errors import UsageError
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.backoff import BackoffTable
@@ -48,8 +48,8 @@ def builders_in(folder: Path, draft: Any, target: Any) -> dict[Path, Builder]:
     return {
         folder / "pl.dictionary.tok": dictionary(2 * SMALL),
         folder / "best.dictionary.tok": dictionary(SMALL),
-        folder / "draft.alignment.tok": lambda corpus, stage: build_pair(
-            draft, target, corpus, stage=stage
+        folder / "draft.alignment.tok": lambda _, stage: build_alignment(
+            draft, target, stage=stage
         ),
     }
 
@@ -75,7 +75,8 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     dictionary, best, pair = (read_bundle(written.path) for written in report.tables)
     assert dictionary.fingerprints == best.fingerprints == {"target": target.fingerprint}
     assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
-    assert dictionary.corpus == best.corpus == pair.corpus == corpus.stamp
+    assert dictionary.corpus == best.corpus == corpus.stamp
+    assert pair.corpus == {}  # it is of two tokenizers alone
     assert dictionary.parameters["max_bytes"] == 2 * SMALL
     for bundle, written in zip((dictionary, best), report.tables, strict=False):
         entries = len(BackoffTable.from_bundle(bundle))
@@ -84,19 +85,6 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     assert Intersection.from_bundle(pair).pairs == report.tables[2].entries > 250
     assert report.text_bytes == corpus.size
     assert report.peak_memory > 1 << 20
-
-
-def test_a_pair_is_measured_on_no_more_text_than_fits_and_stamped_with_all_of_it(
-    tmp_path: Path, tokenizers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A small archive may hold gigabytes of lines."""
-    whole = write_corpus(tmp_path)
-    monkeypatch.setattr(pipeline, "_MOST_CHARACTERS", 100)
-    bundle = build_pair(*tokenizers, Corpus([whole]))
-    measured = bundle.statistics["text_bytes"]
-    assert 100 <= measured < 300
-    [stamp] = bundle.corpus["files"]
-    assert stamp["text_bytes"] == whole.stat().st_size > 10 * measured
 
 
 def test_nothing_is_written_unless_everything_is_built(
@@ -121,6 +109,19 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
         with pytest.raises(UsageError, match=r"cannot be written .*--output"):
             build_tables(corpus, {path: lambda corpus, stage: pytest.fail("it was built")})
     assert corpus.stamp == {}
+
+
+def test_two_processes_cannot_build_the_same_table(tmp_path: Path) -> None:
+    corpus, path = Corpus([write_corpus(tmp_path / "corpus")]), tmp_path / "out" / "pl.pack.tok"
+
+    def build(corpus: Corpus, _: Any) -> Bundle:
+        with pytest.raises(UsageError, match=r"process \d+ on .* is building .*pl.pack.tok; wait"):
+            build_tables(corpus, {path: lambda *_: pytest.fail("it was built twice")})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_tables(corpus, {path: build})
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_table_of_other_content_is_kept_when_it_is_replaced(

@@ -17,6 +17,8 @@ from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.text_files import TextFile
+from tokalign.cli import build_plan
+from tokalign.storage import TABLES, shipped
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
@@ -170,6 +172,42 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     words = [meant.get(word, word) for word in line.split()]
     run("build", "--target", target, *words, "--output", tmp_path / "o").is_refused(code, said)
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"--target TARGET {ONLY} --language pl CORPUS",
+        f"--target TARGET {ONLY} --language pl CORPUS {SHARED}",
+        f"--target TARGET --from-model {ONLY} --language pl CORPUS",
+        "--target TARGET --from-model --language pl CORPUS",
+        "--target TARGET --from-pack PACK",
+        "--target TARGET --draft TARGET --alignment-only",
+        "--pack --language pl CORPUS",
+        f"--pack --language pl CORPUS {SHARED}",
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    for work in ("compile_pack", "load_models", "read_bundle"):
+        monkeypatch.setattr(build_plan, work, lambda *_, **__: pytest.fail("work was done"))
+    monkeypatch.setattr(TextFile, "paragraphs", lambda _: pytest.fail("the corpus was read"))
+    (tmp_path / "file").touch()
+    pack = shipped(TABLES) / "cs.pack.tok"
+    meant = {"CORPUS": corpus, "TARGET": target, "PACK": pack}
+    words = [meant.get(word, word) for word in line.split()]
+    refused = run("build", *words, "--output", tmp_path / "file" / "tables")
+    refused.is_refused(2, "cannot be written")
+
+
+def test_an_alignment_reads_no_file(
+    tmp_path: Path, draft: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = ("build", "--draft", draft, "--target", target, "--alignment-only", "--json")
+    ended = run(*pair, "none.txt", "--output", tmp_path)
+    assert "the FILEs are not read" in ended.err
+    assert written(ended).corpus == {}
 
 
 def test_ctrl_c_leaves_no_file(

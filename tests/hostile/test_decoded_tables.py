@@ -116,7 +116,6 @@ def aligned(draft: Tokenizer[Any], target: Tokenizer[Any], name: str) -> Bundle:
     bundle = alignment_bundle(draft, target, sites)
     to_target = sections_of(bundle, "intersection.draft_to_target", "<i4")
     to_draft = sections_of(bundle, "intersection.target_to_draft", "<i4")
-    order = sections_of(bundle, "healing.order", "<u4")
     match name:
         case "permuted":
             random.shuffle(to_target)
@@ -137,20 +136,9 @@ def aligned(draft: Tokenizer[Any], target: Tokenizer[Any], name: str) -> Bundle:
         case "random-pairs":
             to_target[:] = random.integers(-1, len(to_draft), len(to_target))
             to_draft[:] = random.integers(-1, len(to_target), len(to_draft))
-        case "healing-shuffled":
-            random.shuffle(order)
-        case "healing-backwards":
-            order = order[::-1]
-        case "healing-empty":
-            order = order[:0]
-        case "healing-of-one":
-            order = order[-1:]
-        case "healing-with-specials":
-            order = np.arange(len(to_target), dtype="<u4")
     forged = {
         "intersection.draft_to_target": to_target.tobytes(),
         "intersection.target_to_draft": to_draft.tobytes(),
-        "healing.order": order.tobytes(),
     }
     return replace(bundle, sections={**bundle.sections, **forged})
 
@@ -158,8 +146,7 @@ def aligned(draft: Tokenizer[Any], target: Tokenizer[Any], name: str) -> Bundle:
 ALIGNMENTS = (
     *("no-sites", "all-bytes-absorbed", "random-sites", "permuted", "permuted-one-way"),
     *("eight-to-one", "eight-to-the-end-of-text", "nothing-in-common", "one-in-common"),
-    *("random-pairs", "healing-shuffled", "healing-backwards", "healing-empty"),
-    *("healing-of-one", "healing-with-specials"),
+    "random-pairs",
 )
 
 # -- decoding --------------------------------------------------------------------------------------

@@ -154,15 +154,8 @@ VALUES: dict[str, list[Any]] = {
     ],
     "statistics": [None, [], 7, {"entries": NAN}, {"entries": EXTENSION}, {"entries": DEEP}],
     "sections": [
-        *(None, [], "a", {"": [0, 1]}, {"a b": [0, 1]}, {"a\n": [0, 1]}, {"ą": [0, 1]}),
-        *({"x" * 65: [0, 1]}, {b"a": [0, 1]}, {"b": [0, 1], "a": [64, 1]}),
-        *({"a": bad} for bad in (None, 5, {}, [], [0], [0, 1, 2], "01", [0, None], [0, "1"])),
-        *({"a": bad} for bad in ([0, 1.0], [0, True], [False, 1], [0, -1], [-64, 64])),
-        *({"a": bad} for bad in ([1, 1], [64, 1], [0, 1 << 32], [0, 1 << 63], [1 << 63, 1])),
-        {"a": [0, 70], "b": [64, 1]},  # they overlap
-        {"a": [0, 70], "b": [70, 1]},  # not aligned
-        {"a": [0, 70], "b": [192, 1]},  # a gap in which anything may hide
-        {"a": [0, 70], "b": [0, 70]},  # the same bytes twice
+        *(None, [], "a", {"": 1}, {"a b": 1}, {"a\n": 1}, {"ą": 1}, {"x" * 65: 1}, {b"a": 1}),
+        *({"a": bad} for bad in (None, {}, [], [0, 1], "1", 1.0, True, -1, 1 << 32, 1 << 63)),
     ],
 }
 
@@ -202,6 +195,8 @@ HEADERS: dict[str, bytes] = {
     },
     **{f"without-{key}": without(key) for key in VALUES},
     **{f"twice-{key}": doubled(key) for key in VALUES},
+    "keys-in-another-order": msgpack.packb(dict(reversed(header_of().items()))),
+    "a-number-in-more-bytes-than-it-takes": with_raw("statistics", b"\x81\xa1a\xcd\x00\x01"),
     "twice-in-fingerprints": doubled("fingerprints", "target"),
     "twice-in-parameters": doubled("parameters", "p_min"),
     "twice-in-statistics": doubled("statistics", "entries"),
@@ -246,7 +241,7 @@ HEADERS: dict[str, bytes] = {
     },
 }
 PREAMBLES: dict[str, dict[str, int]] = {
-    **{f"version-{version}": {"version": version} for version in (0, 1, 3, 65_535)},
+    **{f"version-{version}": {"version": version} for version in (0, 1, 2, 4, 65_535)},
     "reserved-bytes": {"reserved": 1},
     "length-0": {"length": 0},
     "length-1-less": {"length": -1},
@@ -289,7 +284,6 @@ TO_TARGET, TO_DRAFT = "intersection.draft_to_target", "intersection.target_to_dr
 ROWS, ROW_LENGTHS = "merge_sites.rows", "merge_sites.row_lengths"
 SITE_LENGTHS, SITES = "merge_sites.site_lengths", "merge_sites.bytes"
 IDS, NUMBERS = "backoff.predictions.ids.u16", "backoff.numbers"
-ORDER = "healing.order"
 KEYS, LIKELY = "logits.keys", "logits.ids"
 
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
@@ -300,8 +294,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "halved": lambda data: data[: len(data) // 8 * 4],
     "doubled": lambda data: data * 2,
 }
-HARMLESS = {(ORDER, "emptied"), (ORDER, "halved")}
-"""Fewer tokens to heal with, and ids that nobody points to: a table may have that."""
 
 
 def values(dtype: str, *numbers: int) -> bytes:
@@ -370,7 +362,6 @@ CHANGES: dict[str, list[Change]] = {
     "alignment": [
         *(put(TO_TARGET, 0, "<i4", bad) for bad in (5, -2, (1 << 31) - 1, -(1 << 31))),
         *(put(TO_DRAFT, 0, "<i4", bad) for bad in (4, -2, (1 << 31) - 1, -(1 << 31))),
-        *(put(ORDER, 0, "<u4", bad) for bad in (1, 4, 5, 0xFFFFFFFF)),
         *(put(ROWS, 0, "<u4", bad) for bad in (3, 0xFFFFFFFF)),
         hold({ROW_LENGTHS: values("<u4", 0, 2, 2)}),
         hold({ROW_LENGTHS: values("<u4", 0, 0xFFFFFFFF, 4)}),  # 3 in 32 bits
@@ -386,7 +377,6 @@ CHANGES: dict[str, list[Change]] = {
         hold({SITES: b"aac", SITE_LENGTHS: values("u1", 1, 1, 1)}),  # twice
         swapped(TO_TARGET, TO_DRAFT),
         swapped(ROWS, ROW_LENGTHS),
-        swapped(ORDER, ROWS),
         swapped(SITE_LENGTHS, SITES),
         swapped(ROW_LENGTHS, SITE_LENGTHS),
     ],
@@ -421,13 +411,12 @@ def section_attacks() -> Iterator[tuple[str, str, Change]]:
     names = {
         "backoff": ("backoff.fingerprints", NUMBERS, IDS, "backoff.predictions.probabilities"),
         "logits": (KEYS, LIKELY, "logits.codes"),
-        "alignment": (TO_TARGET, TO_DRAFT, ORDER, ROWS, ROW_LENGTHS, SITE_LENGTHS, SITES),
+        "alignment": (TO_TARGET, TO_DRAFT, ROWS, ROW_LENGTHS, SITE_LENGTHS, SITES),
     }
     for kind, sections in names.items():
         for section in sections:
             for name, how in DAMAGES.items():
-                if (section, name) not in HARMLESS:
-                    yield kind, f"{section}-{name}", damage(section, how)
+                yield kind, f"{section}-{name}", damage(section, how)
         for number, change in enumerate(CHANGES[kind]):
             yield kind, f"{kind}-{number}", change
         if kind != "alignment":

@@ -662,7 +662,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
             assert_clear(caught.value, path)
 
 
-@pytest.mark.parametrize("files", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("files", [100, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("make", [byte_level_document, character_document])
 def test_a_damaged_file_is_refused_or_read_as_the_library_reads_it(
     make: Callable[[], dict[str, Any]], files: int, tmp_path: Path

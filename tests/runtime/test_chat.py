@@ -91,6 +91,23 @@ def test_a_configuration_that_cannot_be_read_is_a_usage_error(tmp_path: Path) ->
         find_template(tmp_path)
 
 
+def test_a_conversation_is_rendered_by_the_program_that_the_folder_names(tmp_path: Path) -> None:
+    from mlx_lm.chat_templates import deepseek_v32
+
+    config = {"chat_template_type": "deepseek_v32", "chat_template": "no"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    asked = as_messages("Zażółć?", system="Krótko.")
+    expected = deepseek_v32.apply_chat_template(
+        [dict(message) for message in asked], add_generation_prompt=True, enable_thinking=True
+    )
+    assert template_of(tmp_path).render(asked, enable_thinking=True) == expected
+    find_template.cache_clear()
+    config["chat_template_type"] = "os.path"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=r"chat_template_type os\.path"):
+        find_template(tmp_path)
+
+
 def assert_prompts_are_those_of_transformers(folder: Path) -> None:
     from transformers import AutoTokenizer
 

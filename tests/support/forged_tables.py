@@ -78,10 +78,9 @@ def pack_pairs(pairs: Iterable[tuple[Any, Any]]) -> Packed:
 
 
 def split_file(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a table file, and its sections with the gaps between them."""
+    """The header of a table file, and its sections."""
     (length,) = struct.unpack_from("<I", data, 12)
-    start = -(-(48 + length) // 64) * 64
-    return msgpack.unpackb(data[16 : 16 + length]), data[start:-32]
+    return msgpack.unpackb(data[16 : 16 + length]), data[48 + length : -32]
 
 
 def forge_file(
@@ -96,5 +95,5 @@ def forge_file(
     said = len(header) if length is None else length
     data = struct.pack("<8sHHI", MAGIC, version, reserved, said) + header
     data += hashlib.sha256(data[: 16 + said]).digest()
-    data += bytes(-len(data) % 64) + body
+    data += body
     return data + hashlib.sha256(data).digest()

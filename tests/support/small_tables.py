@@ -129,12 +129,12 @@ def counted(
         ids, counts = np.unique(windows, axis=0, return_counts=True)
         orders.append(TokenNgrams(ids, counts))
     levels = grow_tree(orders)
-    return make_table(levels, vocabulary_size=vocabulary_size, max_bytes=max_bytes)[0]
+    return make_table(levels, vocabulary_size=vocabulary_size, max_bytes=max_bytes)
 
 
 def write_alignment(path: Path, draft: Tokenizer[Any], target: Tokenizer[Any]) -> Path:
     """The alignment of a pair; returns the path."""
-    write_bundle(path, build_alignment(draft, target, []))
+    write_bundle(path, build_alignment(draft, target))
     return path
 
 

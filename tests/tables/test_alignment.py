@@ -73,20 +73,13 @@ def test_ids_outside_the_other_vocabulary_are_refused(to_target: Any, to_draft: 
 def test_what_extends_bytes_is_what_begins_with_them_and_is_longer(
     tokens: list[bytes], pending: bytes
 ) -> None:
-    found = HealingTrie.of(tokens).extending(pending)
+    found = HealingTrie(tokens).extending(pending)
     expected = sorted(
         (token, i)
         for i, token in enumerate(tokens)
         if token.startswith(pending) and len(token) > len(pending)
     )
     assert found.tolist() == [i for _, i in expected]
-
-
-@pytest.mark.parametrize("order", [[0, 1, 0], [0, 3]])
-def test_an_order_with_an_id_twice_or_of_no_token_is_refused(order: list[int]) -> None:
-    bundle = bundle_of(HealingTrie(np.array(order, dtype=np.uint32), ()).to_sections())
-    with pytest.raises(BundleError, match=r"healing\.order"):
-        HealingTrie.from_bundle(bundle, (), 3)
 
 
 @given(st.lists(st.sampled_from(WORDS[1:]), max_size=6), st.sampled_from(WORDS))

@@ -104,10 +104,11 @@ def test_the_file_is_as_documented() -> None:
     header = msgpack.unpackb(data[16 : 16 + length])
     assert list(header) == sorted(header)
     assert data[16 + length : 48 + length] == hashlib.sha256(data[: 16 + length]).digest()
-    start = -(-(48 + length) // 64) * 64
-    for name, (offset, size) in header["sections"].items():
-        assert offset % 64 == 0
-        assert data[start + offset : start + offset + size] == SMALL.sections[name]
+    start = 48 + length
+    for name, size in header["sections"].items():
+        assert data[start : start + size] == SMALL.sections[name]
+        start += size
+    assert start == len(data) - 32
     assert data[-32:] == hashlib.sha256(data[:-32]).digest()
 
 

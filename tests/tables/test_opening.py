@@ -150,7 +150,7 @@ def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folder
     assert open_dictionary(DRAFT) is None
     with pytest.raises(FingerprintError, match="tokalign build --dictionary-only"):
         open_dictionary(DRAFT, files=[path])
-    write_bundle(folders.user / "d.alignment.tok", build_alignment(DRAFT, TARGET, []))
+    write_bundle(folders.user / "d.alignment.tok", build_alignment(DRAFT, TARGET))
     assert open_alignment(TARGET, DRAFT, otherwise=align).merge_sites is not None
     notes: list[str] = []
     assert open_alignment(DRAFT, TARGET, otherwise=align, note=notes.append).merge_sites is None
@@ -179,7 +179,7 @@ def test_a_table_is_read_once_for_a_tokenizer_until_it_changes(
     damaged = folders.named / "a.dictionary.tok"
     write_dictionary(damaged, "pl")
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    write_bundle(folders.named / "x.alignment.tok", build_alignment(DRAFT, TARGET, []))
+    write_bundle(folders.named / "x.alignment.tok", build_alignment(DRAFT, TARGET))
     told = list[list[str]]()
     for _ in range(3):
         opened.clear()

@@ -164,16 +164,11 @@ def assemble(
     """
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.draft.opening_knowledge import shared_knowledge
-    from tokalign.runtime.mlx.exact_rows import known_exact_rows
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
     from tokalign.runtime.remembered import RememberedStore, open_remembered
 
     options, draft = _what_caches_allow(target, draft, options, note)
-    drafts = options.method != "plain"
-    exact_rows = known_exact_rows(target.model, note) if options.exact and drafts else None
-    if exact_rows == 1:
-        options, draft = DraftingOptions(method="plain"), None
     draft = _readable_draft(target, _used_draft(draft, options, note), options, note)
     drafter = _open_drafter(target, draft is not None, options, note)
     drafting = choose_drafting(
@@ -205,7 +200,7 @@ def assemble(
         target=target,
         draft=draft,
         drafter=drafter,
-        drafting=replace(drafting, outputs=outputs, logits=logits, exact_rows=exact_rows),
+        drafting=replace(drafting, outputs=outputs, logits=logits),
         sampler=sampler or Sampling(),
         cache=cache or CacheOptions(),
     )

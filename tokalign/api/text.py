@@ -111,7 +111,7 @@ def stream_generate(
         a model that `tokalign.load` has loaded.
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
     options: how to draft, each as described in `DraftingOptions`: method, translation,
-        num_draft_tokens, drafter, dictionary, language, alignment, exact, remember and others. All
+        num_draft_tokens, drafter, dictionary, language, alignment, remember and others. All
         calls that remember share it, whatever their session. And how the KV caches are filled and
         stored, as in mlx-lm: max_kv_size, prefill_step_size, kv_bits, kv_group_size,
         quantized_kv_start.

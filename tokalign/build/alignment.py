@@ -1,77 +1,49 @@
 """Everything one (draft, target) pair needs, as one bundle, and how well the two fit together.
 
-The fit is counted on a text. `Coverage` counts what they share. `BoundaryRates` counts, where the
-target's tokens end, what makes drafting harder there. Some draft tokens are ruled out, because the
-target would have merged them into its last token. And more text may change the last tokens of the
-draft's own encoding, which then have to be healed.
+The tables are made of the two tokenizers alone. The fit is counted on a text: `Coverage` counts
+what they share.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, chain, takewhile
-from random import Random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import batches
+from tokalign.build.corpus import Stage, batches, silent
 from tokalign.build.merge_sites import find_merge_sites
-from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection, MergeSites
+from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection
 from tokalign.tables.bundle import Bundle
-from tokalign.tokenizer.bpe.absorption import Absorption
-from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
-from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
-_TEXT_LENGTH = 8_000
-"""About how many characters of text are looked at."""
-
 _BATCH = 1 << 17  # characters; encoding takes 200 bytes for each
-
-_LONG_WORD = re.compile(r"(\S{500})\S+|(\s{500})\s+")
-
-_BOUNDARIES = 300
-_TOKENS = 130
-"""At how many boundaries how many draft tokens are tried, both drawn with a fixed seed."""
 
 
 def align(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Alignment:
-    """The intersection and the healing trie of a pair, without merge sites. Cost: 0.5 s."""
-    return Alignment(intersect(draft, target), HealingTrie.of(draft.tokens))
+    """The intersection of a pair, without merge sites. Cost: 0.2 s."""
+    return Alignment(intersect(draft, target), HealingTrie(draft.tokens))
 
 
 def build_alignment(
-    draft: Tokenizer[DraftId],
-    target: Tokenizer[TargetId],
-    lines: Iterable[str],
-    *,
-    progress: Callable[[int], None] = lambda _: None,
+    draft: Tokenizer[DraftId], target: Tokenizer[TargetId], *, stage: Stage = silent
 ) -> Bundle:
-    """All tables of a pair: intersection, merge sites of the target, healing trie of the draft.
-
-    lines: the text that the reported frequencies are measured on. The tables do not depend on it.
-    progress: called with the number of target tokens done since the last call.
-    """
-    alignment = replace(
-        align(draft.vocabulary, target.vocabulary),
-        merge_sites=find_merge_sites(target, progress=progress),
-    )
-    text = list(lines)
-    coverage = measure_coverage(draft, target, alignment.intersection, text)
-    rates = measure_boundaries(draft, target, text, alignment.merge_sites)
+    """All tables of a pair: intersection, and merge sites of the target."""
+    with stage(len(target.vocabulary), "Aligning the vocabularies") as advance:
+        alignment = replace(
+            align(draft.vocabulary, target.vocabulary),
+            merge_sites=find_merge_sites(target, progress=advance),
+        )
     return Bundle(
         kind="alignment",
         fingerprints={"draft": draft.fingerprint, "target": target.fingerprint},
         statistics={
             "intersection_pairs": alignment.intersection.pairs,
             "merge_sites": len(alignment.merge_sites or ()),
-            **asdict(coverage),
-            **asdict(rates),
         },
         sections=alignment.to_sections(),
     )
@@ -174,121 +146,3 @@ def _ends(tokenizer: Tokenizer[DraftId] | Tokenizer[TargetId], ids: Sequence[int
     tokens, prefix = tokenizer.vocabulary.tokens, int(tokenizer.spec.dummy_prefix)
     ends = [end - prefix for end in accumulate(len(tokens[i]) for i in ids)]
     return {end for end in ends[:-1] if end > 0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundaryRates:
-    """Rates over the boundaries of a text; shares are in [0, 1].
-
-    boundaries: how many were looked at, evenly over the text.
-    merge_site_boundaries: share of boundaries at which a draft token is ruled out (130 are tried).
-    draft_tokens_ruled_out: how many tokens of the draft's vocabulary are ruled out on average,
-        estimated from the same trials.
-    healed_boundaries: share of boundaries at which the rest of the text changes the last tokens of
-        the draft's encoding.
-    tokens_taken_back: how many tokens it changes, on average over the healed boundaries.
-    """
-
-    boundaries: int
-    merge_site_boundaries: float
-    draft_tokens_ruled_out: float
-    healed_boundaries: float
-    tokens_taken_back: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Boundary:
-    """One boundary.
-
-    left: the target's text up to it, from the last settled piece on. last: the token it ends with.
-    changed: how many of the draft's last tokens the rest of the line changes.
-    """
-
-    left: bytes
-    last: TargetId
-    changed: int
-
-
-def measure_boundaries(
-    draft: Tokenizer[DraftId],
-    target: Tokenizer[TargetId],
-    lines: Iterable[str],
-    merge_sites: MergeSites | None = None,
-) -> BoundaryRates:
-    """Measure the boundaries of the target's tokens in `lines`. Cost: 1-2 s.
-
-    merge_sites: the target's table; it saves time and does not change the result.
-    """
-    found = [b for line in _some(list(lines)) for b in _boundaries(draft, target, line)]
-    absorbs, draw = _absorbs(target, merge_sites), Random(0)
-    tokens = draft.encoder.order.spelled
-    ruled_out = [
-        sum(absorbs(at.left, at.last, t) for t in draw.choices(tokens, k=_TOKENS))
-        for at in draw.sample(found, min(len(found), _BOUNDARIES))
-    ]
-    healed = [boundary.changed for boundary in found if boundary.changed]
-    in_vocabulary = len(tokens) / _TOKENS
-    return BoundaryRates(
-        boundaries=len(found),
-        merge_site_boundaries=_mean([count > 0 for count in ruled_out]),
-        draft_tokens_ruled_out=round(_mean(ruled_out) * in_vocabulary),
-        healed_boundaries=_mean([boundary.changed > 0 for boundary in found]),
-        tokens_taken_back=_mean(healed),
-    )
-
-
-def _absorbs(
-    target: Tokenizer[TargetId], merge_sites: MergeSites | None
-) -> Callable[[bytes, TargetId, bytes], bool]:
-    """Whether a text that ends with a token never goes on with these bytes.
-
-    Where the merges are not known, encoding the text with and without these bytes decides.
-    """
-    if target.level is Level.ALIGNED:
-        known = None if merge_sites is None else merge_sites.absorbs
-        return Absorption(target.bpe, known).absorbs
-    encode = target.encoder.encode
-
-    def absorbs(left: bytes, _last: TargetId, data: bytes) -> bool:
-        committed = encode(left)
-        return encode(left + data)[: len(committed)] != committed
-
-    return absorbs
-
-
-def _some(lines: Sequence[str]) -> Sequence[str]:
-    """Every n-th line, together about `_TEXT_LENGTH` long.
-
-    Longer lines, words and gaps are cut, because the time grows with the square of their lengths.
-    """
-    some = lines[:: max(1, -(-sum(map(len, lines)) // _TEXT_LENGTH))]
-    return [_LONG_WORD.sub(r"\1\2", line[:_TEXT_LENGTH]) for line in some]
-
-
-def _boundaries(
-    draft: Tokenizer[DraftId], target: Tokenizer[TargetId], line: str
-) -> Iterator[_Boundary]:
-    """The boundary after each of the target's tokens but the last."""
-    spelled = target.vocabulary.tokens
-    text, ahead = IncrementalEncoder(target.encoder), IncrementalEncoder(draft.encoder)
-    whole = draft.encode(line)
-    ids = target.encode(line)
-    data = draft.text_bytes(line)
-    # From positions in the target's text to the draft's: only one may begin with a dummy prefix.
-    shift = int(draft.spec.dummy_prefix) - int(target.spec.dummy_prefix)
-    ends = [end + shift for end in accumulate(len(spelled[i]) for i in ids)]
-    for last, end in zip(ids[:-1], ends, strict=False):
-        text.push(spelled[last])
-        if end > len(ahead.text):
-            ahead.push(data[len(ahead.text) : end])
-            pairs = zip(ahead.ids, whole, strict=False)
-            kept = sum(1 for _ in takewhile(lambda two: two[0] == two[1], pairs))
-            yield _Boundary(
-                left=b"".join([spelled[i] for i in text.ids[text.settled :]]),
-                last=last,
-                changed=len(ahead.ids) - kept,
-            )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return round(sum(values) / len(values), 4) if values else 0.0

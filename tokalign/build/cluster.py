@@ -19,27 +19,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace
-from tokalign.build.counting.token_ngrams import (
-    Counting,
-    Encodes,
-    count,
-    encode,
-    make_encoder,
-    merge,
-)
-from tokalign.build.counting.word_encoder import MAX_WORDS, WordList
+from tokalign.build.counting.token_ngrams import Counting, count, encode, make_encoder
+from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import peak_memory, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.build.pack import counting_words, pack_bundle
-from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
+from tokalign.build.pipeline import BuildReport, WrittenTable, build_tables, require_outputs
 from tokalign.build.text_files import FileStamp
 from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked, write_file
+from tokalign.tables.bundle import Bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 StepName = Literal["encode", "table"]
 
@@ -92,7 +88,7 @@ class DictionaryJob:
 
 
 def plan_dictionary(
-    target: Encodes,
+    target: Tokenizer[TargetId] | None,
     corpus: Corpus,
     options: BackoffOptions,
     *,
@@ -104,19 +100,20 @@ def plan_dictionary(
 ) -> DictionaryJob:
     """Describe a dictionary, or a pack, to be counted in shares, and take its folder for it.
 
-    target: a tokenizer; for a pack, the words of the corpus.
+    target: a tokenizer; None for a pack.
     options.workspace: the folder; it may hold a job that was killed, which then goes on. Its memory
         is not used here.
     path, shares, jobs, max_words: see `DictionaryJob`.
-    Raises: UsageError if the folder holds another job or other files, or cannot be written to;
-        CorpusError for more files than a table's header can name.
+    Raises: UsageError if the folder holds another job or other files, or if it or the table cannot
+        be written; CorpusError for more files than a table's header can name.
     """
     corpus.require_room(MOST_HEADER_BYTES)
+    require_outputs([path])
     folder = options.workspace or path.with_suffix(".counting")
     job = DictionaryJob(
         counting=(
-            counting_words(target, corpus, options.min_count)
-            if isinstance(target, WordList)
+            counting_words(corpus, options.min_count)
+            if target is None
             else Counting(corpus, target, min_count=options.min_count)
         ),
         options=options,
@@ -178,18 +175,18 @@ def log_problem(problem: CorpusError) -> None:
 
 
 def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
-    """Turn every `world_size`th corpus file into one run in the folder of the job."""
+    """Turn every `world_size`th corpus file into one run in the folder of the job, or, for a pack,
+    into shards of words."""
     counting = job.counting
     folder = job.folder / f"encode-{rank:05d}"
     folder.mkdir(exist_ok=True)
     readings = counting.corpus.readings(start=rank, step=world_size)
     with workers(1, partial(make_encoder, counting.tokenizer, job.max_words)) as apply:
-        runs, stamps = encode(counting, readings, folder, apply)
-        merged = merge(counting, runs, folder, apply, most=1)
-    for run in merged:
-        run.replace(job.folder / run.name)
+        shards, stamps = encode(counting, readings, folder, apply, most=1)
+    for shard in dict.fromkeys(shards):
+        shard.replace(job.folder / shard.name)
     record = {
-        "runs": [run.name for run in merged],
+        "runs": [shard.name for shard in shards],
         "stamps": [asdict(stamp) for stamp in stamps],
         "peak_memory": peak_memory(),
     }
@@ -199,29 +196,30 @@ def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
 
 def _make_table(job: DictionaryJob) -> None:
     """Count all runs, make the table, and delete the runs."""
-    counting = job.counting
     records = [_read_record(job, rank) for rank in range(job.shares)]
-    runs = [job.folder / name for record in records for name in record["runs"]]
-    counting.corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
-    with workers(job.jobs, object) as apply:
-        counted = count(counting, runs, job.folder, apply, lambda _: None)
-    levels = grow_tree(counted)
-    target, corpus, options = counting.tokenizer, counting.corpus, job.options
-    if isinstance(target, WordList):
-        bundle = pack_bundle(target, corpus.stamp, levels, options, language=job.language)
-    else:
-        bundle = backoff_bundle(target, corpus.stamp, levels, options, language=job.language)
-    written = write_table(job.path, bundle)
-    report = {
-        "table": asdict(written),
-        "text_bytes": corpus.text_bytes,
-        "lines_skipped": corpus.skipped,
-        "peak_memory": max(record["peak_memory"] for record in records),
-    }
-    write_file(job.folder / _REPORT, json.dumps(report, default=str))
+    shards = [job.folder / name for record in records for name in record["runs"]]
+    stamps = (FileStamp(**stamp) for record in records for stamp in record["stamps"])
+    corpus = job.counting.corpus
+    corpus.finish(stamps)
+    built = build_tables(corpus, {job.path: partial(_build, job, shards)})
+    most = max(record["peak_memory"] for record in records)
+    report = json.dumps(asdict(built) | {"peak_memory": most}, default=str)
+    write_file(job.folder / _REPORT, report)
     for path in job.folder.iterdir():
         if path.is_file() and path.name not in (_JOB, _REPORT):
             path.unlink()
+
+
+def _build(job: DictionaryJob, shards: list[Path], corpus: Corpus, stage: Stage) -> Bundle:
+    """The second step of the recipe: what `build_dictionary` and `build_pack` do with a count."""
+    counting, options, language = job.counting, job.options, job.language
+    with workers(job.jobs, object) as apply:
+        counted = count(counting, shards, job.folder, apply, lambda _: None)
+        levels = grow_tree(counted.orders)
+    if counting.tokenizer is None:
+        return pack_bundle(counted.words, corpus.stamp, levels, options, language=language)
+    target = counting.tokenizer
+    return backoff_bundle(target, corpus.stamp, levels, options, language=language, stage=stage)
 
 
 def _read_record(job: DictionaryJob, rank: int) -> Any:
@@ -276,13 +274,12 @@ def run_job(
         )
         with safe_path():
             previous.run()
-    found: dict[str, Any] = {"text_bytes": 0, "lines_skipped": 0, "peak_memory": peak_memory()}
-    tables: tuple[WrittenTable, ...] = ()
-    if first == 0:
-        found = json.loads((job.folder / _REPORT).read_text("utf-8"))
-        table = found.pop("table")
-        paths = {name: table[name] and Path(table[name]) for name in ("path", "previous")}
-        tables = (WrittenTable(**table | paths),)
-        found["peak_memory"] *= processes
-        shutil.rmtree(job.folder, ignore_errors=True)
-    return BuildReport(tables=tables, seconds=time.monotonic() - started, **found)
+    seconds = time.monotonic() - started
+    if first:
+        return BuildReport(seconds=seconds, peak_memory=peak_memory())
+    report = json.loads((job.folder / _REPORT).read_text("utf-8"))
+    shutil.rmtree(job.folder, ignore_errors=True)
+    [table] = report["tables"]
+    paths = {name: table[name] and Path(table[name]) for name in ("path", "previous")}
+    measured = {"seconds": seconds, "peak_memory": report["peak_memory"] * processes}
+    return BuildReport(**report | measured | {"tables": (WrittenTable(**table | paths),)})

@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
+from tokalign.build.counting.ngram_file import WEIGHT_UNIT
 from tokalign.build.counting.runs import open_workspace, write_run
-from tokalign.build.counting.token_ngrams import WEIGHT_UNIT, Counting, count
-from tokalign.build.counting.windows import IdArray, IdSpace, TokenNgrams, merge_windows
+from tokalign.build.counting.token_ngrams import Counted, Counting, count
+from tokalign.build.counting.windows import IdArray, IdSpace, merge_windows
 from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.build.dictionary.ngram_tree import grow_tree
@@ -67,7 +68,7 @@ def compile_pack(
     Raises: BundleError for a bundle that is no pack; as `backoff_bundle`.
     """
     with open_workspace(options.workspace) as folder:
-        levels = grow_tree(_count(target, bundle, options.min_count, folder, stage))
+        levels = grow_tree(_count(target, bundle, options.min_count, folder, stage).orders)
         return backoff_bundle(
             target, bundle.corpus, levels, options, language=bundle.language, stage=stage
         )
@@ -75,8 +76,8 @@ def compile_pack(
 
 def _count(
     target: Tokenizer[TargetId], bundle: Bundle, min_count: float, folder: Path, stage: Stage
-) -> Iterator[TokenNgrams]:
-    """The n-grams of tokens, by order. The pack is out of memory when they come."""
+) -> Counted:
+    """The n-grams of tokens. The pack is out of memory when they come."""
     pack = Pack.from_bundle(bundle)
     positions = positions_of(pack)
     if sum(left.sum() for left in positions) > _MOST_POSITIONS:

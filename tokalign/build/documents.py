@@ -23,6 +23,7 @@ from unicodedata import normalize
 
 from tokalign.build.never_read import NAMES, key_in
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.storage import open_regular
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -252,8 +253,7 @@ def unwrap(text: str) -> str:
 
 def _read(path: Path) -> bytes:
     """The content of a file, which is not opened if a link has taken its place."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
+    with open_regular(path, links=False) as file:
         return file.read()
 
 

@@ -1,4 +1,5 @@
-"""Packs that lie about: which language a prompt is in, and compiling its pack when that is needed.
+"""Installed packs: detect the language of a prompt and compile its pack when the model has no
+dictionary of it.
 
 The language is the one that is named, else that of the prompt, else that of the user's locale.
 A pack is compiled by a process of its own, which does not share Python's lock with decoding, and
@@ -21,7 +22,7 @@ from threading import Thread
 
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Progress
-from tokalign.build.counting.word_encoder import words_of
+from tokalign.build.counting.word_shards import words_of
 from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import require_writable
 from tokalign.tables.bundle import OUTPUT_REMEDY, read_bundle, write_bundle

@@ -1,23 +1,19 @@
 """Making a pack: the counts of word n-grams that will be worth most in a given number of bytes.
 
-What a pack is: `tables/pack.py`. Words are counted first, then their n-grams, by the engine that
-counts those of tokens: in bounded memory and on all cores. What an n-gram is worth is how often it
-occurs, times by how much it makes its last word more probable than the n-gram without its first
-word does. Those that are worth most for their bytes are kept.
+What a pack is: `tables/pack.py`. Word n-grams are counted as those of tokens are. What one is worth
+is how often it occurs, times by how much it makes its last word more probable than the n-gram
+without its first word does. Those that are worth most for their bytes are kept.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tokalign.build.corpus import Corpus, Stage, batches, silent
-from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
-from tokalign.build.counting.word_encoder import WordList, words_of
-from tokalign.build.counting.workers import Task, jobs_for, workers
+from tokalign.build.corpus import Corpus, Stage, silent
+from tokalign.build.counting.token_ngrams import Counting, counted
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.dictionary.ngram_tree import Floats, Level, grow_tree, smooth
 from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
@@ -27,7 +23,6 @@ from tokalign.tables.pack import (
     KIND,
     MAX_NGRAMS,
     MAX_ORDER,
-    MAX_WORDS,
     Pack,
     WordNgrams,
     levels_of,
@@ -40,9 +35,6 @@ RARE_ORDERS = 2
 """Words and pairs of words are kept from a count of 1 on: tokenizers cut rare words finely, and a
 token may be frequent in words and pairs that are rare."""
 
-_SHARD = 1 << 22  # characters whose words are counted together
-_LONGEST = 64  # characters; longer words are addresses and the like, and cut the text
-
 _BITS = 25.0, 15.0, 9.0  # about what an n-gram of 1, of 2, of more words takes
 _BITS_INSIDE = 8.0  # what knowing a word saves inside it
 _TRIALS = 5
@@ -52,27 +44,26 @@ _FULL = 0.97  # of the bytes allowed; a pack that takes so many is full
 def build_pack(
     corpus: Corpus, options: BackoffOptions, *, language: str, stage: Stage = silent
 ) -> Bundle:
-    """The pack of a corpus, which is read twice.
+    """The pack of a corpus.
 
     options: the size, the least count of n-grams, and what counting takes.
     Raises: as `pack_bundle`.
     """
-    words = find_words(corpus, stage=stage)
-    counted = count_token_ngrams(
-        counting_words(words, corpus, options.min_count),
+    with counted(
+        counting_words(corpus, options.min_count),
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
-    )
-    levels = grow_tree(counted)
-    return pack_bundle(words, corpus.stamp, levels, options, language=language, stage=stage)
+    ) as found:
+        levels = grow_tree(found.orders)
+    return pack_bundle(found.words, corpus.stamp, levels, options, language=language, stage=stage)
 
 
-def counting_words(words: WordList, corpus: Corpus, min_count: float) -> Counting:
+def counting_words(corpus: Corpus, min_count: float) -> Counting:
     """What a pack counts; see `Counting`."""
     return Counting(
         corpus,
-        words,
+        None,
         max_order=MAX_ORDER,
         min_count=min_count,
         rare_orders=RARE_ORDERS,
@@ -80,39 +71,8 @@ def counting_words(words: WordList, corpus: Corpus, min_count: float) -> Countin
     )
 
 
-def find_words(corpus: Corpus, *, stage: Stage = silent) -> WordList:
-    """The words with a count of 1 or more, the most frequent `MAX_WORDS` of them."""
-    counts: dict[str, float] = {}
-    with (
-        stage(corpus.size, "Counting words") as advance,
-        workers(jobs_for(corpus.size), object) as apply,
-    ):
-
-        def tasks() -> Iterator[Task]:
-            for reading in corpus.readings(advance):
-                for lines in batches(reading.paragraphs(), _SHARD):
-                    yield lines, reading.weight
-
-        for found in apply(_count_words, tasks()):
-            for word, times in found.items():
-                counts[word] = counts.get(word, 0) + times
-            if len(counts) > 2 * MAX_WORDS:
-                counts = dict(_most_frequent(counts, MAX_WORDS))
-    kept = {word: times for word, times in counts.items() if times >= 1}
-    return WordList(sorted(word for word, _ in _most_frequent(kept, MAX_WORDS)))
-
-
-def _most_frequent(counts: Mapping[str, float], most: int) -> list[tuple[str, float]]:
-    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:most]
-
-
-def _count_words(_: object, lines: list[str], weight: float) -> dict[str, float]:
-    counted = Counter(words_of(lines))
-    return {word: weight * n for word, n in counted.items() if len(word) <= _LONGEST}
-
-
 def pack_bundle(
-    words: WordList,
+    words: Sequence[str],
     stamp: Mapping[str, Any],
     levels: Sequence[Level],
     options: BackoffOptions,
@@ -128,7 +88,7 @@ def pack_bundle(
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:
         for _ in range(_TRIALS):
-            pack = select(words.vocabulary, levels, _most_valuable(levels, worth, room))
+            pack = select(words, levels, _most_valuable(levels, worth, room))
             bundle = Bundle(
                 kind=KIND,
                 fingerprints={},

@@ -1,42 +1,27 @@
-"""From a corpus and two tokenizers to table files: the order of the steps, the clock, the paths.
+"""What every recipe goes through: check the output, lock it, build, write.
 
+A recipe maps typed inputs to one bundle. There are four: `build_dictionary` (of a corpus, or
+`compile_pack` of a pack), `build_alignment`, `build_pack` and `train.from_model.build_logit_table`.
 Everything is computed before anything is written, and each file appears whole or not at all, so an
-interrupted build changes nothing. What is built: `dictionary/dictionary_bundle.py` and
-`alignment.py`.
+interrupted build changes nothing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from tokalign.build.alignment import build_alignment
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workers import peak_memory
-from tokalign.storage import require_writable, write_file
+from tokalign.storage import locked, require_writable, write_file
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
-from tokalign.tables.header import MOST_HEADER_BYTES
-from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.tables.header import KINDS, MOST_HEADER_BYTES
 
 Builder = Callable[[Corpus, Stage], Bundle]
-"""Builds one bundle from a corpus: `build_dictionary` or `build_pair`, with its arguments bound."""
-
-COVERAGE_BYTES = 1 << 23
-"""The coverage of a pair is measured on about so many bytes (on disk) of the corpus."""
-
-_MOST_CHARACTERS = 1 << 26
-"""The most characters that it is measured on: an archive may be a thousandth of its text."""
-
-_ENTRIES = {
-    "dictionary": "entries",
-    "alignment": "intersection_pairs",
-    "logits": "rows",
-    "pack": "ngrams",
-}
-"""For each kind of bundle, the statistic that counts its entries."""
+"""A recipe with all inputs bound but the corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +45,9 @@ class BuildReport:
     text_bytes: of the corpus, decompressed. peak_memory: in bytes, see `workers.peak_memory`.
     """
 
-    tables: tuple[WrittenTable, ...]
-    text_bytes: int
-    lines_skipped: int
+    tables: tuple[WrittenTable, ...] = ()
+    text_bytes: int = 0
+    lines_skipped: int = 0
     seconds: float
     peak_memory: int
 
@@ -73,15 +58,19 @@ def build_tables(
     """Build every table, then write every table. builders: file -> what builds its bundle.
 
     Raises: before anything is read, CorpusError for more files than a header can name and
-        UsageError for a file that cannot be written; then what the builders raise.
+        UsageError for a file that cannot be written or that another process is building; then what
+        the builders raise.
     """
     started = time.monotonic()
     corpus.require_room(MOST_HEADER_BYTES)
-    for path in builders:
-        require_writable(path, parents=True, remedy=OUTPUT_REMEDY)
-    bundles = {path: build(corpus, stage) for path, build in builders.items()}
+    require_outputs(builders)
+    with ExitStack() as locks:
+        for path in builders:
+            locks.enter_context(_building(path))
+        bundles = {path: build(corpus, stage) for path, build in builders.items()}
+        tables = tuple(write_table(path, bundle) for path, bundle in bundles.items())
     return BuildReport(
-        tables=tuple(write_table(path, bundle) for path, bundle in bundles.items()),
+        tables=tables,
         text_bytes=corpus.text_bytes,
         lines_skipped=corpus.skipped,
         seconds=time.monotonic() - started,
@@ -89,34 +78,27 @@ def build_tables(
     )
 
 
-def build_pair(
-    draft: Tokenizer[DraftId], target: Tokenizer[TargetId], corpus: Corpus, *, stage: Stage = silent
-) -> Bundle:
-    """The alignment of two tokenizers, with frequencies from every n-th line of the corpus."""
-    every = max(1, -(-corpus.size // COVERAGE_BYTES))
-    # One stage for two steps: first the target's tokens, each counted as so many bytes, then the
-    # corpus.
-    token_bytes = corpus.size // len(target.vocabulary) + 1
-    total = token_bytes * len(target.vocabulary) + corpus.size
-    with stage(total, "Aligning the vocabularies") as advance:
-        bundle = build_alignment(
-            draft,
-            target,
-            _sample(corpus.lines(advance), every),
-            progress=lambda tokens: advance(token_bytes * tokens),
-        )
-    return replace(
-        bundle, corpus=corpus.stamp, parameters={**bundle.parameters, "coverage_every": every}
-    )
+def require_outputs(paths: Iterable[Path]) -> None:
+    """Check that tables can be written here. Raises: UsageError."""
+    for path in paths:
+        require_writable(path, parents=True, remedy=OUTPUT_REMEDY)
 
 
-def _sample(lines: Iterable[str], every: int) -> Iterator[str]:
-    """Every n-th line, up to `_MOST_CHARACTERS`. All lines are read: the stamp is of all."""
-    left = _MOST_CHARACTERS
-    for number, line in enumerate(lines):
-        if number % every == 0 and left > 0:
-            left -= len(line)
-            yield line
+@contextmanager
+def _building(path: Path) -> Iterator[None]:
+    """Keep other processes from building this table. Nothing stays of the lock."""
+    made = [folder for folder in path.parents if not folder.exists()]
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        with locked(lock, f"building {path}", "wait until it has ended"):
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+    finally:
+        with suppress(OSError):  # a folder with a table in it stays
+            for folder in made:
+                folder.rmdir()
 
 
 def write_table(path: Path, bundle: Bundle) -> WrittenTable:
@@ -131,6 +113,6 @@ def write_table(path: Path, bundle: Bundle) -> WrittenTable:
         path=path,
         kind=bundle.kind,
         bytes=len(data),
-        entries=int(bundle.statistics[_ENTRIES[bundle.kind]]),
+        entries=int(bundle.statistics[KINDS[bundle.kind].entries]),
         previous=previous,
     )

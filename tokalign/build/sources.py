@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import zstandard
 
 from tokalign.errors import CorpusError, is_text
+from tokalign.storage import open_regular
 
 LARGEST_WINDOW = 1 << 27
 """Bytes of text that an archive may refer back to, all of which are kept in memory. More than that
@@ -256,8 +256,8 @@ def _open(location: str) -> Iterator[tuple[IO[bytes], int | None]]:
         with _file_system(location) as (system, path), system.open(path, "rb") as remote:
             yield remote, system.size(path)
         return
-    with FileIO(location, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        yield file, _regular(location, os.fstat(file.fileno())).st_size
+    with open_regular(location) as file:
+        yield file, os.fstat(file.fileno()).st_size
 
 
 def require_regular(path: Path) -> os.stat_result:

@@ -1,6 +1,6 @@
 """`tokalign build`: tables from two tokenizers and a corpus.
 
-What is built of which names: `build_plan.py`. The steps of a build: `tokalign/build/pipeline.py`.
+Which recipes build which files: `build_plan.py`. How they are run: `tokalign/build/pipeline.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tokalign.cli.options import FIELD, TRUST
 from tokalign.cli.output import note, progress, show, table
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
-from tokalign.storage import POLISH, sample_text
+from tokalign.storage import POLISH
 from tokalign.train.options import MOST_SEED, Writing
 
 if TYPE_CHECKING:
@@ -235,17 +235,19 @@ def command(
             "--engine datatrove counts a dictionary or a pack; give --dictionary-only, and build "
             "the alignment with a command of its own"
         )
+    from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
-    from tokalign.build.pipeline import build_tables
-    from tokalign.cli.build_plan import Plan, Reading, check_language
+    from tokalign.build.pipeline import build_tables, require_outputs
+    from tokalign.cli.build_plan import Builders, Plan, Problems, Reading, check_language
 
     reading = take(Reading, given)
     if pack and given["max_bytes"] is None:
         given["max_bytes"] = PACK_BYTES
     given = {name: one for name, one in given.items() if one is not None}
     options = take(BackoffOptions, given)
-    if not (alignment_only or from_pack):
+    reads = not (alignment_only or from_pack)
+    if reads:
         language = check_language(language, bundled=not files)
     plan = Plan(
         target=target,
@@ -254,34 +256,30 @@ def command(
         options=options,
         trust_remote_code=trust_remote_code,
     )
-    if from_pack is not None:
-        _show(plan.build_from_pack(from_pack, progress))
-        return
-    if not files:
-        files = (str(sample_text(POLISH)),)
-        note(
-            f"corpus -> the bundled {Path(files[0]).name}, for a first try; "
-            "real tables need FILEs of your own"
-        )
-    corpus, problems = reading.open(files, on_datatrove=on_datatrove)
-    if on_datatrove:
-        built = plan.build_on_datatrove(corpus, **given)
+    if pack:
+        builders = plan.pack()
+    elif from_pack is not None:
+        builders = plan.compiled(from_pack)
+    elif from_model:
+        builders = plan.written(writing) if dictionary_only else plan.logits(writing.tokens)
     else:
-        if target is None:
-            builders = plan.plan_pack()
-        elif from_model and dictionary_only:
-            builders = plan.plan_writing(writing)
-        elif from_model:
-            builders = plan.plan_reading(writing.tokens)
-        else:
-            builders = plan.plan_tables(
-                None if dictionary_only else draft, dictionary=not alignment_only
-            )
+        builders = Builders() if alignment_only else plan.dictionary()
+        builders |= {} if draft is None else plan.alignment(draft)
+    require_outputs(builders)
+    if not reads and files:
+        note("an alignment is made of two tokenizers alone; the FILEs are not read")
+    corpus, problems = (
+        reading.open(files, on_datatrove=on_datatrove) if reads else (Corpus([]), Problems())
+    )
+    if on_datatrove:
+        [path] = builders
+        built = plan.count_on_datatrove(path, corpus, **given)
+    else:
         built = build_tables(
             corpus,
             builders,
             # A stage with at least as many units as the corpus has bytes counts bytes.
-            stage=lambda total, label: progress(total, label, in_bytes=total >= corpus.size),
+            stage=lambda total, label: progress(total, label, in_bytes=0 < corpus.size <= total),
         )
     problems.summarize()
     _show(built)
@@ -316,8 +314,9 @@ def _as_text(report: BuildReport) -> str:
         (str(written.path), f"{written.entries:,} entries, {written.bytes:,} bytes")
         for written in report.tables
     ]
+    if report.text_bytes:
+        rows.append(("text read", f"{report.text_bytes:,} bytes"))
     rate = report.text_bytes / report.seconds / 1e6
-    rows.append(("text read", f"{report.text_bytes:,} bytes"))
-    rows.append(("time", f"{report.seconds:.1f} s, {rate:.1f} MB/s"))
+    rows.append(("time", f"{report.seconds:.1f} s" + f", {rate:.1f} MB/s" * bool(rate)))
     rows.append(("peak memory", f"{report.peak_memory / 1e6:,.0f} MB"))
     return table(rows)

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,21 +15,21 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.api.assemble import load_models
+from tokalign.build.alignment import build_alignment
 from tokalign.build.cluster import log_problem, plan_dictionary, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
-from tokalign.build.counting.token_ngrams import Encodes
-from tokalign.build.counting.workers import peak_memory, plan_processes
+from tokalign.build.counting.workers import plan_processes
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.pack import build_pack, find_words
-from tokalign.build.pipeline import Builder, BuildReport, build_pair, write_table
+from tokalign.build.pack import build_pack
+from tokalign.build.pipeline import Builder, BuildReport
 from tokalign.build.sources import Source, find_sources
 from tokalign.build.text_files import refuse
 from tokalign.cli.output import note, reading_stdin
 from tokalign.errors import CorpusError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.storage import POLISH, unwritable
-from tokalign.tables.bundle import Bundle, read_bundle
+from tokalign.storage import POLISH, sample_text, unwritable
+from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import table_folder
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -40,13 +39,16 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import LanguageModel
 
 
+Builders = dict[Path, Builder]
+"""The tables to be written, with what builds each of them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The tables of a target in a language; without a target, a pack of the language.
 
     output: the folder of all tables. options: of what is counted. trust_remote_code: as in
-    `resolve_tokenizer`. Each `plan_…` loads what it needs
-    and maps the files to be written to what builds their bundles.
+    `resolve_tokenizer`. Models are loaded when the outputs have been checked.
     """
 
     target: str | None
@@ -58,7 +60,11 @@ class Plan:
     @cached_property
     def _ours(self) -> Resolved[TargetId]:
         assert self.target is not None
-        return resolve_tokenizer(self.target, trust_remote_code=self.trust_remote_code)
+        found: Resolved[TargetId] = resolve_tokenizer(
+            self.target, trust_remote_code=self.trust_remote_code
+        )
+        note(found.description)
+        return found
 
     @property
     def _folder(self) -> Path:
@@ -76,27 +82,30 @@ class Plan:
         [model] = load_models([self.target], trust_remote_code=self.trust_remote_code, note=note)
         return model
 
-    def plan_tables(self, draft: str | None, *, dictionary: bool) -> dict[Path, Builder]:
-        """The dictionary if it is wanted, and the alignment with a draft if there is one."""
-        ours, language, builders = self._ours.tokenizer, self.language, dict[Path, Builder]()
-        note(self._ours.description)
-        if dictionary:
-            options = self._counting()
-            builders[self._folder / f"{language}.dictionary.tok"] = lambda corpus, stage: (
-                build_dictionary(ours, corpus, options, language=language, stage=stage)
+    def dictionary(self) -> Builders:
+        """The dictionary of a corpus."""
+        target, options, language = self._ours.tokenizer, self._counting(), self.language
+        return {
+            self._folder / f"{language}.dictionary.tok": lambda corpus, stage: build_dictionary(
+                target, corpus, options, language=language, stage=stage
             )
-        if draft is not None:
-            theirs: Resolved[DraftId] = resolve_tokenizer(
-                draft, trust_remote_code=self.trust_remote_code
-            )
-            note(theirs.description)
-            builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: (
-                build_pair(theirs.tokenizer, ours, corpus, stage=stage)
-            )
-        return builders
+        }
 
-    def plan_pack(self) -> dict[Path, Builder]:
-        """The pack."""
+    def alignment(self, draft: str) -> Builders:
+        """The alignment with a draft; it reads no corpus."""
+        target = self._ours.tokenizer
+        theirs: Resolved[DraftId] = resolve_tokenizer(
+            draft, trust_remote_code=self.trust_remote_code
+        )
+        note(theirs.description)
+        return {
+            self._folder / f"{theirs.slug}.alignment.tok": lambda _, stage: build_alignment(
+                theirs.tokenizer, target, stage=stage
+            )
+        }
+
+    def pack(self) -> Builders:
+        """The pack of a corpus."""
         options, language = self._counting(), self.language
         return {
             self._folder / f"{language}.pack.tok": lambda corpus, stage: build_pack(
@@ -104,25 +113,34 @@ class Plan:
             )
         }
 
-    def plan_reading(self, positions: int) -> dict[Path, Builder]:
+    def compiled(self, pack: Path) -> Builders:
+        """The dictionary of a pack; it reads no corpus."""
+        target, options = self._ours.tokenizer, self.options
+        path = self._folder / f"{read_header(pack).language}.dictionary.tok"
+        return {
+            path: lambda _, stage: compile_pack(target, read_bundle(pack), options, stage=stage)
+        }
+
+    def logits(self, positions: int) -> Builders:
         """The table of what the target finds probable at about so many positions of a corpus."""
         from tokalign.train.from_model import build_logit_table
 
-        model, language = self._load(), self.language
+        language = self.language
         return {
             self._folder / f"{language}.logits.tok": lambda corpus, stage: build_logit_table(
-                model, corpus, language=language, positions=positions, stage=stage
+                self._load(), corpus, language=language, positions=positions, stage=stage
             )
         }
 
-    def plan_writing(self, writing: Writing) -> dict[Path, Builder]:
+    def written(self, writing: Writing) -> Builders:
         """The dictionary of what the target writes."""
         from tokalign.train.from_model import write_texts
 
-        model, language, options = self._load(), self.language, self._counting()
+        language, options = self.language, self._counting()
         texts = self._folder / f"{language}.written.jsonl"
 
         def build(corpus: Corpus, stage: Stage) -> Bundle:
+            model = self._load()
             written = write_texts(model, corpus, texts, writing, stage=stage)
             note(f"what the target wrote -> {texts}")
             return build_dictionary(
@@ -131,21 +149,9 @@ class Plan:
 
         return {self._folder / f"{language}.dictionary.tok": build}
 
-    def build_from_pack(self, pack: Path, stage: Stage) -> BuildReport:
-        """Compile a pack for the target's tokenizer, and write the dictionary."""
-        started = time.monotonic()
-        note(self._ours.description)
-        bundle = compile_pack(self._ours.tokenizer, read_bundle(pack), self.options, stage=stage)
-        return BuildReport(
-            tables=(write_table(self._folder / f"{bundle.language}.dictionary.tok", bundle),),
-            text_bytes=0,
-            lines_skipped=0,
-            seconds=time.monotonic() - started,
-            peak_memory=peak_memory(),
-        )
-
-    def build_on_datatrove(
+    def count_on_datatrove(
         self,
+        path: Path,
         corpus: Corpus,
         *,
         tasks: int | None = None,
@@ -155,22 +161,18 @@ class Plan:
     ) -> BuildReport:
         """Count on datatrove; no table in the report if another machine makes it.
 
-        For a pack each machine counts the words first.
+        path: of the dictionary, or of the pack.
         tasks, workers: by default one per core. local_tasks: of this machine, from number
             `local_rank_offset` on; by default all the rest.
         Raises: UsageError for tasks that do not fit together.
         """
-        if self.target is None:
-            note("counting the words of the corpus")
-            counted: Encodes = find_words(corpus)
-        else:
-            note(self._ours.description)
-            counted = self._ours.tokenizer
-        first = local_rank_offset
-        kind, options = "pack" if self.target is None else "dictionary", self._counting("job")
+        target = None if self.target is None else self._ours.tokenizer
+        first, options = local_rank_offset, self._counting("job")
         wanted = workers or os.cpu_count() or 1
         processes, max_words = plan_processes(
-            options.memory, jobs=wanted, vocabulary_size=len(counted.vocabulary)
+            options.memory,
+            jobs=wanted,
+            vocabulary_size=0 if target is None else len(target.vocabulary),
         )
         tasks = tasks or wanted
         here = local_tasks or tasks - first
@@ -183,11 +185,11 @@ class Plan:
             files = len(corpus.weights)
             note(f"{tasks} tasks share {files} corpus files; some of them encode nothing")
         job = plan_dictionary(
-            counted,
+            target,
             corpus,
             options,
             language=self.language,
-            path=self._folder / f"{self.language}.{kind}.tok",
+            path=path,
             shares=tasks,
             jobs=processes,
             max_words=max_words,
@@ -214,10 +216,16 @@ class Reading:
     def open(self, names: Sequence[str], *, on_datatrove: bool) -> tuple[Corpus, Problems]:
         """The corpus that is meant, and what will be told of its lines that cannot be read.
 
-        names: as in `find_sources`; `-` stands for lines on standard input where one process reads
-        them. They are kept in a file while the command runs, because a corpus is read more than
-        once.
+        names: as in `find_sources`; without any, the bundled sample is the corpus. `-` stands for
+        lines on standard input where one process reads them; they are kept in a file while the
+        command runs.
         """
+        if not names:
+            names = (str(sample_text(POLISH)),)
+            note(
+                f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
+                "real tables need FILEs of your own"
+            )
         sources = find_sources(names, stdin=None if on_datatrove else _save_stdin, note=note)
         problems = Problems()
         skips = log_problem if on_datatrove else problems

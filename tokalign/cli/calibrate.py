@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 _PROMPTS, _PROMPT_WORDS, _PROMPT_TOKENS, _LONGEST = 5, 8, 24, 8
 _TOKENS, _FEWEST_TOKENS = 80, 4
 """After each prompt so many tokens are decoded with drafts, as the time allows."""
-_CURVE_SHARE, _EXACT_SHARE = 0.6, 0.2
-"""Of the budget: for the curve where a draft's acceptance is measured too, and for the number of
-rows that are exact."""
+_CURVE_SHARE = 0.6
+"""Of the budget: for the curve where a draft's acceptance is measured too."""
 
 
 _OPTIONS = (
@@ -144,7 +143,6 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
     )
     from tokalign.runtime.cost import ASSUMED_DRAFT
     from tokalign.runtime.draft.learned_costs import costs_at
-    from tokalign.runtime.mlx.exact_rows import exact_rows
     from tokalign.runtime.mlx.weights import slow_blas
 
     if (remedy := slow_blas()) is not None:
@@ -154,13 +152,11 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
         curve = measure_curve(
             decoder.target.model,
             decoder.drafting_model,
-            budget=budget * (_CURVE_SHARE if drafts else 1 - _EXACT_SHARE),
+            budget=budget * (_CURVE_SHARE if drafts else 1),
             advance=lambda share: advance(100 * share),
         )
-    share = min(budget * _EXACT_SHARE, max(0.0, ends - perf_counter()))
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
     notes: dict[str, Any] = {"tokenizers": [decoder.target.tokenizer.fingerprint, theirs]}
-    curve = replace(curve, exact_rows=exact_rows(decoder.target.model, budget=share, limit=share))
     if not drafts:
         return replace(curve, notes=notes | {"length": None})
     left = max(0.0, ends - perf_counter())
@@ -242,8 +238,6 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
             took = f"{1e3 * timing.median:.2f} ms, {timing.median / plain:.3f} x one row"
             shown.append((f"beam search, {width} x {steps}", took))
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
-    if curve.exact_rows is not None:
-        shown.append(("rows with the last bits of a single row", f"up to {curve.exact_rows}"))
     if curve.notes.get("acceptance"):
         shown.append(("acceptance by position", curve.notes["acceptance"]))
     return shown

@@ -18,7 +18,7 @@ from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
-    from tokalign.build.alignment import BoundaryRates, Coverage
+    from tokalign.build.alignment import Coverage
     from tokalign.evaluate.replay import DictionarySaving
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -117,11 +117,7 @@ def _fit(
     draft: Tokenizer[DraftId] | None, target: Tokenizer[TargetId], lines: Sequence[str]
 ) -> tuple[str, dict[str, object]]:
     """A verdict, and the figures that it rests on."""
-    from tokalign.build.alignment import (
-        align,
-        measure_boundaries,
-        measure_coverage,
-    )
+    from tokalign.build.alignment import intersect, measure_coverage
     from tokalign.tokenizer.spec import Level
 
     if draft is None:
@@ -140,15 +136,10 @@ def _fit(
     }
     if Level.IDS_ONLY in (draft.level, target.level):
         return _IDS_ONLY, about
-    alignment = align(draft.vocabulary, target.vocabulary)
-    coverage = measure_coverage(draft, target, alignment.intersection, lines)
-    rates = measure_boundaries(draft, target, lines)
-    about |= {
-        "intersection_pairs": alignment.intersection.pairs,
-        **asdict(coverage),
-        **asdict(rates),
-    }
-    return _verdict(coverage, rates, same), about
+    intersection = intersect(draft.vocabulary, target.vocabulary)
+    coverage = measure_coverage(draft, target, intersection, lines)
+    about |= {"intersection_pairs": intersection.pairs, **asdict(coverage)}
+    return _verdict(coverage, same), about
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:
@@ -161,7 +152,7 @@ def _lines(lines: Iterable[str]) -> Iterator[str]:
             return
 
 
-def _verdict(coverage: Coverage, rates: BoundaryRates, same: bool) -> str:
+def _verdict(coverage: Coverage, same: bool) -> str:
     """What the counts mean for the speed of decoding."""
     if same:
         return "Same tokenizer: every draft token is a target token, no translation is needed."
@@ -170,10 +161,7 @@ def _verdict(coverage: Coverage, rates: BoundaryRates, same: bool) -> str:
     ratio = coverage.draft_fertility / coverage.target_fertility
     return (
         f"A {fit} fit: {reach:.1%} of the target's tokens can be drafted as they are; "
-        f"the draft spends {ratio:.2f} tokens per target token. After a target token "
-        f"{rates.draft_tokens_ruled_out:,} draft tokens are ruled out on average, and "
-        f"{rates.healed_boundaries:.1%} of the boundaries need healing "
-        f"({rates.tokens_taken_back:.2f} tokens taken back)."
+        f"the draft spends {ratio:.2f} tokens per target token."
     )
 
 

@@ -13,7 +13,7 @@ from tokalign.cli.command import NAME, Command, Option
 from tokalign.cli.options import (
     CACHE,
     DRAFTING,
-    EXTRA_EOS_TOKEN,
+    ENDS,
     MODEL,
     declared_options,
     read_variables,
@@ -72,7 +72,7 @@ _OPTIONS = (
         callback=read_variables,
         rare=True,
     ),
-    EXTRA_EOS_TOKEN,
+    *ENDS,
     *CACHE,
     Option(
         "--log-level",

@@ -24,13 +24,13 @@ from tokalign.tables.bundle import decode_bundle, read_table_file
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
     DRAFTER_PATTERNS,
-    KINDS,
     drafters_in,
     find_drafter_weights,
     pulled_folder,
     read_drafter_config,
     table_files,
 )
+from tokalign.tables.header import KINDS
 from tokalign.tables.opening import verify_bundle
 
 FOLDER = "tokalign"

@@ -7,9 +7,10 @@ exactly its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -71,10 +72,15 @@ class Prompt:
 
 
 class ChatTemplate:
-    """The chat template of a model's folder, rendered by transformers' `apply_chat_template`."""
+    """The chat template of a model's folder, rendered by transformers' `apply_chat_template`.
 
-    def __init__(self, tokenizer: PreTrainedTokenizer) -> None:
-        self._tokenizer = tokenizer
+    program: mlx-lm's own function of the same arguments, in place of a template (DeepSeek V3.2).
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizer, program: Callable[..., str] | None = None
+    ) -> None:
+        self._render = program or partial(tokenizer.apply_chat_template, tokenize=False)
 
     def render(self, messages: Sequence[Message], /, **variables: object) -> str:
         """The text of a conversation, up to the point where the assistant's answer begins.
@@ -86,11 +92,10 @@ class ChatTemplate:
         goes_on = bool(messages) and messages[-1].get("role") == "assistant"
         try:
             return str(
-                self._tokenizer.apply_chat_template(
+                self._render(
                     [dict(message) for message in messages],
                     add_generation_prompt=not goes_on,
                     continue_final_message=goes_on,
-                    tokenize=False,
                     **variables,
                 )
             )
@@ -117,7 +122,23 @@ def find_template(folder: Path, text: str | None = None) -> ChatTemplate | None:
         ) from error
     if text is not None:
         tokenizer.chat_template = text
+    elif (named := tokenizer.init_kwargs.get("chat_template_type")) is not None:
+        return ChatTemplate(tokenizer, _program(str(named), folder))
     return None if tokenizer.chat_template is None else ChatTemplate(tokenizer)
+
+
+def _program(name: str, folder: Path) -> Callable[..., str]:
+    """mlx-lm's function that renders conversations of this kind. Raises: UsageError."""
+    try:
+        if not name.isidentifier():
+            raise ImportError(f"{name} is no name")
+        module = import_module(f"mlx_lm.chat_templates.{name}")
+    except ImportError as error:
+        raise UsageError(
+            f"{folder} asks for mlx-lm's chat_template_type {name}, which is not installed "
+            f"({_one_line(error)}); update mlx-lm, or {_REMEDY}"
+        ) from error
+    return cast("Callable[..., str]", module.apply_chat_template)
 
 
 @cache
@@ -163,7 +184,22 @@ def encode_chat(
     Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
     variables: as in `ChatTemplate.render`. Raises: UsageError.
     """
-    return tokenizer.encode(template.render(messages, **(variables or {})), specials=True)
+    thinks = {"enable_thinking": _thinks(tokenizer)}
+    text = template.render(messages, **{**thinks, **(variables or {})})
+    return tokenizer.encode(text, specials=True)
+
+
+_THOUGHTS = (
+    *({f"<{name}>", f"</{name}>"} for name in ("think", "longcat_think")),
+    {"<|think:start|>", "<|think:end|>"},
+    {"<|channel>", "<channel|>"},
+    {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"},
+)
+
+
+def _thinks(tokenizer: Tokenizer[Id]) -> bool:
+    """Whether a model marks its thoughts. mlx-lm lets those think unless they are told not to."""
+    return any(marks <= tokenizer.vocabulary.special_ids.keys() for marks in _THOUGHTS)
 
 
 def plain_text(messages: Sequence[Message]) -> str:

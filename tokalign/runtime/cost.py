@@ -98,8 +98,6 @@ class CostCurve:
     machine: None for a curve that was not measured by `tokalign calibrate`.
     searches: a whole beam search of the recurrent drafter, by its width and the number of its
     steps. It does not depend on the context.
-    exact_rows: up to how many rows a pass gives the logits of single rows, bit for bit, see
-    `runtime/mlx/exact_rows.py`; None where that was not tried.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 
@@ -110,7 +108,6 @@ class CostCurve:
     host: float = 0.0
     contexts: tuple[ContextCosts, ...]
     searches: Mapping[int, Mapping[int, Timing]] = field(default_factory=dict)
-    exact_rows: int | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -210,7 +207,6 @@ class CostCurve:
                     int(width): _times_from_json(of)
                     for width, of in saved.get("searches", {}).items()
                 },
-                exact_rows=(rows := saved.get("exact_rows")) and int(rows),
                 notes=saved.get("notes", {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -207,7 +207,6 @@ class Decoder:
             limits,
             context_length=target.context_length if ends_with_context else UNBOUNDED,
             target=target,
-            most_rows=self.drafting.exact_rows or UNBOUNDED,
             drafts_last_id=draft is not None and self.drafting.options.num_draft_tokens is not None,
         )
         return context, decode(context, drafter, verifier, limits=limits)

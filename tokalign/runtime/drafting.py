@@ -65,8 +65,6 @@ class Drafting:
     costs: by which a hybrid decides where there is no knowledge.
     logits: what the target found likely so far, kept for a conversation or a session; None keeps it
         for a request alone. known_rows: what every store of this kind begins with.
-    exact_rows: rows of a pass at most, up to which its logits are those of single rows, bit for
-    bit; None for any number.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     noise: of the coming choices of one request; None where nothing is drawn.
     knowledge: by which the planner chooses every draft length; None where lengths are given.
@@ -83,7 +81,6 @@ class Drafting:
     costs: Costs = ASSUMED_COSTS
     logits: LogitStore | None = None
     known_rows: LogitRows | None = None
-    exact_rows: int | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     noise: ComingNoise | None = None
     constraint: Constraint | None = None

@@ -52,7 +52,6 @@ class Limits:
     output; asked once for every id, in order.
     target: the session that verifies. Its cache says how far drafts can be taken back, where it is
     quantized, and how many ids the next pass reads once more.
-    most_rows: nothing is proposed that would make a pass of `target` have more rows.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
     """
@@ -62,7 +61,6 @@ class Limits:
     stop_ids: frozenset[TargetId] = frozenset()
     completes_stop: Callable[[TargetId], bool] | None = None
     target: TargetModelSession | None = None
-    most_rows: int = UNBOUNDED
     drafts_last_id: bool = False
 
     def room(self, context: Context) -> int:
@@ -84,26 +82,17 @@ class Limits:
             most = min(most, target.quantized_from - length)
         if most <= 0 or target.read_again(context.ids) > MOST_READ_AGAIN:
             return 0
-        if self.most_rows == UNBOUNDED or not (left := self._rows_left(context)):
-            return most  # where the prompt is read, drafters still learn the limit
-        return min(most, left)
+        return most
 
-    def fitting(self, proposal: Proposal, context: Context) -> Proposal:
-        """The same without ids that the target lacks, and with as many as there are rows for.
+    def fitting(self, proposal: Proposal) -> Proposal:
+        """The same without ids that the target lacks.
 
-        Tokenizers, tables and draft models may know more ids than the target has rows. A tree may
-        have more ids than may follow in a row.
+        Tokenizers, tables and draft models may know more ids than the target has rows.
         """
-        if self.target is not None:
-            tree = proposal.tree.below(self.target.vocabulary_size)
-            proposal = proposal if tree is proposal.tree else replace(proposal, tree=tree)
-        if self.most_rows == UNBOUNDED or len(proposal.tree) <= (left := self._rows_left(context)):
+        if self.target is None:
             return proposal
-        return replace(proposal, tree=proposal.tree.head(left))
-
-    def _rows_left(self, context: Context) -> int:
-        assert self.target is not None, "rows are counted by the target"
-        return max(0, self.most_rows - self.target.unread(context.ids))
+        tree = proposal.tree.below(self.target.vocabulary_size)
+        return proposal if tree is proposal.tree else replace(proposal, tree=tree)
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """The ids of a round up to the one that ends the output, and the reason if one does."""
@@ -136,7 +125,7 @@ def decode(
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
-        proposal = limits.fitting(drafter.propose(context, limit), context)
+        proposal = limits.fitting(drafter.propose(context, limit))
         verdict = verifier.verify(context, proposal)
         ids, ends = limits.cut(verdict.ids[:room])
         context.extend(ids)

@@ -212,13 +212,6 @@ class DraftingOptions:
         excludes=("--translation none", "--translation context:*"),
         rare=True,
     )
-    exact: bool = declared(
-        False,
-        "End drafts where the last bits would depend on the number of rows (measured once).",
-        by=_DRAFTS,
-        excludes="--kv-bits",
-        rare=True,
-    )
     remember: bool = declared(
         False,
         "Keep what the target found likely for later runs; tables forget --remembered deletes it.",

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tokalign.runtime.options import CacheOptions, DraftingOptions, declared
+from tokalign.runtime.options import ALL_ENDS, CacheOptions, DraftingOptions, declared
 
 _WHERE_NONE = "Where a request gives none; 0 is off."
 
@@ -39,7 +39,7 @@ class Settings:
 
     model, draft_model: names as `resolve_model` takes them; no model means that every request has
     to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
-    extra_eos_token: further tokens that end an answer.
+    extra_eos_token: further tokens that end an answer. ends: as in `load_models`.
     prompt_cache_bytes: None for a tenth of the machine's memory.
     max_tokens: None for as many as the context holds.
     api_keys: one of them has to come with every request; none are needed if there are none.
@@ -100,6 +100,7 @@ class Settings:
         0.1, "Where a request gives none.", least=0, most=0.5, rare=True
     )
     extra_eos_token: tuple[str, ...] = ()
+    ends: str = ALL_ENDS
     max_tokens: int | None = declared(
         None,
         "Tokens of an answer at most, where a request says nothing. Default: as many as the "

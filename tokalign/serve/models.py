@@ -126,6 +126,7 @@ class Models:
             trust_remote_code=served.trust_remote_code,
             cache=served.cache,
             background=True,
+            ends=served.ends,
             note=self._note,
         )
         self._loaded = self._describe(key, decoder)
@@ -146,9 +147,8 @@ class Models:
         if served.cache.kv_bits is not None:
             _require_quantizable(decoder)
         layers = session.layers
-        # A batch computes rows of several texts together, which --exact may not allow; and its
-        # rings keep no first positions, as those of --max-kv-size do.
-        alone = served.cache.kv_bits is not None or decoder.drafting.exact_rows is not None
+        # The rings of a batch keep no first positions, as those of --max-kv-size do.
+        alone = served.cache.kv_bits is not None
         alone |= any(isinstance(c, RotatingKVCache) and c.keep for c in leaves_of(layers))
         tokenizer = self._tokenizer_for(decoder)
         _prepare_grammars(decoder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tokalign.conversation.tools import ANY_TOOL, function_of
@@ -12,7 +13,11 @@ from tokalign.serve.admission import Refusal, require
 
 _Kind = tuple[type | tuple[type, ...], str, Callable[[Any], Grammar]]
 
-_JSON: _Kind = ((dict, str, bool), "a JSON schema", Grammar.json_schema)
+_JSON: _Kind = (
+    (dict, str, bool),
+    "a JSON schema",
+    partial(Grammar.json_schema, strict=False),
+)
 _TEXT: _Kind = (str, "a grammar in GBNF or Lark's format", Grammar.text)
 _REGEX: _Kind = (str, "a regular expression", Grammar.regex)
 _CHOICE: _Kind = (list, "a list of texts", Grammar.choice)

@@ -114,50 +114,29 @@ def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
 class HealingTrie:
     """The draft's tokens sorted by their bytes, to find those that extend pending bytes.
 
-    Sorted, the vocabulary serves as a trie: the tokens that begin with a prefix are one range.
-    order: u32[n], the ids of the ordinary tokens. tokens: id -> bytes.
+    Sorted, the vocabulary serves as a trie: the tokens that begin with a prefix are one range. It
+    is made from the vocabulary when it is first asked, so nothing in a table file reaches it.
+    A marisa trie takes 4 ms and more where a thousand tokens match (`lab/results/tries.md`).
     """
 
-    def __init__(self, order: NDArray[np.uint32], tokens: Sequence[bytes]) -> None:
-        self._order = order
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        """tokens: id -> bytes; those without bytes, special ones, are left out."""
         self._tokens = tokens
         self.extending = lru_cache(maxsize=4096)(self._extending)
-
-    @classmethod
-    def of(cls, tokens: Sequence[bytes]) -> HealingTrie:
-        """Sort a vocabulary, given as id -> bytes. Cost: 0.1 s for 128,000 tokens."""
-        ordinary = TokenOrder.of(tokens, (i for i, token in enumerate(tokens) if token))
-        return cls(np.array(ordinary.ids, dtype=np.uint32), tokens)
 
     def _extending(self, pending: bytes) -> NDArray[np.uint32]:
         """Ids of the tokens that begin with `pending` and are longer, u32[], sorted by bytes.
 
-        Cost: 2 µs, the first time 10 ms; the latest 4,096 answers are cached.
+        Cost: 2 µs, the first time 0.2 s for 128,000 tokens; the latest 4,096 answers are cached.
         """
-        first, last = self._sorted.extending(pending)
-        return self._order[first:last]
+        order, ids = self._sorted
+        first, last = order.extending(pending)
+        return ids[first:last]
 
     @cached_property
-    def _sorted(self) -> TokenOrder[int]:
-        return TokenOrder(self._tokens, self._order.tolist())
-
-    def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold this table; the tokens are not in them."""
-        return {"healing.order": array_bytes(self._order)}
-
-    @classmethod
-    def from_bundle(
-        cls, bundle: Bundle, tokens: Sequence[bytes], vocabulary_size: int
-    ) -> HealingTrie:
-        """The table in a bundle, in place.
-
-        Raises: BundleError if it is missing, or names an id twice or outside the vocabulary.
-        """
-        order = bundle.array("healing.order", "<u4")
-        bundle.check_ids(order, vocabulary_size, "healing.order")
-        if np.bincount(order, minlength=1).max() > 1:
-            raise bundle.wrong("the section healing.order has an id twice")
-        return cls(order, tokens)
+    def _sorted(self) -> tuple[TokenOrder[int], NDArray[np.uint32]]:
+        order = TokenOrder.of(self._tokens, (i for i, token in enumerate(self._tokens) if token))
+        return order, np.array(order.ids, dtype=np.uint32)
 
 
 class MergeSites:
@@ -233,7 +212,7 @@ class Alignment:
 
     def to_sections(self) -> dict[str, bytes]:
         sites = self.merge_sites.to_sections() if self.merge_sites is not None else {}
-        return self.intersection.to_sections() | self.healing.to_sections() | sites
+        return self.intersection.to_sections() | sites
 
     @classmethod
     def from_bundle(
@@ -252,6 +231,5 @@ class Alignment:
         intersection = Intersection.from_bundle(
             bundle, None if draft is None else len(draft), target_size
         )
-        healing = HealingTrie.from_bundle(bundle, draft or (), len(intersection.draft_to_target))
         merge_sites = MergeSites.from_bundle(bundle, len(intersection.target_to_draft))
-        return cls(intersection, healing, merge_sites)
+        return cls(intersection, HealingTrie(draft or ()), merge_sites)

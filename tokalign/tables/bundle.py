@@ -1,6 +1,6 @@
 """The file of every table: its writer and its reader; `docs/table-format.md` has every byte.
 
-    preamble | header (msgpack) | SHA-256 of both | sections, aligned | SHA-256 of all
+    preamble | header (msgpack) | SHA-256 of both | sections | SHA-256 of all
 
 `read_header` reads what tables are found by, in O(header). `read_bundle` reads a whole file into
 memory, where nobody else can change it, and checks every byte. A checksum only says that a file
@@ -13,33 +13,30 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import UnsupportedOperation
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError, shown_path
-from tokalign.storage import write_file
+from tokalign.storage import open_regular, write_file
 from tokalign.tables.header import (
-    KEYS,
     MOST_HEADER_BYTES,
     Header,
     HeaderError,
-    aligned,
+    encode_header,
     parse_header,
-    place_sections,
 )
 
 MAGIC = b"tokalign"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MOST_BYTES = 1 << 32
 """A larger file is no table: it would be read into memory."""
 
@@ -62,7 +59,7 @@ class Bundle(Header):
     sections: Mapping[str, Section]
 
     def array(self, section: str, dtype: str, *, length: int | None = None) -> NDArray[Any]:
-        """A section as an array in the machine's byte order; no copy on little-endian machines.
+        """A section as an array in the machine's byte order; no copy where it lies as it should.
 
         dtype: as in the file, such as "<u2". length: how many values there have to be.
         """
@@ -76,7 +73,7 @@ class Bundle(Header):
         array = np.frombuffer(data, dtype=dtype)
         if length is not None and len(array) != length:
             raise self.wrong(f"the section {section} has {len(array)} values instead of {length}")
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return np.require(array, array.dtype.newbyteorder("="), "A")
 
     def ids(self, section: str, vocabulary_size: int) -> NDArray[np.uint16] | NDArray[np.uint32]:
         """The ids that `ids_section` wrote, of the width that the vocabulary's size asks for."""
@@ -126,36 +123,21 @@ def encode_bundle(bundle: Bundle) -> bytes:
 
     Raises: TypeError for a header value that msgpack cannot store; UsageError for too many of them.
     """
-    sizes = {name: len(section) for name, section in bundle.sections.items()}
-    directory, length = place_sections(sizes)
-    said = {name: getattr(bundle, name) for name in KEYS} | {"sections": directory}
-    header = msgpack.packb(_sorted(said))
+    sections = {name: bundle.sections[name] for name in sorted(bundle.sections)}
+    header = encode_header(bundle, {name: len(section) for name, section in sections.items()})
     if len(header) > MOST_HEADER_BYTES:
         raise UsageError(
             f"the table's header would have {len(header)} bytes of at most {MOST_HEADER_BYTES}; "
             "join the files of the corpus"
         )
-    data = bytearray(_PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header)) + header)
-    data += hashlib.sha256(data).digest()
-    start = aligned(len(data))
-    data += bytes(start + length - len(data))
-    for name, (offset, size) in directory.items():
-        data[start + offset : start + offset + size] = bundle.sections[name]
-    return bytes(data + hashlib.sha256(data).digest())
+    start = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header)) + header
+    data = b"".join((start, hashlib.sha256(start).digest(), *sections.values()))
+    return data + hashlib.sha256(data).digest()
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
     """Write a table file, whole or not at all. Raises: UsageError; OutputError for a full disk."""
     write_file(path, encode_bundle(bundle), parents=True, remedy=OUTPUT_REMEDY)
-
-
-def _sorted(value: Any) -> Any:
-    """`value` with the keys of all mappings in it sorted, so that equal values give equal bytes."""
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list | tuple):
-        return [_sorted(item) for item in value]
-    return value
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -167,7 +149,7 @@ def read_header(path: Path) -> Header:
     Raises: as `read_bundle`.
     """
     name = shown_path(path)
-    with _opened(path, name) as (_, _, header):
+    with _opened(path, name) as (_, _, (header, _)):
         return Header(**header, name=name)
 
 
@@ -178,14 +160,14 @@ def read_bundle(path: Path) -> Bundle:
     an unreadable file.
     """
     name = shown_path(path)
-    return decode_bundle(read_table_file(path, name), name=name)
+    with _opened(path, name) as (file, start, checked):
+        return _checked(start + file.read(), checked, name)
 
 
 def read_table_file(path: Path, name: str) -> bytes:
     """The bytes of a file that has the header of a table of its size. Raises: as `read_bundle`."""
-    with _opened(path, name) as (file, size, _):
-        file.seek(0)
-        return file.read(size)
+    with _opened(path, name) as (file, start, _):
+        return start + file.read()
 
 
 def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundle:
@@ -193,8 +175,16 @@ def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundl
 
     Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
     """
-    view = memoryview(data).toreadonly()
-    header, places = _decode_header(view, len(view), name)
+    return _checked(data, _decode_header(data, len(data), name), name)
+
+
+_Checked = tuple[dict[str, Any], dict[str, slice]]
+"""A header without its directory, and where in the file each section lies."""
+
+
+def _checked(data: bytes | memoryview, checked: _Checked, name: str) -> Bundle:
+    """The bundle in a file whose header has been checked. Raises: BundleError."""
+    view, (header, places) = memoryview(data).toreadonly(), checked
     if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
         raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
     sections = {section: view[place] for section, place in places.items()}
@@ -202,23 +192,21 @@ def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundl
 
 
 @contextmanager
-def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, int, dict[str, Any]]]:
-    """A table file, its size, and its checked header, before memory is taken for all the rest.
+def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, _Checked]]:
+    """A table file, its start and its checked header, before memory is taken for the sections.
 
     Raises: BundleError for what is no regular file; MissingAssetError.
     """
     irregular = BundleError(f"{name} is no regular file of a table's size; give a .tok file")
     try:
-        # Without O_NONBLOCK, a FIFO that nobody writes to would be waited for.
-        with open(path, "rb", opener=lambda of, flags: os.open(of, flags | os.O_NONBLOCK)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
                 raise irregular
             start = file.read(_PREAMBLE.size)
             start += file.read(_header_end(start, name) - len(start))
-            header, _ = _decode_header(start, status.st_size, name)
-            yield file, status.st_size, header
-    except IsADirectoryError as error:
+            yield file, start, _decode_header(start, size, name)
+    except (IsADirectoryError, UnsupportedOperation) as error:
         raise irregular from error
     except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
         reason = getattr(error, "strerror", None) or "cannot be read"
@@ -250,10 +238,8 @@ def _header_end(start: bytes | memoryview, name: str) -> int:
     return int(_PREAMBLE.size + length + _DIGEST_SIZE)
 
 
-def _decode_header(
-    start: bytes | memoryview, size: int, name: str
-) -> tuple[dict[str, Any], dict[str, slice]]:
-    """The checked header without its directory, and where in the file each section lies.
+def _decode_header(start: bytes | memoryview, size: int, name: str) -> _Checked:
+    """Check a header, once for each reading of its file.
 
     start: at least the file's header. size: of the whole file, which has to be as the header says.
     """
@@ -264,15 +250,11 @@ def _decode_header(
     if hashlib.sha256(start[:covered]).digest() != start[covered:end]:
         raise BundleError(f"{name} is damaged: its header's checksum does not match; {_REMEDY}")
     try:
-        header = parse_header(memoryview(start)[_PREAMBLE.size : covered])
+        header, places = parse_header(start[_PREAMBLE.size : covered])
     except HeaderError as error:
         raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
-    first = aligned(end)
-    places = {
-        section: slice(first + offset, first + offset + length)
-        for section, (offset, length) in header.pop("sections").items()
-    }
-    expected = max((place.stop for place in places.values()), default=first) + _DIGEST_SIZE
+    places = {key: slice(end + at.start, end + at.stop) for key, at in places.items()}
+    expected = max((place.stop for place in places.values()), default=end) + _DIGEST_SIZE
     if size < expected:
         raise _truncated(name, expected, size)
     if size > expected:

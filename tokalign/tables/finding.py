@@ -28,9 +28,6 @@ from tokalign.storage import TABLES, as_path, parse_json, shipped
 from tokalign.tables.header import Header
 from tokalign.tables.kept import kept_header
 
-KINDS = ("dictionary", "alignment", "logits", "pack")
-"""The kinds of tables; a file is found if its name ends in .KIND.tok."""
-
 Note = Callable[[str], None]
 """Receives one line that says what was found, or what is done instead."""
 

@@ -1,51 +1,94 @@
-"""The header of a table file, and its schema: whatever a file says, only this shape is used.
+"""The header of a table file, its schema, and the kinds of tables.
 
-Types, sizes and names are checked before anything is read with them. `bundle.py` reads the bytes.
+Whatever a file says, only a header of this shape is used. `bundle.py` reads the bytes.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any
+from importlib import import_module
+from itertools import accumulate, pairwise
+from sys import float_info
+from typing import Annotated, Any, Literal, TypedDict
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
+from msgspec import Meta, Struct
 
 from tokalign.errors import BundleError, FingerprintError
 
-KEYS = ("kind", "fingerprints", "corpus", "parameters", "statistics", "sections")
-ALIGNMENT = 64
-"""Sections start at multiples of this: a cache line, and more than any array needs."""
-
-_ROLES: dict[str, set[str]] = {
-    "dictionary": {"target"},
-    "alignment": {"draft", "target"},
-    "logits": {"target"},
-    "pack": set(),
-}
-_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[\x21-\x7e]{1,64}")
-_STAMP: dict[str, Any] = {
-    "name": str,
-    "weight": (int, float),
-    "bytes": int,
-    "sha256": str,
-    "text_bytes": int,
-    "lines": int,
-    "skipped": int,
-}
-_LONGEST_TEXT, _DEEPEST = 4096, 4
 MOST_HEADER_BYTES = 1 << 21
 """A longer header is no table's: it would take seconds to check. A corpus file takes about 200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of tables, whose files end in `.KIND.tok`.
+
+    roles: of the tokenizers that it is built for. entries: the statistic that counts its entries.
+    module, table: the class that reads it.
+    """
+
+    roles: tuple[str, ...]
+    entries: str
+    module: str
+    table: str
+
+    def read(self, bundle: Any) -> object:
+        """The table in a bundle. Raises: BundleError."""
+        return getattr(import_module(self.module), self.table).from_bundle(bundle)
+
+
+_TABLES = "tokalign.tables"
+KINDS: Mapping[str, Kind] = {
+    "dictionary": Kind(("target",), "entries", f"{_TABLES}.backoff", "BackoffTable"),
+    "alignment": Kind(
+        ("draft", "target"), "intersection_pairs", f"{_TABLES}.alignment", "Alignment"
+    ),
+    "logits": Kind(("target",), "rows", f"{_TABLES}.logit_rows", "LogitRows"),
+    "pack": Kind((), "ngrams", f"{_TABLES}.pack", "Pack"),
+}
+"""Everything that is said of a kind of tables; nothing else lists them."""
+
+_Name = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,64}\Z")]
+_Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Text = Annotated[str, Meta(max_length=4096)]
+_Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
+_Size = Annotated[int, Meta(ge=0)]
+_Value = bool | int | _Finite | _Text | None
+_Deepest = _Value | list[_Value] | dict[_Text, _Value]
+_Deep = _Value | list[_Deepest] | dict[_Text, _Deepest]
+_Plain = _Value | list[_Deep] | dict[_Text, _Deep]
+
+
+class _File(TypedDict, total=False):
+    """What is typed in the stamp of a corpus file; it may say more."""
+
+    name: str
+    weight: float
+    bytes: int
+    sha256: str
+    text_bytes: int
+    lines: int
+    skipped: int
+
+
+class _Schema(Struct, forbid_unknown_fields=True):
+    """The header as it lies in a file. sections: the bytes that each takes."""
+
+    kind: _Name
+    fingerprints: dict[str, _Fingerprint]
+    corpus: dict[Literal["files"], list[dict[_Text, _Plain]]]
+    parameters: dict[_Text, _Plain]
+    statistics: dict[_Text, _Plain]
+    sections: dict[_Name, _Size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """What a table file says of itself.
 
-    kind: "dictionary", "alignment", "logits" or "pack".
+    kind: one of `KINDS`.
     fingerprints: of the tokenizers it was built for: "target", and "draft" for an alignment.
     corpus: the stamp of the text that was counted (see `build.corpus`); empty if there was none.
     parameters: every choice that decided the content. statistics: what was counted.
@@ -108,113 +151,42 @@ class Header:
         return BundleError(f"{self.name}: {what}; rebuild the table with: tokalign build")
 
 
+_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+_DECODER = msgspec.msgpack.Decoder(_Schema)
+
+
+def encode_header(header: Header, sections: Mapping[str, int]) -> bytes:
+    """The bytes of a header and of the sizes of its sections; equal headers give equal bytes.
+
+    Raises: TypeError for a value that msgpack cannot store.
+    """
+    values = {name: getattr(header, name) for name in _Schema.__struct_fields__[:-1]}
+    return _ENCODER.encode({**values, "sections": sections})
+
+
 class HeaderError(ValueError):
     """A header that breaks the schema; the message says where."""
 
 
-def parse_header(data: memoryview) -> dict[str, Any]:
-    """The header in these bytes, with every rule of the schema checked.
+def parse_header(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, slice]]:
+    """The header in these bytes, every rule of the schema checked, and the place of each section.
 
+    The places are counted from the end of the header; sections lie in the order of their names.
     Raises: HeaderError.
     """
     try:
-        header: Any = msgpack.unpackb(data, object_pairs_hook=_without_duplicates)
-    except HeaderError:
-        raise
-    except ValueError as error:  # msgpack's errors and broken UTF-8
-        raise HeaderError("it is not msgpack") from error
-    _require(isinstance(header, dict) and set(header) == set(KEYS), f"its keys are not {KEYS}")
-    kind = header["kind"]
-    _require(isinstance(kind, str) and _NAME.fullmatch(kind), "its kind is no short name")
-    _check_fingerprints(header["fingerprints"], kind)
-    _check_corpus(header["corpus"])
-    for name in ("parameters", "statistics"):
-        _require(isinstance(header[name], dict), f"{name} is no map")
-        _check_plain(header[name], name)
-    language = header["parameters"].get("language", "unnamed")
-    _require(isinstance(language, str) and _NAME.fullmatch(language), "language is no short name")
-    _check_directory(header["sections"])
-    return dict(header)
-
-
-def place_sections(sizes: Mapping[str, int]) -> tuple[dict[str, list[int]], int]:
-    """Offset and size of each section, and where the last one ends.
-
-    The sections lie in the order of their names, each at the next multiple of ALIGNMENT.
-    """
-    directory, end = {}, 0
-    for name in sorted(sizes):
-        directory[name] = [aligned(end), sizes[name]]
-        end = sum(directory[name])
-    return directory, end
-
-
-def aligned(offset: int) -> int:
-    """The next multiple of ALIGNMENT."""
-    return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
-def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    found = dict(pairs)
-    _require(len(found) == len(pairs), "a key is there twice")
-    return found
-
-
-def _check_fingerprints(found: Any, kind: str) -> None:
-    _require(isinstance(found, dict), "fingerprints is no map")
-    roles = _ROLES.get(kind)
-    _require(
-        all(isinstance(role, str) for role in found) and roles in (None, set(found)),
-        f"its fingerprints are not those of a table of kind {kind}",
-    )
-    for value in found.values():
-        is_one = isinstance(value, str) and _FINGERPRINT.fullmatch(value)
-        _require(is_one, "a fingerprint is no SHA-256 in hexadecimal digits")
-
-
-def _check_corpus(corpus: Any) -> None:
-    _require(isinstance(corpus, dict) and set(corpus) <= {"files"}, "corpus is no stamp")
-    files = corpus.get("files", [])
-    _require(isinstance(files, list), "the files of the corpus are no list")
-    for file in files:
-        _require(isinstance(file, dict), "a corpus file is no map")
-        for key in file.keys() & _STAMP.keys():
-            fits = isinstance(file[key], _STAMP[key]) and not isinstance(file[key], bool)
-            _require(fits, f"the {key} of a corpus file is of a wrong type")
-        _check_plain(file, "a corpus file")
-
-
-def _check_directory(sections: Any) -> None:
-    _require(isinstance(sections, dict), "sections is no map")
-    for name, place in sections.items():
-        is_name = isinstance(name, str) and _NAME.fullmatch(name)
-        _require(is_name, "a section has no short name")
-        is_pair = isinstance(place, list) and len(place) == 2
-        is_place = is_pair and all(type(size) is int and size >= 0 for size in place)
-        _require(is_place, f"section {name} has no offset and size")
-    expected, _ = place_sections({name: size for name, (_, size) in sections.items()})
-    _require(sections == expected, "the sections do not follow each other in order of their names")
-
-
-def _check_plain(value: Any, where: str, depth: int = 0) -> None:
-    """Only what JSON has too, finite and not deeply nested."""
-    _require(depth <= _DEEPEST, f"{where} is nested too deeply")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _require(isinstance(key, str), f"a key of {where} is no text")
-            _check_plain(key, where, depth + 1)
-            _check_plain(item, where, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            _check_plain(item, where, depth + 1)
-    elif isinstance(value, str):
-        _require(len(value) <= _LONGEST_TEXT, f"{where} has a very long text")
-    elif isinstance(value, float):
-        _require(isfinite(value), f"{where} has a number that is not finite")
-    else:
-        _require(value is None or isinstance(value, bool | int), f"{where} has a value of no kind")
-
-
-def _require(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise HeaderError(otherwise)
+        found = _DECODER.decode(data)
+        language = found.parameters.get("language", "unnamed")
+        msgspec.convert((found.corpus.get("files", []), language), tuple[list[_File], _Name])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderError(str(error)) from error
+    header = msgspec.structs.asdict(found)
+    sizes = header.pop("sections")
+    # Also what is there twice, or in other bytes than it takes, is a hiding place.
+    if _ENCODER.encode({**header, "sections": sizes}) != data:
+        raise HeaderError("it is not as encode_header writes it")
+    kind = KINDS.get(found.kind)
+    if kind is not None and set(kind.roles) != found.fingerprints.keys():
+        raise HeaderError(f"its fingerprints are not those of a table of kind {found.kind}")
+    bounds = pairwise(accumulate(sizes.values(), initial=0))
+    return header, {name: slice(*bound) for name, bound in zip(sizes, bounds, strict=True)}

@@ -21,12 +21,10 @@ from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.finding import Note, find_tables, no_note
-from tokalign.tables.header import Header
+from tokalign.tables.header import KINDS, Header
 from tokalign.tables.kept import kept_table
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
-from tokalign.tables.pack import KIND as PACK
-from tokalign.tables.pack import Pack
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
@@ -149,14 +147,6 @@ def open_alignment(
     return otherwise(draft.vocabulary, target.vocabulary)
 
 
-_READERS: dict[str, Callable[[Bundle], object]] = {
-    "dictionary": BackoffTable.from_bundle,
-    "alignment": Alignment.from_bundle,
-    LOGITS: LogitRows.from_bundle,
-    PACK: Pack.from_bundle,
-}
-
-
 def verify_table(path: Path) -> None:
     """Check every byte of a table file, and that the tables in it can be read.
 
@@ -167,12 +157,12 @@ def verify_table(path: Path) -> None:
 
 def verify_bundle(bundle: Bundle) -> None:
     """Check that the tables in a bundle can be read. Raises: BundleError."""
-    if bundle.kind not in _READERS:
+    if bundle.kind not in KINDS:
         raise BundleError(
             f"{bundle.name}: unknown kind {bundle.kind!r}; update tokalign or rebuild the table "
             "with: tokalign build"
         )
-    _READERS[bundle.kind](bundle)
+    KINDS[bundle.kind].read(bundle)
 
 
 class _Opened(NamedTuple):

@@ -39,10 +39,12 @@ class Reference:
 
     theirs: of transformers, of the `tokenizers` library, or whatever has an `encode`.
     written: the tokenizer.json that it was loaded from, parsed; empty if there is none.
+    file: the bytes of that, if it is the library's tokenizer of just this file.
     """
 
     theirs: Any
     written: Mapping[str, Any] = field(default_factory=dict)
+    file: bytes = b""
 
     @cached_property
     def library(self) -> Library | None:
@@ -110,7 +112,7 @@ class Reference:
     def data(self) -> bytes:
         """Its tokenizer.json."""
         assert self.library is not None, "only the library's tokenizers are documents"
-        return self.library.to_str().encode()
+        return self.file or self.library.to_str().encode()
 
 
 def reference_of_file(data: bytes, document: Mapping[str, Any]) -> Reference:
@@ -120,7 +122,7 @@ def reference_of_file(data: bytes, document: Mapping[str, Any]) -> Reference:
     library = Library.from_buffer(data)
     library.no_truncation()
     library.no_padding()
-    return Reference(theirs=library, written=document)
+    return Reference(theirs=library, written=document, file=data)
 
 
 def reference_of_folder(

@@ -6,14 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import texts
 
-from tokalign.build.corpus import Corpus
-from tokalign.build.counting.word_encoder import WordEncoder, WordList, words_stand_alone
-from tokalign.build.pack import find_words
+from tokalign.build.counting import word_shards
+from tokalign.build.counting.runs import read_run
+from tokalign.build.counting.windows import IdSpace, sort_windows
+from tokalign.build.counting.word_encoder import WordEncoder, words_stand_alone
+from tokalign.build.counting.word_shards import find_words, number_words, write_words
+from tokalign.build.counting.workers import workers
 from tokalign.tokenizer.bpe.pretokenizer import WordSplitter
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
@@ -59,33 +63,37 @@ def test_which_tokenizers_can_encode_word_by_word(tokenizer: Tokenizer[Any]) -> 
 def test_the_most_frequent_words_are_found_and_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts have weights. A word with a count of 1 is found, one of 65 characters never."""
-    monkeypatch.setattr("tokalign.build.pack.MAX_WORDS", 3)
-    longest, too_long = "\n" + 63 * "a", "\n" + 64 * "b"
-    for name, text in {
-        "a.txt": "Ala ma psa\nAla ma kota\nAla",
-        "b.txt": "Ala ma kota\nEwa ma kota\nI psa psa psa\n"
-        + 2 * (longest + too_long)[1:]
-        + 3 * "\nraz dwa",
-        "c.txt": 3 * (longest + too_long),
-    }.items():
-        (tmp_path / name).write_text(text)
+    """Texts have weights. A word with a count of 1 is found, one of 65 characters never. Neither
+    the order of shards nor the parts in which words are counted matter."""
+    monkeypatch.setattr(word_shards, "MAX_WORDS", 3)
+    longest, too_long = 63 * "a", 64 * "b"
+    texts = {
+        "a": ["Ala ma psa", "Ala ma kota", "Ala"],
+        "b": ["Ala ma kota", "Ewa ma kota", "I psa psa psa", *2 * [longest, too_long]],
+        "c": 3 * [longest, too_long],
+    }
+    texts["b"] += 3 * ["raz dwa"]
 
-    def found(*names: str, **weights: float) -> list[str]:
-        named = {f"{name}.txt": weight for name, weight in weights.items()}
-        return list(
-            find_words(Corpus([tmp_path / f"{n}.txt" for n in names], weights=named)).vocabulary
-        )
+    def shards(**weights: float) -> list[Path]:
+        for name, weight in weights.items():
+            write_words(tmp_path / name, texts[name], round(1000 * weight))
+        return [tmp_path / name for name in weights]
 
-    assert found("a") == ["\nAla", " kota", " ma"]
-    assert found("a", "b", b=0.4) == ["\nAla", " ma", " psa"]
-    assert found("c", c=0.5) == [longest]
-    assert found("c", c=0.3) == []
+    for at_once in (1 << 29, 40):
+        monkeypatch.setattr(word_shards, "_AT_ONCE", at_once)
+        assert find_words(shards(a=1)) == ["\nAla", " kota", " ma"]
+        two = shards(a=1, b=0.4)
+        assert find_words(two) == find_words(two[::-1]) == ["\nAla", " ma", " psa"]
+        assert find_words(shards(c=0.5)) == [f"\n{longest}"]
+        assert find_words(shards(c=0.3)) == []
 
-    words = WordList(["\nAla", " kota", " ma"])
-    gap = words.space.gap
-    assert words.encode(["Ala ma psa", "Ala", "Ewa ma kota"]).tolist() == [
-        *(0, 2, gap, gap),
-        *(0, gap),
-        *(gap, 2, 1, gap),
-    ]
+
+def test_numbered_words_are_the_windows_of_their_text(tmp_path: Path) -> None:
+    """Gaps stand for the ends of lines, and for words that are not in the list."""
+    words, lines = ["\nAla", " kota", " ma"], ["Ala ma psa", "Ala", "Ewa ma kota"]
+    write_words(tmp_path / "a", lines, 1000)
+    with workers(1, object) as apply:
+        [run] = number_words([tmp_path / "a"], words, tmp_path, apply, 2)
+    gap, space = IdSpace(3).gap, IdSpace(3)
+    ids = np.array([0, 2, gap, gap, 0, gap, gap, 2, 1, gap], dtype=space.dtype)
+    assert read_run(run) == sort_windows(ids, 2, space, weight=1000).tobytes()

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import (
-    Candidates,
     entries_within,
     find_candidates,
     make_table,
 )
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
-from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
     Contexts,
     gains,
@@ -56,10 +54,6 @@ def rows_of(levels: list[Level], order: int) -> list[tuple[int, ...]]:
     """The n-grams of one order, spelled out by walking back."""
     columns = list(walk_back(levels, order, np.arange(len(levels[order - 1]))))
     return list(zip(*(column.tolist() for column in reversed(columns)), strict=True))
-
-
-def candidates_of(levels: list[Level], p_min: float) -> Candidates:
-    return find_candidates(levels, smooth(levels), p_min, [USUAL] * (len(levels) - 1))
 
 
 @given(lines, st.integers(1, 2))
@@ -175,8 +169,8 @@ def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
     if len(levels) < 2:
         return
     smoothed, _ = smooth(levels)
-    likely = [in_other_text(values, USUAL) for values in smoothed]
-    entries = candidates_of(levels, 0.05).best(room)
+    likely = [in_other_text(values) for values in smoothed]
+    entries = find_candidates(levels, 0.05).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}
     above: dict[tuple[int, int], float] = {}
@@ -220,7 +214,7 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
-    pairs = {rows_of(levels, 2)[node] for node in candidates_of(levels, 0.1).best(4)[1].nodes}
+    pairs = {rows_of(levels, 2)[node] for node in find_candidates(levels, 0.1).best(4)[1].nodes}
     assert (4, 1) in pairs
     assert (3, 1) not in pairs
 
@@ -228,7 +222,7 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
 @pytest.mark.parametrize("p_min", [0.0, 1e-300, 1.0])
 def test_a_table_is_made_for_every_least_probability(p_min: float) -> None:
     levels = grow_tree(as_orders(counted([[1, 2, 3, 1, 2, 4]] * 9)))
-    table, _ = make_table(levels, vocabulary_size=10, max_bytes=1000, p_min=p_min)
+    table = make_table(levels, vocabulary_size=10, max_bytes=1000, p_min=p_min)
     assert table.parameters.p_min == p_min
     assert (len(table) > 0) == (p_min < 1)
 
@@ -238,7 +232,7 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     rng = np.random.default_rng(3)
     text = [rng.zipf(1.5, 40).clip(0, 300).tolist() for _ in range(1500)]
     levels = grow_tree(as_orders(counted(text, 2)))
-    table, _ = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
+    table = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
     taken = sum(map(len, table.to_sections().values()))
     assert taken <= max(max_bytes, 64)
     if 1_000 < max_bytes < 100_000:
@@ -251,7 +245,7 @@ def test_more_entries_are_taken_only_if_their_predictions_fit(max_bytes: int) ->
     rng = np.random.default_rng(1)
     text = [rng.zipf(1.2, 40).clip(0, 3000).tolist() for _ in range(60)]
     levels = grow_tree(as_orders(counted(text)))
-    table, _ = make_table(levels, vocabulary_size=3001, max_bytes=max_bytes)
+    table = make_table(levels, vocabulary_size=3001, max_bytes=max_bytes)
     assert max_bytes / 2 < sum(map(len, table.to_sections().values())) <= max_bytes
 
 
@@ -273,13 +267,10 @@ def test_ties_go_to_the_lowest_id() -> None:
     assert [int(one[0].ids[0]) for one in ranks] == [1, 2, 3]
 
 
-def test_each_length_of_context_has_its_own_optimism() -> None:
-    """A single id is as probable as it was counted; only contexts are too sure."""
+def test_only_what_follows_a_context_is_thought_too_sure() -> None:
     levels = grow_tree(as_orders(counted([[0, 1, 2, 3]] * 3 + [[0, 1, 2, 1], [0, 1, 3, 3]])))
-    likely, weights = smooth(levels)
-    optimism = [0.0, 3.0, 0.0]
-    found = find_candidates(levels, (likely, weights), 0.01, optimism).predictions[0]
-    for length, (own, off) in enumerate(zip(found, optimism, strict=True), start=1):
+    likely, _ = smooth(levels)
+    for length, own in enumerate(find_candidates(levels, 0.01).predictions[0], start=1):
         best = np.zeros(len(levels[length - 1]), dtype=np.float32)
-        np.maximum.at(best, levels[length].prefix, in_other_text(likely[length], off))
+        np.maximum.at(best, levels[length].prefix, in_other_text(likely[length]))
         assert np.allclose(own.probabilities, best)

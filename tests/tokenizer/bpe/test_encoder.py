@@ -76,7 +76,7 @@ def test_ranges_are_what_comparing_every_token_gives(tokens: list[bytes], prefix
     first, last = order.extending(prefix)
     longer = {i for i in ids if tokens[i].startswith(prefix) and tokens[i] != prefix}
     assert set(order.ids[first:last]) == longer
-    assert set(HealingTrie.of(tokens).extending(prefix).tolist()) == longer
+    assert set(HealingTrie(tokens).extending(prefix).tolist()) == longer
 
 
 @given(st.text(alphabet=" aż\n", max_size=20))

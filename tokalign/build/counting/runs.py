@@ -20,10 +20,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.build.counting.windows import Windows, merge_windows, sortable
 from tokalign.errors import UsageError
@@ -38,8 +40,8 @@ _CHECKSUM_BYTES = 4
 _STEP = 1 << 20
 
 
-def write_run(path: Path, parts: Iterable[Windows]) -> None:
-    """Write the windows of a run, which come part by part in their order, and their checksum.
+def write_run(path: Path, parts: Iterable[NDArray[Any]]) -> None:
+    """Write the content of a run, which comes part by part, and its checksum.
 
     `ndarray.tofile` is not used: it does not notice that the last few bytes find no room.
     """
@@ -64,6 +66,11 @@ def is_whole(path: Path) -> bool:
     except OSError:
         return False
     return left == checksum.to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def read_run(path: Path) -> bytes:
+    """The content of a run that is whole."""
+    return path.read_bytes()[:-_CHECKSUM_BYTES]
 
 
 def merge_runs(

@@ -1,29 +1,30 @@
-"""Counting the token n-grams of a corpus of any size, in bounded memory, on all cores.
+"""Counting the n-grams of a corpus of any size, in bounded memory, on all cores, in two steps.
 
-    encode    corpus files -> a run of sorted windows for every megabyte of text
-    merge     many runs -> few
+    encode    corpus files -> a run of sorted windows for every megabyte of text, merged into few
     count     all runs, stretch by stretch -> the n-grams of all orders, with their counts
 
 Each run is a file that depends on its text alone. So runs are made by several processes, or on
 several machines (`cluster.py`), and a killed count resumes from those that are there. Counts are
 added up before any n-gram is left out, so the result does not depend on how the work is cut.
+The n-grams of a pack are of words, which have numbers only when all of them are counted: the first
+step then leaves the words of each megabyte (`word_shards.py`), and the second one makes the runs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus, Stage, batches, silent
+from tokalign.build.counting.ngram_file import WEIGHT_UNIT, NgramFile
 from tokalign.build.counting.runs import (
-    REMEDY,
     digest,
     is_whole,
     merge_runs,
@@ -36,26 +37,20 @@ from tokalign.build.counting.windows import (
     TokenNgrams,
     Windows,
     count_ngrams,
-    join,
     sort_windows,
 )
-from tokalign.build.counting.word_encoder import WordEncoder, WordList
+from tokalign.build.counting.word_encoder import WordEncoder
+from tokalign.build.counting.word_shards import find_words, number_words, write_words
 from tokalign.build.counting.workers import MEMORY, Apply, Task, jobs_for, plan_processes, workers
 from tokalign.build.text_files import FileStamp, TextFile
-from tokalign.storage import unwritable
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
-Encodes: TypeAlias = Tokenizer[TargetId] | WordList
-"""What text is cut with: n-grams are of tokens, or of words."""
-
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
-WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
-_FORMAT = 4  # of the files in a workspace; part of their names
-_MOST_RAISED = 1 << 16  # how often the least count is raised by 1 at most
+_FORMAT = 5  # of the files in a workspace; part of their names
 
 # How the work is cut, on which the result does not depend.
 _SHARD = 1 << 20  # characters; a shard ends after the line that reaches them: 400,000 tokens
@@ -67,7 +62,8 @@ _MOST_RUNS = 1 << 9  # 2 or more; more runs than that are merged, so many at a t
 class Counting:
     """What is counted: the n-grams of order 1 to `max_order` in each line of a corpus.
 
-    tokenizer: lines are cut as its `encode` does. No n-gram crosses the end of a line.
+    tokenizer: lines are cut as its `encode` does; None cuts them into the words of packs. No n-gram
+        crosses the end of a line.
     min_count: n-grams with a lower count are left out. A count is the sum, over the corpus files,
         of the occurrences times the weight of the file.
     rare_orders: n-grams up to this order are kept from a count of 1 on.
@@ -76,7 +72,7 @@ class Counting:
     """
 
     corpus: Corpus
-    tokenizer: Encodes
+    tokenizer: Tokenizer[TargetId] | None
     _: KW_ONLY
     max_order: int = MAX_CONTEXT + 1
     min_count: float = MIN_COUNT
@@ -84,9 +80,14 @@ class Counting:
     max_ngrams: int = MAX_NGRAMS
 
     @property
-    def space(self) -> IdSpace:
-        """How the ids of the tokenizer are written."""
-        return IdSpace(len(self.tokenizer.vocabulary))
+    def unit(self) -> str:
+        """What text is cut into: the fingerprint of a tokenizer, or words."""
+        return "words" if self.tokenizer is None else self.tokenizer.fingerprint
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Of the tokenizer; 0 for words, whose number is not known yet."""
+        return 0 if self.tokenizer is None else len(self.tokenizer.vocabulary)
 
     def least(self, order: int) -> int:
         """The least count of n-grams of this order, in thousandths."""
@@ -98,12 +99,24 @@ class Counting:
         """What decides the result, as far as it is known before the corpus is read."""
         return {
             **self.corpus.facts,
-            "tokenizer": self.tokenizer.fingerprint,
+            "tokenizer": self.unit,
             "max_order": self.max_order,
             "min_count": self.min_count,
             "rare_orders": self.rare_orders,
             "max_ngrams": self.max_ngrams,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One `TokenNgrams` per order, the shortest first; an order may be empty.
+
+    The prefix and the suffix of a kept n-gram are kept too.
+    words: by the numbers in the n-grams, if these are of words.
+    """
+
+    orders: Iterator[TokenNgrams]
+    words: Sequence[str] = ()
 
 
 def count_token_ngrams(
@@ -113,11 +126,22 @@ def count_token_ngrams(
     workspace: Path | None = None,
     stage: Stage = silent,
 ) -> Iterator[TokenNgrams]:
-    """Count n-grams. The result does not depend on `memory` and `workspace`.
+    """The orders of `counted`, where the words are not needed."""
+    with counted(counting, memory=memory, workspace=workspace, stage=stage) as found:
+        yield from found.orders
 
-    Yields one `TokenNgrams` per order, the shortest first; an order may be empty. The prefix and
-    the suffix of a kept n-gram are kept too.
 
+@contextmanager
+def counted(
+    counting: Counting,
+    *,
+    memory: int = MEMORY,
+    workspace: Path | None = None,
+    stage: Stage = silent,
+) -> Iterator[Counted]:
+    """Count n-grams; the orders are to be read once, in the body.
+
+    The result does not depend on `memory` and `workspace`.
     memory: how many bytes all processes together may hold at once, without the result.
     workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
         end, and takes about 40 bytes per token, 80 from 500 MB of text on. Default: a temporary
@@ -125,65 +149,76 @@ def count_token_ngrams(
     stage: shows two steps, in bytes of the corpus on disk.
     Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
-    corpus, tokenizer = counting.corpus, counting.tokenizer
-    size = corpus.size
+    size = counting.corpus.size
     jobs, max_words = plan_processes(
-        memory, jobs=jobs_for(size), vocabulary_size=len(tokenizer.vocabulary)
+        memory, jobs=jobs_for(size), vocabulary_size=counting.vocabulary_size
     )
     with open_workspace(workspace) as folder:
-        with workers(jobs, partial(make_encoder, tokenizer, max_words)) as apply:
+        with workers(jobs, partial(make_encoder, counting.tokenizer, max_words)) as apply:
             with stage(size, "Encoding the corpus") as advance:
-                runs, stamps = encode(counting, corpus.readings(advance), folder, apply)
-                runs = merge(counting, runs, folder, apply, most=_MOST_RUNS)
-            corpus.finish(stamps)
-            with stage(size, "Counting token n-grams") as advance:
-                kept = count(counting, runs, folder, apply, lambda part: advance(int(part * size)))
-        yield from kept
+                readings = counting.corpus.readings(advance)
+                shards, stamps = encode(counting, readings, folder, apply)
+            counting.corpus.finish(stamps)
+            with stage(size, "Counting n-grams") as advance:
+                found = count(
+                    counting, shards, folder, apply, lambda part: advance(int(part * size))
+                )
+        yield found
 
 
-def make_encoder(tokenizer: Encodes, max_words: int) -> WordEncoder | WordList:
-    """The state of a process that encodes."""
-    return tokenizer if isinstance(tokenizer, WordList) else WordEncoder(tokenizer, max_words)
+def make_encoder(tokenizer: Tokenizer[TargetId] | None, max_words: int) -> WordEncoder | None:
+    """The state of a process that encodes; words need none."""
+    return None if tokenizer is None else WordEncoder(tokenizer, max_words)
 
 
 def encode(
-    counting: Counting, readings: Iterable[TextFile], folder: Path, apply: Apply
+    counting: Counting,
+    readings: Iterable[TextFile],
+    folder: Path,
+    apply: Apply,
+    *,
+    most: int | None = None,
 ) -> tuple[list[Path], list[FileStamp]]:
-    """Turn corpus files into runs in this folder, and tell what was read from them.
+    """Turn corpus files into few runs in this folder (at most `most`), or into shards of words.
 
-    Runs that are whole in the folder already are not made again.
+    Files that are whole in the folder already are not made again.
+    Returns: these files, and what was read.
     """
-    runs: list[Path] = []
+    shards: list[Path] = []
     stamps: list[FileStamp] = []
 
     def missing() -> Iterator[Task]:
         for reading in readings:
             weight = round(reading.weight * WEIGHT_UNIT)
             for lines in batches(reading.paragraphs(), _SHARD):
-                fingerprint = counting.tokenizer.fingerprint
-                name = digest(_FORMAT, fingerprint, counting.max_order, weight, lines)
-                runs.append(folder / f"{name}.run")
-                if not is_whole(runs[-1]):
-                    yield runs[-1], lines, counting.max_order, weight
+                name = digest(_FORMAT, counting.unit, counting.max_order, weight, lines)
+                shards.append(folder / f"{name}.run")
+                if not is_whole(shards[-1]):
+                    yield shards[-1], lines, counting.max_order, weight
             stamps.append(reading.stamp())
 
     for _ in apply(_write_shard, missing()):
         pass
-    return runs, stamps
+    if counting.tokenizer is not None:
+        dtype = IdSpace(counting.vocabulary_size).windows(counting.max_order)
+        shards = _merge(shards, dtype, folder, apply, most or _MOST_RUNS)
+    return shards, stamps
 
 
 def _write_shard(
-    encoder: WordEncoder | WordList, path: Path, lines: list[str], max_order: int, weight: int
+    encoder: WordEncoder | None, path: Path, lines: list[str], max_order: int, weight: int
 ) -> None:
-    ids = encoder.encode(lines)
-    write_run(path, [sort_windows(ids, max_order, encoder.space, weight=weight)])
+    if encoder is None:
+        write_words(path, lines, weight)
+    else:
+        windows = sort_windows(encoder.encode(lines), max_order, encoder.space, weight=weight)
+        write_run(path, [windows])
 
 
-def merge(
-    counting: Counting, runs: list[Path], folder: Path, apply: Apply, *, most: int
+def _merge(
+    runs: list[Path], dtype: np.dtype[np.void], folder: Path, apply: Apply, most: int
 ) -> list[Path]:
     """Merge runs until there are at most so many; those that are whole are not made again."""
-    dtype = counting.space.windows(counting.max_order)
     while len(runs) > most:
         starts = range(0, len(runs), _MOST_RUNS)
         groups = {start: runs[start : start + _MOST_RUNS] for start in starts}
@@ -199,16 +234,22 @@ def merge(
 
 def count(
     counting: Counting,
-    runs: Sequence[Path],
+    shards: Sequence[Path],
     folder: Path,
     apply: Apply,
     advance: Callable[[float], object],
-) -> Iterator[TokenNgrams]:
-    """Count the n-grams in all runs; see `count_token_ngrams`. Those of each order are a file.
+) -> Counted:
+    """Count the n-grams of all shards. Those of each order are a file in the folder.
 
     advance: called with the part of all windows that is counted next.
     """
-    space = counting.space
+    words: Sequence[str] = ()
+    runs, space = list(shards), IdSpace(counting.vocabulary_size)
+    if counting.tokenizer is None:
+        words = find_words(shards)
+        space = IdSpace(len(words))
+        runs = number_words(shards, words, folder, apply, counting.max_order)
+        runs = _merge(runs, space.windows(counting.max_order), folder, apply, _MOST_RUNS)
     least = [counting.least(n) for n in range(1, counting.max_order + 1)]
     dtype = space.windows(counting.max_order)
     windows = sum(run.stat().st_size for run in runs) / dtype.itemsize
@@ -218,68 +259,21 @@ def count(
             advance(len(stretch) / windows)
             yield stretch, space, least
 
-    orders = [_Order(counting, n, folder) for n in range(1, counting.max_order + 1)]
-    for counted in apply(_count_stretch, tasks()):
-        for order, ngrams in zip(orders, counted, strict=True):
+    orders = [
+        NgramFile(folder / f"{n}.counted", space, n, counting.least(n))
+        for n in range(1, counting.max_order + 1)
+    ]
+    for stretch in apply(_count_stretch, tasks()):
+        for order, ngrams in zip(orders, stretch, strict=True):
             order.add(ngrams)
     raised = np.sum([order.finish() for order in orders], axis=0)
     kept = np.append(raised[:0:-1].cumsum()[::-1], 0)
     more = int(np.argmax(kept <= counting.max_ngrams)) * WEIGHT_UNIT
     whole = all(weight == int(weight) for weight in counting.corpus.weights.values())
-    return (order.kept(more, whole=whole) for order in orders)
+    return Counted((order.kept(more, whole=whole) for order in orders), words)
 
 
 def _count_stretch(
     _: object, windows: Windows, space: IdSpace, least: list[int]
 ) -> list[TokenNgrams]:
     return count_ngrams(windows, space, least=least)
-
-
-class _Order:
-    """The n-grams of one order that are frequent enough so far, in a file."""
-
-    def __init__(self, counting: Counting, order: int, folder: Path) -> None:
-        self._path = folder / f"{order}.counted"
-        self._dtype = counting.space.windows(order)
-        self._least = counting.least(order)
-        nothing = np.zeros(0, dtype=self._dtype)
-        self._held = TokenNgrams(nothing["ids"].reshape(-1, order), nothing["count"])
-        self._raised = np.zeros(_MOST_RAISED + 2, dtype=np.int64)
-        self._path.unlink(missing_ok=True)
-
-    def add(self, ngrams: TokenNgrams) -> None:
-        whole, self._held = join(self._held, ngrams)
-        self._write(whole)
-
-    def finish(self) -> NDArray[np.int64]:
-        """Add the last one. Returns how many n-grams are left out only when the least count is
-        raised by so many."""
-        self._write(self._held)
-        return self._raised
-
-    def _write(self, ngrams: TokenNgrams) -> None:
-        kept = ngrams[ngrams.counts >= self._least]
-        above = (kept.counts - self._least) // WEIGHT_UNIT + 1
-        above = np.minimum(above, _MOST_RAISED + 1).astype(np.int64)
-        self._raised += np.bincount(above, minlength=_MOST_RAISED + 2)
-        rows = np.zeros(len(kept), dtype=self._dtype)
-        rows["ids"], rows["count"] = kept.ids, kept.counts
-        try:
-            with self._path.open("ab") as file:
-                file.write(rows.view(np.uint8).data)
-        except OSError as error:
-            raise unwritable(self._path, error, REMEDY) from error
-
-    def kept(self, more: int, *, whole: bool) -> TokenNgrams:
-        """Those that are frequent enough if the least count is raised by so much.
-
-        Cost: 30 bytes per n-gram.
-        """
-        kept = [np.zeros(0, dtype=self._dtype)]
-        with self._path.open("rb") as file:
-            while data := file.read(_AT_ONCE * self._dtype.itemsize):
-                rows = np.frombuffer(data, dtype=self._dtype)
-                kept.append(rows[rows["count"] >= self._least + more])
-        rows = np.concatenate(kept)
-        counts = rows["count"] // WEIGHT_UNIT if whole else rows["count"] / WEIGHT_UNIT
-        return TokenNgrams(np.ascontiguousarray(rows["ids"]), counts)

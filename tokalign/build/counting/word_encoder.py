@@ -1,4 +1,4 @@
-"""A shard of a corpus as ids of tokens, or of the words of a pack.
+"""A shard of a corpus as ids of tokens.
 
 `WordEncoder` encodes every word once, then looks it up. A *word* begins at each space that comes
 after something other than white space; a line end is a word of its own. If no piece of the
@@ -7,17 +7,12 @@ are 18 million words, a million of them different. Otherwise the library encodes
 
 New words that begin with a space are encoded together, as one text, and its ids are cut where the
 bytes of each word end. That takes a third of the time of as many short texts.
-
-`WordList` numbers words of another kind, which end where no token reaches across: `tables/pack.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from hashlib import sha256
 from itertools import pairwise
 
 import numpy as np
@@ -37,7 +32,6 @@ BYTES_PER_WORD = 260
 
 _LONGEST = 48  # characters; longer words are rare and are not remembered
 _WORD = re.compile(r"\n|[^\n][^\n ]*(?:(?<=\s) +[^\n ]*)*")
-_PACK_WORD = re.compile(r"[\n ]?\S*\w|[\n ]?[^\w\s]+|[\n ]?\s")
 _AT_ONCE = 1 << 14  # characters; the library takes 200 bytes for each
 
 # Texts before and after a cut: letters, digits, signs, and what pre-tokenizers treat specially.
@@ -126,35 +120,3 @@ class WordEncoder:
         data, size = ids.tobytes(), ids.itemsize
         for start, end in pairwise([0, *(cuts * size).tolist()]):
             yield data[start:end]
-
-
-def words_of(lines: Sequence[str]) -> list[str]:
-    """The words of a pack in lines; that which begins a line begins with a line feed."""
-    return _PACK_WORD.findall("".join([f"\n{line}" for line in lines]))
-
-
-@dataclass(frozen=True)
-class WordList:
-    """The words of a pack, sorted, as a vocabulary: their n-grams are counted like those of ids."""
-
-    vocabulary: Sequence[str]
-
-    @property
-    def fingerprint(self) -> str:
-        """Tells lists apart."""
-        return sha256("\0".join(self.vocabulary).encode()).hexdigest()
-
-    @property
-    def space(self) -> IdSpace:
-        return IdSpace(len(self.vocabulary))
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(self.vocabulary)}
-
-    def encode(self, lines: Sequence[str]) -> IdArray:
-        """Numbers of words. Gaps stand for line ends and for words that are not in the list."""
-        words, gap = words_of(lines), self.space.gap
-        found = np.array([self._numbers.get(word, gap) for word in words], dtype=self.space.dtype)
-        starts = np.flatnonzero([word[0] == "\n" for word in words])[1:]
-        return np.append(np.insert(found, starts, gap), gap).astype(self.space.dtype)

@@ -6,7 +6,7 @@ The reader, and what a back-off table is: `tables/backoff.py`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,12 +17,10 @@ from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.ngram_tree import (
     Floats,
     Level,
-    Smoothed,
     in_other_text,
     smooth,
     walk_back,
 )
-from tokalign.build.dictionary.optimism import USUAL, leave_one_out, optimism_of
 from tokalign.build.dictionary.pruning import (
     ROW_COST,
     Contexts,
@@ -91,15 +89,10 @@ class Candidates:
         ]
 
 
-def find_candidates(
-    levels: Sequence[Level], smoothed: Smoothed, p_min: float, optimism: Iterable[float]
-) -> Candidates:
-    """What could be stored after each context of these n-grams.
-
-    smoothed: from `smooth`. optimism: of contexts by length, from 1 on (`optimism.py`).
-    """
-    likely, weights = smoothed
-    probabilities = list(map(in_other_text, likely, (0.0, *optimism)))
+def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
+    """What could be stored after each context of these n-grams."""
+    likely, weights = smooth(levels)
+    probabilities = [likely[0], *map(in_other_text, likely[1:])] if likely else []
     ranks = ranked_predictions(levels, probabilities)
     return Candidates(
         predictions=ranks,
@@ -112,36 +105,17 @@ def find_candidates(
     )
 
 
-def measure_optimism(
-    levels: Sequence[Level], smoothed: Smoothed, entries: int, *, p_min: float = P_MIN
-) -> list[float]:
-    """The optimism of a table of so many entries, by length of context: see `optimism.py`.
-
-    It is that of the contexts which such a table would have if it was `USUAL`.
-    """
-    if len(levels) < 2:
-        return []
-    candidates = find_candidates(levels, smoothed, p_min, [USUAL] * (len(levels) - 1))
-    stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
-    for some in candidates.best(entries):
-        stored[some.length - 1][some.nodes] = True
-    return [*map(optimism_of, leave_one_out(levels, smoothed, candidates.predictions, stored))]
-
-
 def make_table(
     levels: list[Level], *, vocabulary_size: int, max_bytes: int, p_min: float = P_MIN
-) -> tuple[BackoffTable, list[float]]:
+) -> BackoffTable:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
     levels: from `grow_tree`. p_min: see `P_MIN`.
-    Returns: the table, and its optimism.
-    Cost: about 6 µs and 80 bytes per n-gram, and 4 µs per entry.
+    Cost: about 5 µs and 80 bytes per n-gram, and 4 µs per entry.
     """
-    smoothed, width = smooth(levels), _width(vocabulary_size)
-    room = entries_within(max_bytes, id_width=width)
-    optimism = measure_optimism(levels, smoothed, room, p_min=p_min)
-    candidates = find_candidates(levels, smoothed, p_min, optimism)
-    entries = candidates.best(room)
+    width = _width(vocabulary_size)
+    candidates = find_candidates(levels, p_min)
+    entries = candidates.best(entries_within(max_bytes, id_width=width))
     # There are far fewer different predictions than there may be: room for more entries.
     used = len(number_predictions(*_answers(entries)).ids)
     for margin in _MARGINS:
@@ -150,7 +124,7 @@ def make_table(
         if len(number_predictions(*_answers(more)).ids) <= different:
             entries = more
             break
-    return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min), optimism
+    return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min)
 
 
 def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> Entries:

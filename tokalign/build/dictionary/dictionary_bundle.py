@@ -17,14 +17,18 @@ from tokalign.build.counting.token_ngrams import (
 )
 from tokalign.build.counting.workers import MEMORY
 from tokalign.build.dictionary.backoff import P_MIN, make_table
-from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, Level, grow_tree
+from tokalign.build.dictionary.ngram_tree import (
+    CONCENTRATION,
+    DISCOUNT,
+    OPTIMISM,
+    Level,
+    grow_tree,
+)
 from tokalign.build.dictionary.pruning import ROW_COST
 from tokalign.errors import UsageError, require_number
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, encode_bundle
-from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tables.header import ALIGNMENT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -112,6 +116,7 @@ def backoff_bundle(
             "max_ngrams": MAX_NGRAMS,
             "discount": DISCOUNT,
             "concentration": CONCENTRATION,
+            "optimism": OPTIMISM,
             "row_cost": ROW_COST,
             "max_bytes": options.max_bytes,
         },
@@ -125,7 +130,7 @@ def backoff_bundle(
             f"give at least {options.max_bytes - room + 10_000}"
         )
     with stage(1, "Choosing contexts") as advance:
-        table, optimism = make_table(
+        table = make_table(
             levels,
             vocabulary_size=len(target.vocabulary),
             max_bytes=room,
@@ -135,7 +140,7 @@ def backoff_bundle(
     found = {"entries": len(table), "different_predictions": table.predictions}
     return replace(
         frame,
-        parameters={**frame.parameters, **table.parameters.to_header(), "optimism": optimism},
+        parameters={**frame.parameters, **table.parameters.to_header()},
         statistics={**frame.statistics, **found},
         sections=table.to_sections(),
     )
@@ -144,7 +149,7 @@ def backoff_bundle(
 def _size_of_frame(frame: Bundle) -> int:
     """An upper bound of what a file takes in addition to the content of its sections."""
     names = ("seed", "segment_bits", "segments", "max_context", "alternatives")
-    most = {**dict.fromkeys(names, _LARGEST), "p_min": 0.1, "optimism": [0.1] * MAX_CONTEXT}
+    most = {**dict.fromkeys(names, _LARGEST), "p_min": 0.1}
     found = {"entries": _LARGEST, "different_predictions": _LARGEST}
     full = replace(
         frame,
@@ -152,5 +157,5 @@ def _size_of_frame(frame: Bundle) -> int:
         statistics={**frame.statistics, **found},
         sections={f"backoff.predictions.probabilities{i}": bytes(1) for i in range(_SECTIONS)},
     )
-    # In the directory, two numbers of each section may take four bytes more.
-    return len(encode_bundle(full)) + _SECTIONS * (ALIGNMENT + 8)
+    # In the directory, the size of each section may take four bytes more.
+    return len(encode_bundle(full)) + _SECTIONS * 4

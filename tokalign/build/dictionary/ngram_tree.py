@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,11 +128,13 @@ def walk_back(
 DISCOUNT = 0.9
 CONCENTRATION = 0.5
 
-Smoothed: TypeAlias = tuple[Sequence[Floats], Sequence[Floats]]
-"""The probabilities and the back-off weights that `smooth` gives."""
+OPTIMISM = 0.5
+"""The log-odds by which the best next id of a context is less likely in text that was not counted:
+it was chosen for being the best one in the counted text. Lines held out of corpora of 1.5 to 47
+million characters, in four languages, show 0.4 to 0.8."""
 
 
-def smooth(levels: Sequence[Level]) -> Smoothed:
+def smooth(levels: Sequence[Level]) -> tuple[list[Floats], list[Floats]]:
     """For each order, p(last id | prefix) of each n-gram, and the back-off weight of each n-gram.
 
     The back-off weight of an n-gram that is a context is the factor of p(w | shorter context)
@@ -154,9 +155,9 @@ def smooth(levels: Sequence[Level]) -> Smoothed:
     return probabilities, weights
 
 
-def in_other_text(probabilities: Floats, optimism: float) -> Floats:
-    """The probabilities to expect in text that was not counted: log-odds less `optimism`."""
-    odds = probabilities * np.float32(np.exp(-optimism))
+def in_other_text(probabilities: Floats) -> Floats:
+    """The probabilities to expect in text that was not counted: log-odds less `OPTIMISM`."""
+    odds = probabilities * np.float32(np.exp(-OPTIMISM))
     return np.asarray(odds / (1 - probabilities + odds), dtype=np.float32)
 
 

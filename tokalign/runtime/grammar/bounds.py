@@ -19,7 +19,7 @@ from tokalign.errors import UsageError, shown
 _MOST_BYTES = 1 << 19
 _MOST_REGEX_BYTES = 1 << 15
 _MOST_LITERAL = 1 << 14
-_MOST_RULES = 4_000
+_MOST_RULES = 2_000
 _MOST_LEVELS = 8_000
 _MOST_REFERRED = 3_000
 _MOST_NESTING = 64
@@ -34,6 +34,7 @@ _LISTS = {
     "anyOf": _MOST_ALTERNATIVES,
     "oneOf": _MOST_ALTERNATIVES,
     "allOf": _MOST_ALTERNATIVES,
+    "properties": _MOST_ALTERNATIVES,
 }
 
 _LARK = re.compile(
@@ -139,7 +140,7 @@ def check_schema(document: object) -> None:
         if not isinstance(value, Mapping):
             continue
         for name, most in _LISTS.items():
-            if isinstance(value.get(name), list | tuple):
+            if isinstance(value.get(name), Mapping | list | tuple):
                 at_most(_at(path, name), "values", len(value[name]), most)
         if _is_above(value.get("minItems"), _MOST_ITEMS):
             number = shown(value["minItems"])

@@ -1,13 +1,6 @@
 r"""llama.cpp's grammars (GBNF), read in one pass and written as a grammar in Lark's format.
 
-Groups become rules of their own, so no nesting is left:
-
-    root ::= ("- " item "\n")+      g0: rule with two literals and a reference to `item`
-    item ::= [^\n]{3,}              root: g0 once or more often
-
-Rules that are not recursive and name no tokens are terminals, each one regular expression. They
-match exactly what llama.cpp lets them match. In recursive rules, neighbours that are terminals are
-one terminal, too, and each of these takes the longest text that it can.
+Read next: `gbnf_rules.py`, which writes what was read.
 Source: llama.cpp, grammars/README.md.
 """
 
@@ -15,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tokalign.errors import UsageError, shown
 from tokalign.runtime.grammar.bounds import at_most
+from tokalign.runtime.grammar.gbnf_rules import EMPTY, Item, Rule, written
 
 _TOKENS = re.compile(
     r"""(?P<space>[ \t]+|\#[^\r\n]*)
@@ -40,39 +33,11 @@ _CHARACTER = re.compile(
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {one: one for one in '\\"[]-'}
 _LAST = 0x10FFFF
 _NAMED = re.compile(r"<(\^?)gbnf:([0-9a-f]+)>")
-_EMPTY = '""'
 _NOTHING = r"/[^\x{0}-\x{10ffff}]/"
 """A set without members."""
 
 _MOST_TIMES = 10_000
 _MOST_ITEMS = 50_000
-
-
-@dataclass(slots=True)
-class _Item:
-    """A part of a sequence, so many times; no `most` is no bound. rule: a name, where it is one.
-
-    lark: what it is otherwise, a regular expression between slashes or a token.
-    """
-
-    rule: str = ""
-    lark: str = ""
-    least: int = 1
-    most: int | None = 1
-
-    @property
-    def is_token(self) -> bool:
-        return self.lark.startswith("<")
-
-
-@dataclass(slots=True)
-class _Rule:
-    name: str
-    alternatives: list[list[_Item]] = field(default_factory=lambda: [[]])
-
-    @property
-    def items(self) -> Iterator[_Item]:
-        return (item for alternative in self.alternatives for item in alternative)
 
 
 def lark_of(text: str) -> str:
@@ -87,7 +52,7 @@ def lark_of(text: str) -> str:
         for item in rule.items:
             if item.rule and item.rule not in rules:
                 raise UsageError(f"the grammar has no rule named {shown(item.rule)}")
-    return _written(rules)
+    return written(rules)
 
 
 def with_ids(definition: str, ids: Mapping[bytes, int]) -> str:
@@ -113,10 +78,10 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._items = text, 0, 0
-        self._rules: dict[str, _Rule] = {}
-        self._open: list[_Rule] = []
+        self._rules: dict[str, Rule] = {}
+        self._open: list[Rule] = []
 
-    def rules(self) -> dict[str, _Rule]:
+    def rules(self) -> dict[str, Rule]:
         tokens, name = self._scanned(), ""
         ends_line = False  # whether a line end ends the rule
         for kind, value in tokens:
@@ -154,13 +119,13 @@ class _Reader:
         column = self._at - self._text.rfind("\n", 0, self._at)
         raise UsageError(f"the grammar is not valid GBNF: line {line}, column {column}: {why}")
 
-    def _begin(self, name: str) -> _Rule:
-        rule = self._rules[name] = _Rule(name)  # as in llama.cpp, the last one of a name counts
+    def _begin(self, name: str) -> Rule:
+        rule = self._rules[name] = Rule(name)  # as in llama.cpp, the last one of a name counts
         at_most("the grammar", "rules and groups", len(self._rules))
         self._open.append(rule)
         return rule
 
-    def _add(self, rule: _Rule, kind: str, value: str) -> None:
+    def _add(self, rule: Rule, kind: str, value: str) -> None:
         sequence = rule.alternatives[-1]
         self._items += 1
         at_most("the grammar", "parts of rules", self._items, _MOST_ITEMS)
@@ -173,23 +138,23 @@ class _Reader:
                 if len(self._open) == 1:
                     self._fail("nothing is open that ) could close")
                 self._open.pop()
-                self._open[-1].alternatives[-1].append(_Item(rule=rule.name))
+                self._open[-1].alternatives[-1].append(Item(rule=rule.name))
             case "name", _:
-                sequence.append(_Item(rule=value))
+                sequence.append(Item(rule=value))
             case "text", _:
-                sequence.append(_Item(lark=_text(self._characters(value))))
+                sequence.append(Item(lark=_text(self._characters(value))))
             case "set", _:
-                sequence.append(_Item(lark=self._set(value)))
+                sequence.append(Item(lark=self._set(value)))
             case "any", _:
-                sequence.append(_Item(lark=_class([(0, _LAST)])))
+                sequence.append(Item(lark=_class([(0, _LAST)])))
             case "token", _:
-                sequence.append(_Item(lark=_token(value)))
+                sequence.append(Item(lark=_token(value)))
             case "repeat", _:
                 self._repeat(sequence, value)
             case _:
                 self._fail(f"{shown(value)} cannot stand here")
 
-    def _repeat(self, sequence: list[_Item], value: str) -> None:
+    def _repeat(self, sequence: list[Item], value: str) -> None:
         if not sequence:
             self._fail(f"nothing stands before {value}")
         item = sequence[-1]
@@ -197,7 +162,7 @@ class _Reader:
             inner = self._begin(f"({len(self._rules)}")
             self._open.pop()
             inner.alternatives[-1].append(item)
-            item = sequence[-1] = _Item(rule=inner.name)
+            item = sequence[-1] = Item(rule=inner.name)
         item.least, item.most = _times(value)
         for times in (item.least, item.most or 0):
             at_most("the grammar", "repetitions of a part", times, _MOST_TIMES)
@@ -252,7 +217,7 @@ def _token(value: str) -> str:
 
 def _text(codes: Iterable[int]) -> str:
     text = "".join(c if (c := chr(code)).isalnum() else f"\\x{{{code:x}}}" for code in codes)
-    return f"/{text}/" if text else _EMPTY
+    return f"/{text}/" if text else EMPTY
 
 
 def _class(ranges: Iterable[tuple[int, int]]) -> str:
@@ -266,87 +231,3 @@ def _others(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield free, first - 1
         free = max(free, last + 1)
     yield free, _LAST
-
-
-# -- writing ---------------------------------------------------------------------------------------
-
-
-def _written(rules: Mapping[str, _Rule]) -> str:
-    """The rules that `root` needs, in Lark's format."""
-    order = _reached(rules)
-    terminals = _terminals(rules, order)
-    names = {name: f"{'T' if name in terminals else 'r'}{n}" for n, name in enumerate(order)}
-    lines = [f"start: {names['root']}"]
-    for name in order:
-        sequences = [
-            [_shown(item, names) for item in alternative]
-            if name in terminals
-            else list(_runs(alternative, names, terminals, lines))
-            for alternative in rules[name].alternatives
-        ]
-        lines.append(f"{names[name]}: {' | '.join(' '.join(one) or _EMPTY for one in sequences)}")
-    return "\n".join(lines)
-
-
-def _runs(
-    alternative: list[_Item], names: Mapping[str, str], terminals: set[str], lines: list[str]
-) -> Iterator[str]:
-    """A sequence in which neighbours that are terminals are one, whose line is added."""
-    run: list[str] = []
-    for item in [*alternative, None]:
-        if item is not None and not item.is_token and (not item.rule or item.rule in terminals):
-            run.append(_shown(item, names))
-            continue
-        if run:
-            lines.append(f"J{len(lines)}: {' '.join(run)}")
-            yield lines[-1].partition(":")[0]
-            run = []
-        if item is not None:
-            yield _shown(item, names)
-
-
-def _shown(item: _Item, names: Mapping[str, str]) -> str:
-    inner = names[item.rule] if item.rule else item.lark
-    match item.least, item.most:
-        case 1, 1:
-            return inner
-        case _, 0:
-            return _EMPTY
-        case least, None:
-            return f"{inner}{{{least},}}"
-        case least, most:
-            return f"{inner}{{{least},{most}}}"
-    raise AssertionError
-
-
-def _reached(rules: Mapping[str, _Rule]) -> list[str]:
-    """The rules that `root` needs, itself first."""
-    order, seen = ["root"], {"root"}
-    for name in order:
-        for item in rules[name].items:
-            if item.rule and item.rule not in seen:
-                seen.add(item.rule)
-                order.append(item.rule)
-    return order
-
-
-def _terminals(rules: Mapping[str, _Rule], order: list[str]) -> set[str]:
-    """The rules that are not recursive, name no token and need such rules only."""
-    needs = {name: {item.rule for item in rules[name].items if item.rule} for name in order}
-    users: dict[str, list[str]] = {name: [] for name in order}
-    for name, others in needs.items():
-        for other in others:
-            users[other].append(name)
-    found = set[str]()
-    ready = [name for name in order if not needs[name]]
-    waiting = {name: len(others) for name, others in needs.items()}
-    while ready:
-        name = ready.pop()
-        if any(item.is_token for item in rules[name].items):
-            continue
-        found.add(name)
-        for user in users[name]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                ready.append(user)
-    return found

@@ -39,7 +39,8 @@ _UNENFORCED = {
     *("propertyNames", "dependencies", "dependentRequired", "dependentSchemas"),
     *("unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"),
 }
-_MOST_OPTIONAL = 64
+_ASKS_NOTHING = {"uniqueItems": False, "unevaluatedItems": True, "unevaluatedProperties": True}
+_MOST_OPTIONAL = 16
 """Optional properties of which at least or at most one may be asked for: a square of rules."""
 
 
@@ -60,9 +61,12 @@ def json_part(
     if not isinstance(schema, Mapping | bool):
         raise UsageError(f"the JSON schema has to be an object, not {shown(schema)}")
     check_schema(schema)
-    reader = _Reader(schema, strict=strict)
-    made = reader.document()
-    wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
+    for alone in (False, True):
+        reader = _Reader(schema, strict=strict, alone=alone)
+        made = reader.document()
+        wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
+        if "circular references with sibling keys" not in wrong:
+            break
     if wrong:
         raise UsageError(f"the JSON schema cannot be used: {first_line(wrong)}")
     for warning in warnings:
@@ -103,10 +107,13 @@ def _enforces(schema: Mapping[str, Any]) -> bool:
 
 
 class _Reader:
-    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf."""
+    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf.
 
-    def __init__(self, document: Mapping[str, Any] | bool, *, strict: bool) -> None:
-        self._document, self._strict = document, strict
+    alone: leave out what stands beside a reference, which llguidance refuses in recursion.
+    """
+
+    def __init__(self, document: Mapping[str, Any] | bool, *, strict: bool, alone: bool) -> None:
+        self._document, self._strict, self._alone = document, strict, alone
         self._names: dict[int, str] = {}
         self._pending: list[tuple[str, Any]] = []
         self.ignored: list[str] = []
@@ -143,6 +150,11 @@ class _Reader:
         made: dict[str, Any] = {}
         for name, value in schema.items():
             self._read_keyword(made, _join(path, name), name, value)
+        if self._alone and "$ref" in made and len(made) > 1:
+            for name in made:
+                if name != "$ref":
+                    self.leave_out(_join(path, name), "stands beside a reference that recurs")
+            return {"$ref": made["$ref"]}
         for names, kinds in ((_NUMBERS, ("integer", "number")), (_STRINGS, ("string",))):
             self._try_values(path, made, names, kinds)
         self._count_properties(path, made)
@@ -183,7 +195,7 @@ class _Reader:
             case _ if name in _SCHEMAS:
                 made[name] = self._read(path, value)
             case _ if name in _UNENFORCED:
-                if value is not False:
+                if value is not _ASKS_NOTHING.get(name):
                     self.leave_out(path, "is a keyword that no grammar follows")
             case _ if name not in _SAY_NOTHING and not name.startswith("x-"):
                 self.ignored.append(path)  # as the standard has it, a note

@@ -7,7 +7,6 @@ cache.py                a model's cache, kept in step with the contexts that it 
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
     window_cache.py         the same for sliding windows
 tree_attention.py       passes over trees, and whether a model takes them
-exact_rows.py           up to how many rows a pass gives the logits of single rows
 sampling.py             choosing ids, on the device, or among a few on the host
     noise.py                randomness keyed by seed and position
 recurrent_drafter.py    a recurrent drafter's network

@@ -1,0 +1,151 @@
+"""What could end, stall or fill a process is refused; what applications send is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar import Grammar
+
+Schema = dict[str, Any]
+
+
+def chain(count: int, link: Callable[[Schema], Schema]) -> Schema:
+    names = {f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(count)}
+    return {"$ref": "#/$defs/d0", "$defs": names | {f"d{count}": {"type": "null"}}}
+
+
+def nested(count: int, link: Callable[[Schema], Schema]) -> Schema:
+    schema: Schema = {"type": "null"}
+    for _ in range(count):
+        schema = link(schema)
+    return schema
+
+
+LINKS: dict[str, Callable[[Schema], Schema]] = {
+    "references": lambda one: dict(one),
+    "items": lambda one: {"type": "array", "items": one},
+    "properties": lambda one: {"type": "object", "properties": {"a": one}},
+    "anyOf": lambda one: {"anyOf": [{"type": "null"}, one]},
+    "allOf": lambda one: {"allOf": [one, {"type": ["object", "null"]}]},
+    "additional": lambda one: {"type": "object", "additionalProperties": one},
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_long_chains_and_deep_nesting_are_refused(kind: str) -> None:
+    """They overflow the stack of the library that compiles them."""
+    link = LINKS[kind]
+    with pytest.raises(UsageError, match="levels below its references; the maximum is"):
+        Grammar.json_schema(chain(3000, link), strict=False)
+    assert Grammar.json_schema(chain(100, link), strict=False)
+    if kind != "references":
+        with pytest.raises(UsageError, match="nested levels; the maximum is 64"):
+            Grammar.json_schema(nested(100, link), strict=False)
+    with pytest.raises(UsageError, match="not valid JSON"):
+        Grammar.json_schema("[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("schema", "bound"),
+    [
+        ({"type": "array", "minItems": 10**6}, "10,000"),
+        ({"const": "ab" * 64_000}, "16,384"),
+        ({"enum": ["ab" * 64_000, "c"]}, "16,384"),
+        ({"enum": list(range(20_000))}, "10,000"),
+        ({"anyOf": [{"const": n} for n in range(2000)]}, "1,000"),
+        ({"oneOf": [{"const": n} for n in range(2000)]}, "1,000"),
+        ({"properties": {f"p{n}": {} for n in range(3000)}}, "1,000"),
+        ({"patternProperties": {f"^{n}$": {} for n in range(100)}}, "64"),
+        ({"type": "integer", "multipleOf": 999_983}, "20,000"),
+        ({"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}, "20,000"),
+        ({"properties": {"a": {"default": list(range(200_000))}}}, "100,000"),
+        (
+            {"description": "x" * 10_000, "title": {str(n): "x" * 9999 for n in range(60)}},
+            "524,288",
+        ),
+    ],
+)
+def test_large_schemas_are_refused(schema: Schema, bound: str) -> None:
+    with pytest.raises(UsageError, match=f"the maximum is {bound}"):
+        Grammar.json_schema(schema, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "bound"),
+    [
+        (lambda: Grammar.lark(_rules(3000)), "rules; the maximum is 2,000"),
+        (lambda: Grammar.lark(_rules(3000).upper().replace("START", "start")), "2,000"),
+        (lambda: Grammar.lark("start: " + "(" * 100 + '"a"' + ")" * 100), "64"),
+        (lambda: Grammar.lark("start: " + '("b" | ' * 100 + '"a"' + ")" * 100), "64"),
+        (lambda: Grammar.lark('start: "' + "a" * 20_000 + '"'), "16,384"),
+        (lambda: Grammar.lark("start: /" + "a" * 40_000 + "/"), "32,768"),
+        (lambda: Grammar.lark("start: %json " + json.dumps(chain(3000, LINKS["items"]))), "3,000"),
+        (lambda: Grammar.lark("start: %json\n" + "[" * 100_000), "not followed by a schema"),
+        (lambda: Grammar.text("#" * 600_000), "524,288"),
+        (lambda: Grammar.text(_gbnf(3000)), "2,000"),
+        (lambda: Grammar.text("root ::= " + "(" * 3000 + "[a]" + ")" * 3000), "2,000"),
+        (lambda: Grammar.text("root ::= " + "[a] " * 60_000), "50,000"),
+        (lambda: Grammar.regex("a" * 40_000), "32,768"),
+        (lambda: Grammar.regex("(" * 5_000 + ")" * 5_000), "cannot be used"),
+        (lambda: Grammar.choice([f"text {n}" for n in range(20_000)]), "10,000"),
+        (lambda: Grammar.choice(["a" * 20_000]), "16,384"),
+        (lambda: Grammar.choice(["\ud800"]), "surrogate"),
+        (lambda: Grammar.text("\ud800"), "surrogate"),
+    ],
+)
+def test_large_grammars_are_refused(make: Callable[[], Grammar], bound: str) -> None:
+    with pytest.raises(UsageError, match=bound) as refused:
+        make()
+    assert len(str(refused.value)) < 400
+
+
+def test_what_applications_send_is_used() -> None:
+    tree = {
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+                "required": ["children"],
+            }
+        },
+        "$ref": "#/$defs/node",
+    }
+    models = {
+        f"Model{n}": {
+            "type": "object",
+            "properties": {
+                "next": {"anyOf": [{"$ref": f"#/$defs/Model{(n + 1) % 200}"}, {"type": "null"}]},
+                "name": {"type": "string", "maxLength": 100 + n},
+            },
+        }
+        for n in range(200)
+    }
+    for schema in (
+        tree,
+        {"$defs": models, "$ref": "#/$defs/Model0"},
+        {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(300)}},
+        {"enum": [f"value {n}" for n in range(1000)]},
+        {"type": "array", "items": {"type": "number", "multipleOf": 0.01}, "maxItems": 10**6},
+    ):
+        assert Grammar.json_schema(schema).ignored == ()
+    assert Grammar.choice([f"text {n}\x7f" for n in range(1000)])
+    assert Grammar.lark(_rules(500))
+    assert Grammar.text(_gbnf(500))
+
+
+def _rules(count: int) -> str:
+    rules = "".join(f'a{n}: "x" a{n + 1} | "y"\n' for n in range(count))
+    return f'start: a0\n{rules}a{count}: "z"\n'
+
+
+def _gbnf(count: int) -> str:
+    return (
+        "root ::= a0\n"
+        + "".join(f"a{n} ::= [a] a{n + 1}\n" for n in range(count))
+        + f"a{count} ::= [b]"
+    )

@@ -1,0 +1,111 @@
+"""llama.cpp's grammars mean what their guide says; they are read in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tokalign.errors import UsageError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.grammar import Grammar, constrain
+
+PROMPT = [5, 6]
+Pair = tuple[LanguageModel[Any], LanguageModel[Any]]
+
+# (grammar, texts that match, texts that do not)
+MEANT: dict[str, tuple[str, list[str], list[str]]] = {
+    "escapes of letters": ('root ::= "\\u017C\\x6F" [\\U00000142-\\u0142] "w"', ["żołw"], ["żolw"]),
+    "escapes of signs": (r'root ::= "\"\\\t\r\n\[\]"', ['"\\\t\r\n[]'], ['"\\\t\r\n[']),
+    "negated sets": (r"root ::= [^a-c\n]{2}", ["xż", "-]"], ["xa", "x\n"]),
+    "signs in sets": (r"root ::= [&&~~\]\-]+", ["&~", "]-"], ["a"]),
+    "dashes in sets": ("root ::= [-+] [a-] [+--]", ["-a-", "+-,"], ["aa-"]),
+    "printable": ("root ::= [!-~]+", ["~!A"], ["a b"]),
+    "a dot": ("root ::= .{2,3}", ["a\n", "żżż"], ["a", "abcd"]),
+    "rules in any case": (
+        "root ::= item Item ITEM-2\nitem ::= [x]\nItem ::= [y]\nITEM-2 ::= [z]",
+        ["xyz"],
+        ["xxz", "yyz"],
+    ),
+    "a rule named start": ('root ::= start start\nstart ::= "a" | "b"', ["ab"], ["a", "c"]),
+    "repetitions": ('root ::= "ab"{2} "c"{1,} "d"{0,2} "e"? "f"*', ["ababc", "ababccdef"], ["abc"]),
+    "repeated repetitions": ('root ::= ("a"{2})* "b"+?', ["", "aab", "aaaabb"], ["ab"]),
+    "nothing": ('root ::= "" | "a"{0} "b" |', ["", "b"], ["a"]),
+    "lines and comments": (
+        'root ::= ( # a group\n  "a" |\n\n  "b" item\n)  # ends\n\nitem ::= "x" |\n  "y"\r\n',
+        ["a", "by"],
+        ["ax"],
+    ),
+    "recursion": (
+        'root ::= "(" root ")" | "[" [a-z]+ "]" | root "!"',
+        ["([ab])!", "((([x])))"],
+        ["("],
+    ),
+    "the last of two rules": ('root ::= x\nx ::= "a"\nx ::= "b"', ["b"], ["a"]),
+    "rules that are not needed": ('root ::= "a"\nother ::= other other', ["a"], ["b"]),
+    "deep groups": ("root ::= " + "(" * 300 + "[a]" + " [b]?)" * 300, ["a", "abb"], ["b"]),
+}
+
+
+@pytest.fixture(scope="module")
+def target(demo_pair: Pair) -> LanguageModel[Any]:
+    return demo_pair[0]
+
+
+def allows(target: LanguageModel[Any], grammar: Grammar, ids: list[int]) -> bool:
+    """Whether an output of these ids may end."""
+    state = constrain(grammar, target.tokenizer, PROMPT, target.stop_ids).after([*PROMPT, *ids])
+    end = min(target.stop_ids)
+    return state is not None and bool(state.allowed[end // 8] >> end % 8 & 1)
+
+
+@pytest.mark.parametrize("kind", MEANT)
+def test_a_grammar_matches_what_it_says(target: LanguageModel[Any], kind: str) -> None:
+    source, members, others = MEANT[kind]
+    grammar = Grammar.text(source)
+    for text in members + others:
+        ids = target.tokenizer.encoder.encode(text.encode())
+        assert allows(target, grammar, ids) == (text in members), text
+
+
+def test_tokens_are_matched_by_id_and_by_spelling(target: LanguageModel[Any]) -> None:
+    specials, encoder = target.tokenizer.vocabulary.special_ids, target.tokenizer.encoder
+    (a,), end = encoder.encode(b"a"), specials["<|im_end|>"]
+    grammar = Grammar.text("root ::= !<[7]>* <unk> thought\nthought ::= [a]+")
+    unknown = specials["<unk>"]
+    assert allows(target, grammar, [a, a, unknown, a])
+    assert not allows(target, grammar, [a, 7, unknown, a])
+    assert not allows(target, grammar, [a, end, a])
+    assert allows(target, Grammar.text("root ::= <[8]> <[9]>?"), [8, 9])
+    with pytest.raises(UsageError, match="<nonesuch>"):
+        constrain(Grammar.text("root ::= <nonesuch>"), target.tokenizer, PROMPT, target.stop_ids)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ('item ::= "a"', "root"),
+        ("root ::= other", "'other'"),
+        ('root ::= "a', "line 1, column 10"),
+        ('root ::= "a" )', "line 1, column 14"),
+        ('root ::= ("a"', "ends inside"),
+        ('root ::= "\\q"', "escape"),
+        ("root ::= [\\uD800]", "no character"),
+        ("root ::= *", "before"),
+        ('root ::= "a"{3,2}', "larger"),
+        ('root = "a"', "cannot be read"),
+        ('root ::= "a"{100000}', "maximum is 10,000"),
+    ],
+)
+def test_what_is_no_grammar_is_refused_with_its_place(source: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        Grammar.text(source)
+    assert "\n" not in str(refused.value)
+
+
+def test_empty_lines_are_read_once() -> None:
+    """A quadratic reader would not end within the time that tests have."""
+    source = "\n" * 400_000 + 'root ::= "a"' + "\n#" * 20_000
+    assert Grammar.text(source) == Grammar.text('root ::= "a"')
+    with pytest.raises(UsageError, match="maximum is 524,288"):
+        Grammar.text("\n" * 3_000_000)

@@ -1,0 +1,105 @@
+"""What of a JSON schema cannot be enforced is named; with `strict` it is refused by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar import Grammar, json_lark
+
+# What cannot be enforced in the field x, and the keyword that says so.
+UNENFORCED: dict[str, tuple[dict[str, Any], str]] = {
+    "look-ahead": ({"type": "string", "pattern": r"^(?=.*\d).{4,}$"}, "pattern"),
+    "look-behind": ({"type": "string", "pattern": r"(?<=a)b"}, "pattern"),
+    "word boundary": ({"type": "string", "pattern": r"\bfoo\b"}, "pattern"),
+    "back reference": ({"type": "string", "pattern": r"(a)\1"}, "pattern"),
+    "no pattern": ({"type": "string", "pattern": "a("}, "pattern"),
+    "32-bit float": ({"type": "number", "maximum": 3.4028234663852886e38}, "maximum"),
+    "64-bit integer": ({"type": "integer", "minimum": -(2**63)}, "minimum"),
+    "infinity": ({"type": "number", "exclusiveMaximum": math.inf}, "exclusiveMaximum"),
+    "no number": ({"type": "number", "minimum": math.nan}, "minimum"),
+    "a long number": ({"type": "integer", "maximum": 10**400}, "maximum"),
+    "an infinite constant": ({"const": math.inf}, "const"),
+    "no JSON type": ({"type": "any"}, "type"),
+    "one type of two": ({"type": ["integer", "date"]}, "type"),
+    "a reference to the net": ({"$ref": "https://example.com/a.json"}, "$ref"),
+    "a reference to nothing": ({"$ref": "#/$defs/nothing"}, "$ref"),
+    "a format": ({"type": "string", "format": "colour"}, "format"),
+    "not": ({"type": "string", "not": {"const": "a"}}, "not"),
+    "unique items": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    "names of properties": ({"type": "object", "propertyNames": {"minLength": 2}}, "propertyNames"),
+    "unevaluated": ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
+    "how many": ({"properties": {"a": {}, "b": {}}, "minProperties": 2}, "minProperties"),
+    "a length in words": ({"type": "string", "minLength": "three"}, "minLength"),
+    "required as a mark": ({"type": "string", "required": True}, "required"),
+    "one of some that meet": ({"oneOf": [{"type": "integer"}, {"minimum": 3}]}, "oneOf"),
+}
+
+
+def field(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+
+
+@pytest.mark.parametrize("kind", UNENFORCED)
+def test_what_is_not_enforced_is_named(kind: str) -> None:
+    schema, keyword = UNENFORCED[kind]
+    path = f"properties.x.{keyword}"
+    assert Grammar.json_schema(field(schema), strict=False).ignored == (path,)
+    with pytest.raises(UsageError, match="cannot be enforced") as refused:
+        Grammar.json_schema(field(schema))
+    assert path in str(refused.value)
+    assert json_lark(field(schema), strict=False)
+
+
+def test_only_the_part_that_cannot_be_enforced_is_left_out() -> None:
+    text = {"type": "string", "pattern": "(?=a)", "maxLength": 3}
+    grammar = Grammar.json_schema(field(text), strict=False)
+    kept = {"type": "string", "maxLength": 3}
+    assert grammar.definition == Grammar.json_schema(field(kept)).definition
+    both = {"anyOf": [{"type": "number"}, text, {"items": text}]}
+    places = ("properties.x.anyOf[1].pattern", "properties.x.anyOf[2].items.pattern")
+    assert Grammar.json_schema(field(both), strict=False).ignored == places
+
+
+def test_notes_are_no_keywords() -> None:
+    notes = {"title": "T", "default": 1, "examples": [{}], "x-order": 1, "uniqueItems": False}
+    assert Grammar.json_schema(field({"type": "integer", **notes})).ignored == ()
+    unknown = {"type": "string", "nullable": True}
+    assert Grammar.json_schema(field(unknown)).ignored == ("properties.x.nullable",)
+
+
+@pytest.mark.parametrize(
+    "reference", ["#/$defs/a~1b", "#/$defs/a%2Fb", "https://example.com/s#/$defs/a~1b"]
+)
+def test_references_are_pointers(reference: str) -> None:
+    schema = {
+        "$id": "https://example.com/s",
+        "$defs": {"a/b": {"type": "string", "pattern": r"\b"}},
+        **field({"$ref": reference}),
+    }
+    if "%2F" not in reference:
+        assert Grammar.json_schema(schema, strict=False).ignored == ("$defs.a~1b.pattern",)
+    else:
+        assert Grammar.json_schema(schema, strict=False).ignored == ("properties.x.$ref",)
+
+
+def test_recursion_goes_through_references() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#", "description": "next"}}}
+    assert Grammar.json_schema(node).ignored == ()
+    node["properties"]["next"]["type"] = "object"  # type: ignore[index]
+    assert Grammar.json_schema(node, strict=False).ignored in ((), ("properties.next.type",))
+
+
+def test_what_nothing_matches_is_refused() -> None:
+    for schema in (
+        False,
+        {"enum": []},
+        field({"type": "integer", "minimum": 5, "maximum": 3}),
+        {"type": "object", "properties": {"x": 3}},
+        {"items": 5},
+    ):
+        with pytest.raises(UsageError):
+            Grammar.json_schema(schema, strict=False)

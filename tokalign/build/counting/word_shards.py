@@ -1,0 +1,105 @@
+"""The words of a megabyte of text as a file, and numbers for the words of all such files.
+
+A *word* of a pack is what no token reaches out of (`tables/pack.py`). Words get their numbers once
+all of them are counted, so a shard numbers its own words as they come, and names them. The corpus
+is not read again: its shards are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from heapq import nsmallest
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.build.counting.runs import digest, is_whole, read_run, write_run
+from tokalign.build.counting.windows import IdArray, IdSpace, sort_windows
+from tokalign.build.counting.workers import Apply, Task
+from tokalign.tables.pack import MAX_WORDS
+
+_WORD = re.compile(r"[\n ]?\S*\w|[\n ]?[^\w\s]+|[\n ]?\s")
+_LONGEST = 64  # characters; longer words are addresses and the like, and cut the text
+_AT_ONCE = 1 << 29  # bytes of shards whose words are counted at once: some hundred MB of words
+
+
+class _Shard(NamedTuple):
+    """words: different ones. numbers: of the words of the text among these. weight: thousandths."""
+
+    words: list[str]
+    numbers: NDArray[np.uint32]
+    weight: int
+
+
+def words_of(lines: Sequence[str]) -> list[str]:
+    """The words in lines; that which begins a line begins with a line feed."""
+    return _WORD.findall("".join([f"\n{line}" for line in lines]))
+
+
+def write_words(path: Path, lines: Sequence[str], weight: int) -> None:
+    """Write a shard."""
+    numbers: dict[str, int] = {}
+    text = [numbers.setdefault(word, len(numbers)) for word in words_of(lines)]
+    data = msgpack.packb((list(numbers), np.array(text, dtype=np.uint32).tobytes(), weight))
+    write_run(path, [np.frombuffer(data, dtype=np.uint8)])
+
+
+def _read(path: Path) -> _Shard:
+    words, numbers, weight = msgpack.unpackb(read_run(path))
+    return _Shard(words, np.frombuffer(numbers, dtype=np.uint32), weight)
+
+
+def find_words(shards: Sequence[Path]) -> list[str]:
+    """The words with a count of 1 or more, the most frequent `MAX_WORDS` of them, sorted.
+
+    They are counted part by part, each of them in one part, so that a large corpus does not fill
+    the memory; the result does not depend on the parts, nor on the order of the shards.
+    """
+    parts = 1 + sum(path.stat().st_size for path in shards) // _AT_ONCE
+    best: list[tuple[int, str]] = []
+    for part in range(parts):
+        counts: Counter[str] = Counter()
+        for path in shards:
+            words, numbers, weight = _read(path)
+            times = np.bincount(numbers, minlength=len(words)) * weight
+            for word, count in zip(words, times.tolist(), strict=True):
+                if parts == 1 or crc32(word.encode()) % parts == part:
+                    counts[word] += count
+        kept = ((-n, word) for word, n in counts.items() if n >= 1000 and len(word) <= _LONGEST)
+        best = nsmallest(MAX_WORDS, (*best, *kept))
+    return sorted(word for _, word in best)
+
+
+def number_words(
+    shards: Sequence[Path], words: Sequence[str], folder: Path, apply: Apply, max_order: int
+) -> list[Path]:
+    """A run of windows for each shard. Gaps stand for words that are not in the list, too."""
+    space, listed = IdSpace(len(words)), digest(words)
+    runs = [folder / f"{digest(listed, path.name)}.numbered" for path in shards]
+    known = {word: number for number, word in enumerate(words)}
+
+    def missing() -> Iterator[Task]:
+        for path, run in zip(shards, runs, strict=True):
+            if not is_whole(run):
+                shard = _read(path)
+                ids = np.array([known.get(word, space.gap) for word in shard.words], space.dtype)
+                first = np.array([word[0] == "\n" for word in shard.words])
+                starts = np.flatnonzero(first[shard.numbers])[1:]
+                text = np.append(np.insert(ids[shard.numbers], starts, space.gap), space.gap)
+                yield run, text.astype(space.dtype), max_order, space, shard.weight
+
+    for _ in apply(_write_windows, missing()):
+        pass
+    return runs
+
+
+def _write_windows(
+    _: object, path: Path, ids: IdArray, max_order: int, space: IdSpace, weight: int
+) -> None:
+    write_run(path, [sort_windows(ids, max_order, space, weight=weight)])
