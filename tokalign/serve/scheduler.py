@@ -75,8 +75,9 @@ class Scheduler:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests can be answered."""
-        return self.failure is None and not self._waiting.is_closed
+        """Whether requests are answered: after the models are loaded, and until the end."""
+        is_open = self._ready.is_set() and not self._waiting.is_closed
+        return is_open and self.failure is None
 
     def wait_until_ready(self) -> None:
         """Return when the models are loaded. Raises: what went wrong while they were."""
