@@ -38,8 +38,8 @@ def environment(name: str, folder: Path) -> Path:
     own = folder / re.sub(r"\W+", "-", wanted[0] if wanted else "plain")
     python = own / "bin" / "python"
     if not python.exists():
-        subprocess.run(["uv", "venv", "--quiet", own, "--python", sys.executable], check=True)
-        given = ["uv", "pip", "install", "--quiet", "--python", python, "pydantic", *wanted]
+        subprocess.run(["uv", "venv", "--quiet", str(own), "--python", sys.executable], check=True)
+        given = ["uv", "pip", "install", "--quiet", "--python", str(python), "pydantic", *wanted]
         subprocess.run(given, check=True)
     return python
 
@@ -84,9 +84,17 @@ def main() -> None:
             model = json.load(reply)["data"][0]["id"]
     if given.here:
         sys.exit(run_checks(given.here, Server(url, model, folder / "node")))
-    program = ["-m", "lab.benchmarks.applications", url, "--folder", folder, "--model", model]
+    program: list[str] = [
+        "-m",
+        "lab.benchmarks.applications",
+        url,
+        "--folder",
+        str(folder),
+        "--model",
+        model,
+    ]
     failed = {
-        name: subprocess.run([environment(name, folder), *program, "--here", name]).returncode
+        name: subprocess.run([str(environment(name, folder)), *program, "--here", name]).returncode
         for name in CLIENTS
         if given.only.lower() in name.lower()
     }

@@ -233,10 +233,10 @@ def magentic(server: Server) -> Any:
         server.model, api_key="none", base_url=server.v1, max_tokens=MOST
     )
 
-    @package.prompt(QUESTION, model=model)
-    def told() -> package.StreamedStr: ...
+    def told() -> None: ...
 
-    return text_of(told())
+    told.__annotations__["return"] = package.StreamedStr
+    return text_of(package.prompt(QUESTION, model=model)(told)())
 
 
 @client("DSPy", "dspy")("streamify")
