@@ -24,6 +24,9 @@ from tokalign.serve.structured import grammar_of, tool_choice
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
 
+_MOST_NESTING = 128
+"""Levels of a body: whatever walks through it needs some of Python's stack for each of them."""
+
 _LARGEST = 1e30
 """Of a number that has no range of its own: what is computed with it stays finite in float32."""
 
@@ -229,6 +232,7 @@ def read(data: bytes, form: type[Form]) -> Form:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(400, f"the body is not valid JSON: {error}") from error
     require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
+    require(not _is_deep(given), f"the body is nested too deeply: the most is {_MOST_NESTING}")
     return as_form(given, form)
 
 
@@ -243,8 +247,14 @@ def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
         return msgspec.convert(fields, form)
     except msgspec.ValidationError as error:
         raise Refusal(400, _told(str(error))) from error
-    except RecursionError as error:
-        raise Refusal(400, "the body is nested too deeply") from error
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MOST_NESTING):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for each in inner for one in each if isinstance(one, dict | list)]
+    return bool(level)
 
 
 def _told(error: str) -> str:

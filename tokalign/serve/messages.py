@@ -50,9 +50,9 @@ class MessagesBody(Common, kw_only=True):
         return self.max_tokens
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
-        require(bool(self.messages), "messages is empty: there is nothing to answer")
         system = [{"role": "system", "content": text}] if (text := _system(self.system)) else []
         messages = [one for message in self.messages for one in _messages(message)]
+        require(bool(messages), "messages is empty: there is nothing to answer")
         if messages[-1].get("role") == "assistant":
             told = "messages has to end with the user's: no given answer is continued"
             raise Refusal(400, told)
@@ -192,7 +192,7 @@ def _system(given: Any) -> str:
 def _messages(message: Object) -> Iterator[Object]:
     """A message as one of the assistant, or as results of tools and what the user says besides."""
     content = message.get("content")
-    if not isinstance(content, list):
+    if not isinstance(content, list) or not content:
         yield message
         return
     said: dict[str, Any] = {"role": message.get("role"), "content": []}

@@ -274,8 +274,10 @@ def _message(index: int, item: Object) -> Object:
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
             return {"role": "tool", "tool_call_id": name, "content": output}
         case {"type": "reasoning"}:
-            parts = [part for part in item.get("content") or () if isinstance(part, dict)]
-            thought = "".join(str(part.get("text") or "") for part in parts)
+            given = item.get("content") or []
+            parts = given if isinstance(given, list) else [{"text": given}]
+            texts = [part.get("text") for part in parts if isinstance(part, dict)]
+            thought = "".join(text for text in texts if isinstance(text, str))
             return {"role": "assistant", "reasoning_content": thought}
     raise Refusal(
         400,
