@@ -120,7 +120,7 @@ RUNS_MODELS = {
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
         "runtime/draft": "opening_knowledge",
-        "serve": "answer app beginnings completions connections contexts decoding job messages "
+        "serve": "answer app beginnings completions connections decoding job messages "
         "models preparing responses scheduler server waiting",
         "train": "from_model labelled_corpus run teaching training",
     }.items()

@@ -12,8 +12,8 @@ from places import DEMO
 
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import Prompt
+from tokalign.runtime.mlx.contexts import Chain
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve.contexts import Chain
 from tokalign.serve.job import Answer, Emitted, Item, Job, Listener, Owner, Prepared
 from tokalign.serve.request import Asked
 from tokalign.tokenizer.self_check import read_tokenizer

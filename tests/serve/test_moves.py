@@ -32,9 +32,9 @@ from served import (
 )
 
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.contexts import Contexts
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
-from tokalign.serve.contexts import Contexts
 from tokalign.serve.server import Server
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")

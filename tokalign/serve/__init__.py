@@ -15,7 +15,7 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. What is ours, from the 
                      threads of its own (preparing.py)
     scheduler.py     the loop that starts, moves and ends requests; job.py: one of them
     decoding.py      a request alone: rounds of drafting and verification; several: mlx-lm's batches
-    models.py        the models that are served; contexts.py: what later requests go on with
+    models.py        the models that are served
     server.py        the socket, signals, start and end
 
 Only the scheduler's thread touches models and caches. Thoughts and calls are found in texts by

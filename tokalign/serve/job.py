@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_sampler
@@ -17,6 +17,7 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
+from tokalign.runtime.mlx.contexts import NOTHING, Chain, Held
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
 from tokalign.serve.request import Asked
@@ -24,7 +25,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.serve.contexts import Chain
     from tokalign.serve.decoding import Speculation
 
 NO_TOKEN = -1
@@ -37,21 +37,6 @@ Owner = tuple[Key, str]
 """Kept caches and outputs serve later requests to the same models with the same API key."""
 
 Reason = Literal["stop", "length"]
-
-
-class Held(NamedTuple):
-    """The KV caches of a text: the target's and exactly the ids that it holds, and the draft's.
-
-    layers: None if nothing is held. draft: layers that know their ids themselves (`layers.py`),
-    as a draft model may have another tokenizer; none without a draft model.
-    """
-
-    layers: list[Any] | None
-    ids: list[int]
-    draft: Sequence[Any] = ()
-
-
-NOTHING = Held(None, [])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

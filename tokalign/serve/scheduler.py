@@ -19,12 +19,12 @@ from time import monotonic, sleep
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
+from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import sampling_of
-from tokalign.serve.contexts import Chain, Contexts
 from tokalign.serve.decoding import Batch, Speculation, decoder_of
-from tokalign.serve.job import NOTHING, Answer, Held, Item, Job, Place, Prepared
+from tokalign.serve.job import Answer, Item, Job, Place, Prepared
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing
