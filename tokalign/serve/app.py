@@ -288,8 +288,6 @@ class _Answers:
                 case None:
                     running -= 1
                     yield choice, None
-                case _:  # how much of the prompt has been read
-                    yield None
 
     async def finish(self) -> None:
         """Wait for the end of all choices. Raises: as `steps`."""

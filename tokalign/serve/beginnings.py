@@ -24,7 +24,7 @@ from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal, require
-from tokalign.serve.job import Prepared
+from tokalign.serve.job import Answer
 from tokalign.serve.models import Loaded
 from tokalign.serve.request import Asked
 from tokalign.tokenizer.spec import Level
@@ -46,7 +46,7 @@ _LEAD = 8
 """Ids of the prompt before a predicted text, so that its beginning is found."""
 
 
-def prepare(loaded: Loaded, asked: Asked) -> Prepared:
+def prepare(loaded: Loaded, asked: Asked) -> Answer:
     """Read a request. Raises: Refusal or another TokalignError for one that cannot be honoured."""
     decoder, length = loaded.decoder, loaded.context_length
     if asked.is_chat:
@@ -56,7 +56,7 @@ def prepare(loaded: Loaded, asked: Asked) -> Prepared:
     ids = list(prompt.target)
     require(bool(ids), "the prompt is empty")
     if asked.only_counts:
-        return Prepared(prompt=prompt)
+        return Answer(tokenizer=decoder.target.tokenizer, prompt=prompt)
     if len(ids) >= length:
         raise ContextLengthError(len(ids), length)
     size = vocabulary_size(decoder.target.model)
@@ -68,7 +68,8 @@ def prepare(loaded: Loaded, asked: Asked) -> Prepared:
     grammar = _grammar(loaded, asked, form)
     if loaded.forgets:  # other caches are cut back to wherever a later prompt leaves this one
         marks.setdefault(len(ids) - 1, False)
-    return Prepared(
+    return Answer(
+        tokenizer=decoder.target.tokenizer,
         prompt=prompt,
         marks={mark: is_shared for mark, is_shared in marks.items() if 0 < mark < len(ids)},
         ends=loaded.fill_in_ends if asked.suffix else decoder.target.stop_ids,

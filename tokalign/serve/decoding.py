@@ -53,10 +53,10 @@ def decoder_of(
         drafting = drafting.with_options(method="plain")
     elif asked.num_draft_tokens != settings.num_draft_tokens:
         drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
-    if job.prepared.prediction is not None:
-        outputs.append(job.prepared.prediction)
+    if job.answer.prediction is not None:
+        outputs.append(job.answer.prediction)
     drafting = replace(drafting, outputs=tuple(outputs))
-    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.prepared.constraint)
+    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.answer.constraint)
 
 
 class Speculation:
@@ -80,10 +80,10 @@ class Speculation:
         self._forgets = forgets(self._target.layers)
         draft, job.opening = list(job.opening.draft), NOTHING
         self._draft = decoder.open_draft(draft if remembered(draft) else None)
-        prepared = job.prepared
+        answer = job.answer
         self._context, self._events = decoder.run(
-            prepared.prompt,
-            Limits(max_tokens=prepared.max_tokens, stop_ids=prepared.ends),
+            answer.prompt,
+            Limits(max_tokens=answer.max_tokens, stop_ids=answer.ends),
             target=self._target,
             draft=self._draft,
         )
@@ -135,15 +135,14 @@ class Speculation:
         if not self._reading:
             return False
         job, read = self._job, len(self._target.held)
-        marks = {mark for mark in job.prepared.marks if self._forgets and mark > read}
+        marks = {mark for mark in job.answer.marks if self._forgets and mark > read}
         self._reading = bool(marks) or len(job.ids) - read > self._step + 1
         if self._reading:
             ids = job.ids[: min([read + self._step, *marks])]
             self._target.settle(ids)
-            job.tell_progress(len(ids))
             if len(ids) in marks:
                 layers = deepcopy(self._target.layers)
-                self._keep(Held(layers, list(ids)), job.prepared.marks[len(ids)])
+                self._keep(Held(layers, list(ids)), job.answer.marks[len(ids)])
         return self._reading
 
 
@@ -172,14 +171,10 @@ class Batch:
             stream=stream,
         )
         self._jobs: dict[int, Job] = {}
-        self._began: dict[int, int] = {}  # how many ids were held when a job entered
         self._ended: dict[int, Held] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-    def __contains__(self, job: Job) -> bool:
-        return job in self._jobs.values()
 
     @property
     def nbytes(self) -> int:
@@ -197,9 +192,9 @@ class Batch:
             all_tokens=[list(held.ids)],
             samplers=[job.batch_sampler()],
             logits_processors=[job.batch_processors()],
-            stop_sequences=[StopSequences([(end,) for end in job.prepared.ends])],
+            stop_sequences=[StopSequences([(end,) for end in job.answer.ends])],
         )
-        self._jobs[uid], self._began[uid] = job, len(held.ids)
+        self._jobs[uid] = job
 
     def step(self) -> list[tuple[Job, Held, bool]]:
         """One id for every job whose prompt has been read, and more of the other prompts.
@@ -211,13 +206,10 @@ class Batch:
         read, emitted = self._generator.next()
         kept: list[tuple[Job, Held, bool]] = []
         for response in read:
-            job = self._jobs[response.uid]
-            count = self._began[response.uid] + response.progress[0]
-            job.tell_progress(count)
-            is_shared = job.prepared.marks.get(count)
-            if is_shared is not None and response.end_of_segment and not response.end_of_prompt:
+            if response.end_of_segment and not response.end_of_prompt:
+                job = self._jobs[response.uid]
                 layers, ids = self._generator.extract_cache([response.uid])[response.uid]
-                kept.append((job, Held(layers, list(ids)), is_shared))
+                kept.append((job, Held(layers, list(ids)), job.answer.marks[len(ids)]))
         for response in emitted:
             job = self._jobs[response.uid]
             job.answer.passes += 1
@@ -230,7 +222,7 @@ class Batch:
     def leave(self, job: Job) -> Held:
         """Take a job out, with its cache."""
         (uid,) = [uid for uid, other in self._jobs.items() if other is job]
-        del self._jobs[uid], self._began[uid]
+        del self._jobs[uid]
         if uid in self._ended:
             return self._ended.pop(uid)
         layers, tokens = self._generator.remove([uid], return_prompt_caches=True)[uid]
@@ -243,6 +235,6 @@ class Batch:
 
 def _unread(job: Job, held: int) -> list[list[TargetId]]:
     """The ids that are to be read, cut at the job's marks."""
-    marks = sorted(mark for mark in job.prepared.marks if held < mark < len(job.ids))
+    marks = sorted(mark for mark in job.answer.marks if held < mark < len(job.ids))
     cuts = [held, *marks, len(job.ids)]
     return [job.ids[begin:end] for begin, end in pairwise(cuts)]
