@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 def plain(server: Server) -> Plain:
     """The ids of plain decoding for a kind of request, a prompt and a number of tokens."""
     target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    encode = server.scheduler.models.loaded.tokenizer.encode
+    encode = server.scheduler.models.loaded.prompts.library.encode
 
     def emit(kind: str, prompt: str, tokens: int) -> list[int]:
         options = dict(KINDS[kind])

@@ -13,11 +13,12 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from tokalign.conversation.history import template_messages
 from tokalign.conversation.tools import function_of
+from tokalign.errors import UsageError, require
 from tokalign.runtime.chat import RESERVED
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal, require
-from tokalign.serve.history import template_messages
+from tokalign.serve.admission import Refusal
 from tokalign.serve.request import DEFAULT, Asked, Choosing, ModelNames
 from tokalign.serve.structured import grammar_of, tool_choice
 
@@ -102,7 +103,7 @@ class Common(Struct, kw_only=True):
         if self.functions:
             raise _unserved("functions", "give the functions as tools")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
-            raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
+            raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
         limit, own = self.limit, settings.max_tokens
         require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
         require(
@@ -225,9 +226,9 @@ def read(data: bytes, form: type[Form]) -> Form:
     try:
         given = msgspec.json.decode(data)
     except UnicodeDecodeError as error:
-        raise Refusal(400, f"the body is not valid UTF-8: {error}") from error
+        raise UsageError(f"the body is not valid UTF-8: {error}") from error
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refusal(400, f"the body is not valid JSON: {error}") from error
+        raise UsageError(f"the body is not valid JSON: {error}") from error
     require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
     return as_form(given, form)
 
@@ -242,9 +243,9 @@ def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
     try:
         return msgspec.convert(fields, form)
     except msgspec.ValidationError as error:
-        raise Refusal(400, _told(str(error))) from error
+        raise UsageError(_told(str(error))) from error
     except RecursionError as error:
-        raise Refusal(400, "the body is nested too deeply") from error
+        raise UsageError("the body is nested too deeply") from error
 
 
 def _told(error: str) -> str:
@@ -278,7 +279,7 @@ def _logit_bias(given: Mapping[str, float]) -> dict[int, float] | None:
     try:
         return {int(token): value for token, value in given.items()} or None
     except ValueError as error:
-        raise Refusal(400, f"logit_bias has to give ids numbers ({error})") from error
+        raise UsageError(f"logit_bias has to give ids numbers ({error})") from error
 
 
 def _predicted(given: Any) -> str | None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.history import template_messages
 from tokalign.conversation.tools import ANY_TOOL
+from tokalign.errors import UsageError, require
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal, require
+from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object, functions
-from tokalign.serve.history import template_messages
 from tokalign.serve.request import Asked
 
 _ERRORS: Mapping[int, str] = {
@@ -55,7 +56,7 @@ class MessagesBody(Common, kw_only=True):
         messages = [one for message in self.messages for one in _messages(message)]
         if messages[-1].get("role") == "assistant":
             told = "messages has to end with the user's: no given answer is continued"
-            raise Refusal(400, told)
+            raise UsageError(told)
         self.stop, self.n = self.stop_sequences, 1
         if "type" in self.thinking:
             enabled = self.thinking["type"] != "disabled"

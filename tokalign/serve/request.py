@@ -59,7 +59,7 @@ class Asked:
     asked about. abandoned: set when nobody waits for the answer any more.
     """
 
-    messages: Sequence[Mapping[str, Any]] | None = None
+    messages: Sequence[dict[str, Any]] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | list[int] = ""
