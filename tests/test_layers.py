@@ -87,8 +87,8 @@ def test_mlx_is_known_in_one_place() -> None:
     knows = importers("mlx") | importers("mlx_lm")
     assert knows
     # The API speaks mlx-lm's language to its callers, and the server is built on mlx-lm's.
-    # Training runs models in ways of its own. A packaged model is read by mlx. What a folder's
-    # tokenizer is, only mlx-lm can say.
+    # Training runs models in ways of its own. A packaged model is read by mlx. One class of
+    # tokenizers is mlx-lm's own.
     files = ("names/packaged_model.py", "tokenizer/reference.py")
     allowed = ("runtime/mlx/", "train/", "api/", "serve/", *files)
     assert all(path.startswith(allowed) for path in knows), knows

@@ -187,7 +187,7 @@ def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) ->
     assert notes[-1] == notes[0]
 
 
-@pytest.mark.parametrize("wrong", [{"language": "pl,,en"}, {"exact": "yes"}, {"remember": 1}])
+@pytest.mark.parametrize("wrong", [{"language": "pl,,en"}, {"remember": 1}])
 def test_options_that_cannot_be_honoured_are_refused_at_once(wrong: dict[str, Any]) -> None:
     """See also `tests/hostile/test_arguments.py`."""
     with pytest.raises(UsageError):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_lines import Ended, run
+from ticking import ticking
 
 from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
@@ -16,7 +17,8 @@ from tokalign.runtime.cost import ContextCosts, CostCurve, Timing, read_curve
 
 def calibrate(models: dict[str, str], *words: object) -> Ended:
     pair = ("--target", models["target"], "--draft", models["draft"])
-    return run("calibrate", *pair, "--budget", "2", *words)
+    with ticking():
+        return run("calibrate", *pair, "--budget", "2", *words)
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +35,10 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     assert first.code == 0
     measured = first.json
     rows = measured["contexts"][0]["rows"]
-    assert set(rows) >= {"1", "2", "4"}, "as many as the time allows"
+    assert set(rows) >= {"1", "2", "4"}
     assert all(low <= median <= high for median, low, high in rows.values())
     assert measured["contexts"][0]["draft_pass"][0] > 0
-    # On a busy machine there is no time to try lengths.
-    assert 0 <= measured["notes"].get("length", 0) <= 8
+    assert 0 <= measured["notes"]["length"] <= 8
     assert "cost curve ->" in first.err
     again = calibrate(models, "--json")
     assert "nothing has changed" in again.err

@@ -14,6 +14,7 @@ from command_lines import run
 from places import DEMO
 from random_drafters import random_drafter
 from random_models import write_model
+from ticking import ticking
 
 import tokalign
 from tokalign.api.assemble import load_decoder
@@ -138,14 +139,14 @@ def test_with_a_draft_model_none_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_calibrate_times_the_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a small model, of which everything can be timed on a busy machine."""
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
     target = write_model(tmp_path / "target", vocabulary_size=340)
     loaded: LanguageModel[Any] = LanguageModel.from_folder(target)
     save_drafter(tmp_path / "mine", random_drafter(loaded.model), target_fingerprints(loaded))
     calibrate: list[object] = ["calibrate", "--target", target, "--drafter", tmp_path / "mine"]
     calibrate += ["--budget", 2, "--json"]
-    measured = run(*calibrate).json
+    with ticking():
+        measured = run(*calibrate).json
     searches = measured["searches"]
     assert set(searches) == {"1", "2", "4", "8"}
     assert all(set(by_steps) == {"1", "4"} for by_steps in searches.values())
@@ -166,7 +167,8 @@ def test_chat_times_the_drafter_before_the_first_turn(
 
     def measured(*arguments: str | Path) -> list[Any]:
         """The curves after a chat that ends at once."""
-        ended = run("chat", "--target", target, *arguments)
+        with ticking(0.02):
+            ended = run("chat", "--target", target, *arguments)
         assert ended.code == 0, ended.err
         folder = tmp_path / "cache" / "curves"
         return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]

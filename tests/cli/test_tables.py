@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Path:
 def test_show_shows_all_that_the_header_says(table: Path) -> None:
     shown = run("tables", "show", table, "--json").json
     assert shown["bytes"] == table.stat().st_size
-    assert (shown["kind"], shown["format_version"]) == ("dictionary", 2)
+    assert (shown["kind"], shown["format_version"]) == ("dictionary", 3)
     assert shown["fingerprints"] == {"target": "ab" * 32}
     assert shown["sections"]["backoff.predictions.ids.u16"] == 2 * 2
     lines = run("tables", "show", table).out.splitlines()

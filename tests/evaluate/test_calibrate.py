@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from random_drafters import random_drafter
 from random_models import random_model
+from ticking import ticking
 
 from tokalign.evaluate import calibrate, timed_passes
 from tokalign.evaluate.calibrate import (
@@ -203,15 +204,11 @@ def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_s
 
 
 @pytest.mark.slow
-def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ticks = count()
-    for module in (calibrate, timed_passes):
-        monkeypatch.setattr(module, "perf_counter", lambda: 0.001 * next(ticks))
+def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
     model = random_model(5, vocabulary=64)
     drafter = random_drafter(model)
-    curve: CostCurve = measure_briefly(model, drafter)
+    with ticking():
+        curve: CostCurve = measure_briefly(model, drafter)
     assert curve.machine == machine_of(model, drafter)
     timed = {(w, n) for w, by_steps in curve.searches.items() for n in by_steps}
     assert timed == {(4, 1), (4, 4)}, "of a first impression only those of decoding"

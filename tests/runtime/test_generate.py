@@ -109,6 +109,8 @@ def test_stop_ids_are_not_printed(bielik: Tokenizer[Any]) -> None:
     end = bielik.vocabulary.roles.turn_end
     assert stream(bielik, [*bielik.encode("Tak."), end], silent=frozenset({end}))[1] == "Tak."
     assert stream(bielik, [*bielik.encode("Tak."), end])[1] == "Tak.<|im_end|>"
+    *word, dot = bielik.encode("Tak.")  # an end may be a token that is text elsewhere
+    assert stream(bielik, [*word, dot], silent=frozenset({dot}))[1] == bielik.decode(word)
 
 
 def test_ids_beyond_a_padded_vocabulary_print_nothing(bielik: Tokenizer[Any]) -> None:

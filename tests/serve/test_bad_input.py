@@ -99,7 +99,6 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("tool_choice", {"type": "function", "function": {"name": "pogoda"}}, "'pogoda'"),
     ("response_format", {"type": "json_schema"}, "json_schema"),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": []}}, "json_schema"),
-    ("guided_json", {"type": "strng"}, "strng"),
     ("guided_json", "no JSON", "JSON schema"),
     ("guided_regex", "a(b", "regular expression"),
     ("guided_choice", [], "choice"),

@@ -76,6 +76,8 @@ def held_back(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> tuple[
 def test_an_answer_its_tokens_and_its_end_come_in_this_order() -> None:
     with scheduling() as scheduler:
         items = submit(scheduler, max_tokens=5)
+        scheduler.wait_until_ready()
+        assert scheduler.is_healthy
         assert end_of(submit(scheduler, only_counts=True)) is None
         found = []
         while (item := items.get(timeout=60)) is not None:
@@ -111,6 +113,7 @@ def test_the_end_of_the_server_is_told_while_models_are_loading(
     with scheduling() as scheduler:
         waiting = [submit(scheduler) for _ in range(3)]
         assert called.wait(60)
+        assert not scheduler.is_healthy
         scheduler.stop()
         assert all(map(is_refused, waiting))
         release.set()

@@ -74,7 +74,7 @@ class Chat:
 
     @staticmethod
     def asked(messages: list[Any], **more: Any) -> dict[str, Any]:
-        tools = [{"type": "function", "function": {**WEATHER, "strict": True}}]
+        tools = [{"type": "function", "function": WEATHER}]
         return {"model": "default_model", "messages": messages, "tools": tools, **more}
 
     @classmethod
@@ -238,10 +238,7 @@ def test_a_turn_that_was_streamed_survives_in_the_history(
     echo: Server, api: Api, kind: str
 ) -> None:
     said, blocks = SAID[kind]
-    first = api.stream(echo, user(said))
-    history = [*user(said), *api.turn(first), *user("?")]
-    (answer,) = api.blocks(api.stream(echo, history))
-    turn = json.loads(answer[1])
+    turn = turn_before(echo, api, said, api.stream(echo, user(said)))
     texts = {"text": turn["content"], "thought": turn.get("reasoning_content", "")}
     calls = [
         (c["function"]["name"], c["function"]["arguments"]) for c in turn.get("tool_calls", ())
@@ -273,3 +270,42 @@ def test_what_fails_in_a_stream_fails_in_the_helper(
     assert next(given) < 99
     monkeypatch.undo()
     assert api.blocks(api.stream(echo, user("Wisła"))) == [("text", "Wisła")]
+
+
+# -- calls that came to nothing --------------------------------------------------------------------
+
+BROKEN = '<tool_call>{"name": "pogoda", "arguments": {"miasto": !}}</tool_call> Koniec.'
+
+
+def turn_before(server: Server, api: Api, said: str, answer: Any) -> Any:
+    """What the template is given of an answer that was sent back."""
+    (block,) = api.blocks(api.whole(server, [*user(said), *api.turn(answer), *user("?")]))
+    return json.loads(block[1])
+
+
+@every_api
+def test_a_call_that_was_cut_does_not_end_a_session(echo: Server, api: Api) -> None:
+    limit = "max_output_tokens" if api is Responses else "max_tokens"
+    (call,) = turn_before(echo, api, CALL, api.whole(echo, user(CALL), **{limit: 35}))["tool_calls"]
+    assert call["function"]["name"] == "pogoda"
+    assert call["function"]["arguments"]["arguments"] in CALL
+
+
+@every_api
+def test_a_call_that_was_none_does_not_end_a_session(echo: Server, api: Api) -> None:
+    turn = turn_before(echo, api, BROKEN, api.stream(echo, user(BROKEN)))
+    assert turn["content"] == BROKEN
+
+
+@pytest.mark.parametrize("said", [BROKEN, CALL])
+def test_no_client_takes_a_broken_call_for_a_complete_one(echo: Server, said: str) -> None:
+    """Codex runs the call of every item that is completed, when it ends."""
+    asked = Responses.asked(user(said), max_output_tokens=35 if said == CALL else 300)
+    events = list(openai(echo).responses.create(**asked, stream=True))
+    ended = [one.item for one in events if one.type == "response.output_item.done"]
+    assert [one.status for one in ended if one.type == "function_call"] == ["incomplete"]
+    assert [one.status for one in ended if one.type == "message"] in ([], ["completed"])
+    output = events[-1].response.output
+    assert [(one.id, one.status) for one in output] == [
+        (one.id, one.status) for one in ended if said == CALL or one.type == "message"
+    ]

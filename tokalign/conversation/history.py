@@ -126,7 +126,10 @@ def _joined(content: object) -> str:
 
 
 def _calls(name: str, calls: object) -> list[Any]:
-    """Calls of tools, with their arguments as objects, which templates write as JSON."""
+    """Calls of tools, with their arguments as objects, which templates write as JSON.
+
+    What is no JSON is the text of an argument of that name, as in answers to `/v1/messages`.
+    """
     require(isinstance(calls, list), f"{name} has to be a list, not {{}}", calls)
     read = []
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
@@ -134,13 +137,11 @@ def _calls(name: str, calls: object) -> list[Any]:
         if function is None:
             raise UsageError(f"{name}[{index}] has to be a call with a function name")
         arguments = function.get("arguments")
-        try:
-            if isinstance(arguments, str):
+        if isinstance(arguments, str):
+            try:
                 arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise UsageError(
-                f"{name}[{index}] has arguments that are not valid JSON: {error}"
-            ) from error
+            except (ValueError, RecursionError):  # the answer was cut, or its call was no JSON
+                arguments = {"arguments": arguments}
         arguments = {} if arguments is None else arguments
         read.append({**call, "function": {**function, "arguments": arguments}})
     return read

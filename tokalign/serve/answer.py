@@ -32,8 +32,8 @@ class Choice:
     """One answer to one prompt.
 
     counts_prompt: whether it is the first to its prompt. tokens: responses that were not written
-    yet. shown: characters of those that were. reason: why it ended; None
-    until then.
+    yet. shown: characters of those that were. reason: why it ended; None until then. cut: the index
+    of the block for which there was no room.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Choice:
         self.shown = 0
         self.thought_tokens = 0
         self.reason: Reason | Literal["tool_calls"] | None = None
+        self.cut: int | None = None
         self._text = Blocks(answer.form, tools=asked.tools, opens_in=answer.opens_in)
 
     @property
@@ -78,7 +79,11 @@ class Choice:
             self.thought_tokens += self._text.kind == "thought"
         yield from self._text.feed(response.text)
         if response.finish_reason is not None:
-            yield from self._text.end(cut=response.finish_reason == "length")
+            is_cut = response.finish_reason == "length"
+            for step in self._text.end(cut=is_cut):
+                if is_cut and step.what == "end":
+                    self.cut = step.at
+                yield step
             stopped = response.finish_reason == "stop"
             self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
 

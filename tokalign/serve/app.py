@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -56,6 +57,9 @@ _APIS: Mapping[str, type[Rendering]] = {
     "/v1/messages": Messages,
     _COUNT_TOKENS: Messages,
 }
+_PATIENCE = 3.0
+"""Seconds that a question about the server's health waits while the models load."""
+
 _SILENCE = 1.0
 """Seconds after which a stream says that it is alive."""
 
@@ -111,7 +115,10 @@ class _Edge:
         return Response(page, headers=headers)
 
     async def health(self, request: Request) -> Response:
-        """Whether requests can be answered."""
+        """Whether requests can be answered; it waits a moment for models that are loading."""
+        begin = monotonic()
+        while self._scheduler.is_loading and monotonic() - begin < _PATIENCE:
+            await asyncio.sleep(_PATIENCE / 50)
         if self._scheduler.is_healthy:
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "unavailable"}, 503)

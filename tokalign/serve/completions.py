@@ -36,7 +36,7 @@ class Chats(Rendering):
         """The role, once."""
         delta = {"role": "assistant", "content": ""}
         for choice in choices:
-            first = {"index": choice.index, "finish_reason": None, "delta": delta}
+            first = {**self._frame(choice), "delta": delta}
             yield self._chunk([first], **self.notes(choices))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:

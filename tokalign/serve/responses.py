@@ -148,7 +148,7 @@ class Responses(Rendering):
             yield self._event(f"{name}.done", **part, **{field: block.text}, **more)
             if has_parts:
                 yield self._event("response.content_part.done", **part, part=content)
-            item = self._item(block, at, "completed")
+            item = self._item(block, at, _status(choice, at))
             yield self._event("response.output_item.done", output_index=at, item=item)
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Responses(Rendering):
             rest = self.logprobs(choice, choice.take_tokens())
             self._logprobs.setdefault(texts[-1], []).extend(rest)
         output = [
-            self._item(block, i, "completed")
+            self._item(block, i, _status(choice, i))
             for i, block in enumerate(choice.blocks)
             if not block.is_broken
         ]
@@ -208,7 +208,7 @@ class Responses(Rendering):
 
     def _item(self, block: Block, index: int, status: str) -> dict[str, Any]:
         item = {"id": self._item_id(block, index), "status": status}
-        content = [self._content(block, index)] if status == "completed" else []
+        content = [] if status == "in_progress" else [self._content(block, index)]
         match block.kind:
             case "text":
                 return {**item, "type": "message", "role": "assistant", "content": content}
@@ -223,6 +223,12 @@ class Responses(Rendering):
             return {"type": "reasoning_text", "text": block.text}
         logprobs = self._logprobs.get(index, [])
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
+
+
+def _status(choice: Choice, index: int) -> str:
+    """That of an item at its end. Clients run calls that are completed."""
+    is_complete = index != choice.cut and not choice.blocks[index].is_broken
+    return "completed" if is_complete else "incomplete"
 
 
 _EVENTS = {

@@ -70,8 +70,14 @@ class Scheduler:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests can be answered."""
-        return self.failure is None and not self._waiting.is_closed
+        """Whether requests are answered: after the models are loaded, and until the end."""
+        is_open = self._ready.is_set() and not self._waiting.is_closed
+        return is_open and self.failure is None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the first models are being loaded; requests wait meanwhile."""
+        return not self._ready.is_set()
 
     def wait_until_ready(self) -> None:
         """Return when the models are loaded. Raises: what went wrong while they were."""

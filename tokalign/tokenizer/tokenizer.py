@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 import regex
+from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError, VocabularyError
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding, PieceEncoder
@@ -149,9 +150,10 @@ class Tokenizer(Generic[Id]):
         """
         self.require(Level.ALIGNED)
         spec, vocabulary = self.spec, self.vocabulary
-        byte_ids = {token[0]: i for token, i in vocabulary.id_of.items() if len(token) == 1}
         if spec.by_characters:
             byte_ids = {spec.tokens[i][0]: i for i in vocabulary.fallback}
+        else:
+            byte_ids = {token[0]: i for token, i in vocabulary.id_of.items() if len(token) == 1}
         no_id = cast("Id", -1)
         return BytePairEncoding(
             tokens=spec.tokens,
@@ -172,13 +174,12 @@ class Tokenizer(Generic[Id]):
 
     def _characters(self) -> dict[bytes, Id]:
         """Literal tokens of a single character, which SentencePiece merging starts from."""
-        tokens = self.spec.tokens
+        tokens, fallback = self.spec.tokens, self.spec.fallback
+        short = np.array([0 < len(token) <= 4 for token in tokens])
         return {
             tokens[index]: cast("Id", index)
-            for index in _merged_last(self.spec)
-            if tokens[index]
-            and index not in self.spec.fallback
-            and len(tokens[index].decode()) == 1
+            for index in _merged_last(self.spec, short)
+            if index not in fallback and len(tokens[index].decode()) == 1
         }
 
     def encode(self, text: str, *, specials: bool = False) -> list[Id]:
@@ -322,15 +323,15 @@ class Tokenizer(Generic[Id]):
         return backend
 
 
-def _merged_last(spec: TokenizerSpec) -> list[int]:
-    """All ids, so that of several tokens of the same bytes the one that merges know comes last.
+def _merged_last(spec: TokenizerSpec, chosen: NDArray[np.bool_]) -> list[int]:
+    """Ids, so that of several tokens of the same bytes the one that merges know comes last.
 
     Yi's vocabulary has such tokens. Otherwise the lowest id comes last.
     """
     merged = np.zeros(len(spec.tokens), dtype=bool)
-    merged[spec.triples.ravel()] = True
-    ids = np.arange(len(merged))[::-1]
-    return [*ids[~merged[::-1]].tolist(), *ids[merged[::-1]].tolist()]
+    merged[spec.triples] = True
+    known, others = (np.flatnonzero(chosen & some)[::-1] for some in (merged, ~merged))
+    return [*others.tolist(), *known.tolist()]
 
 
 def _build_backend(spec: TokenizerSpec, splitter: Splitter) -> Backend:
@@ -351,9 +352,10 @@ def _build_backend(spec: TokenizerSpec, splitter: Splitter) -> Backend:
     unknown = None if spec.unknown is None else spec.specials.get(spec.unknown)
     if unknown is not None:
         spellings[cast("int", spec.unknown)] = unknown
+    named = np.array([*map(bool, spellings)])
     backend = Library(
         models.BPE(
-            vocab={spellings[i]: i for i in _merged_last(spec) if spellings[i]},
+            vocab={spellings[i]: i for i in _merged_last(spec, named)},
             merges=[
                 (spellings[left], spellings[right]) for left, right, _ in spec.triples.tolist()
             ],
