@@ -6,8 +6,8 @@ some bodies. So it is done in threads of its own. Read next: `scheduler.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from secrets import randbits
 from typing import cast
 
 from mlx_lm.sample_utils import make_logits_processors
@@ -38,8 +38,6 @@ _CUT_IDS = 16
 _TRUSTED = 4
 """Prompts of at most so many characters for each id of the context are encoded uncounted."""
 
-_SEED_BITS = (1 << 32) - 1
-
 _LEAD = 8
 """Ids of the prompt before a predicted text, so that its beginning is found."""
 
@@ -60,7 +58,7 @@ def prepare(loaded: Loaded, asked: Asked) -> Answer:
     if len(ids) >= length:
         raise ContextLengthError(len(ids), length)
     size = vocabulary_size(decoder.target.model)
-    for token in asked.choosing.logit_bias or ():
+    for token in asked.logit_bias:
         told = f"logit_bias names the id {{}}, but ids are from 0 to {size - 1}"
         require(0 <= token < size, told, token)
     room = length - len(ids)
@@ -85,24 +83,12 @@ def prepare(loaded: Loaded, asked: Asked) -> Answer:
 
 
 def sampling_of(loaded: Loaded, asked: Asked) -> Sampling:
-    """How a request's ids are chosen; a seed is drawn if it gives none. Raises: UsageError."""
-    choosing, exempt = asked.choosing, list[int]()
-    if choosing.xtc_probability:  # as in mlx-lm's server
-        target = loaded.decoder.target
+    """How a request's ids are chosen by the models that are loaded."""
+    exempt, target = list[int](), loaded.decoder.target
+    if asked.sampling.xtc_probability:  # as in mlx-lm's server
         exempt = [*target.tokenizer.encode("\n"), *target.stop_ids]
-    return Sampling(
-        temperature=choosing.temperature,
-        top_p=choosing.top_p,
-        top_k=choosing.top_k,
-        min_p=choosing.min_p,
-        xtc_probability=choosing.xtc_probability,
-        xtc_threshold=choosing.xtc_threshold,
-        xtc_exempt=tuple(exempt),
-        seed=randbits(32) if choosing.seed is None else choosing.seed & _SEED_BITS,
-        processors=tuple(
-            make_logits_processors(dict(choosing.logit_bias or {}), **choosing.penalties)
-        ),
-    )
+    processors = make_logits_processors(dict(asked.logit_bias) or None, **asked.penalties)
+    return replace(asked.sampling, xtc_exempt=tuple(exempt), processors=tuple(processors))
 
 
 # -- prompts ---------------------------------------------------------------------------------------

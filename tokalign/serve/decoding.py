@@ -113,7 +113,7 @@ class Speculation:
         job.answer.accepted += one.accepted
         job.answer.rejected += len(one.tree) - one.accepted
 
-    def leave(self) -> Held:
+    def leave(self, _job: Job) -> Held:
         """The cache for its next user: it holds a prefix of the job's ids, without the last one."""
         kept = self._job.ids[:-1]
         if self._reading:
@@ -206,10 +206,11 @@ class Batch:
         read, emitted = self._generator.next()
         kept: list[tuple[Job, Held, bool]] = []
         for response in read:
-            if response.end_of_segment and not response.end_of_prompt:
-                job = self._jobs[response.uid]
+            job, (done, total) = self._jobs[response.uid], response.progress
+            is_shared = job.answer.marks.get(len(job.ids) - total + done)
+            if is_shared is not None and response.end_of_segment and not response.end_of_prompt:
                 layers, ids = self._generator.extract_cache([response.uid])[response.uid]
-                kept.append((job, Held(layers, list(ids)), job.answer.marks[len(ids)]))
+                kept.append((job, Held(layers, list(ids)), is_shared))
         for response in emitted:
             job = self._jobs[response.uid]
             job.answer.passes += 1

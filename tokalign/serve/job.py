@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -24,7 +23,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.serve.decoding import Speculation
+    from tokalign.serve.decoding import Batch, Speculation
 
 NO_TOKEN = -1
 """The token of a response that only says why the answer ends."""
@@ -96,21 +95,14 @@ Item: TypeAlias = Answer | Emitted | Exception | None
 error."""
 
 
-class Place(StrEnum):
-    """Where a job's cache is."""
-
-    OPENING = "in what was found for its prompt"
-    ALONE = "in its speculation"
-    BATCH = "in the batch"
-
-
 @dataclass(kw_only=True, eq=False)
 class Job:
     """A request that has been started. Only the scheduler's thread uses it.
 
     put: tells whoever waits for the answer. chain: what is kept of it. opening: the caches that
-    were found for the prompt, until they are used. speculation: of a job that has been alone; a
-    draft model's cache waits in it while the job is in the batch.
+    were found for the prompt, until they are used. place: where its cache is since then.
+    speculation: of a job that has been alone; a draft model's cache waits in it while the job is
+    in the batch.
     ids: prompt and answer so far. ended: why it ended; failure: what ended it alone, while others
     in its batch go on.
     """
@@ -121,7 +113,7 @@ class Job:
     chain: Chain
     sampler: Sampling
     opening: Held = NOTHING
-    place: Place = Place.OPENING
+    place: Speculation | Batch | None = None
     speculation: Speculation | None = None
     ended: Reason | None = None
     failure: Exception | None = None

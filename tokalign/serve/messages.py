@@ -39,16 +39,11 @@ class MessagesBody(Common, kw_only=True):
 
     messages: list[Object]
     system: str | list[Any] = []
-    max_tokens: int | None = None
     stop_sequences: list[str] = []
     tools: list[Object] = []
     tool_choice: Object = {}
     thinking: Object = {}
     output_config: Object = {}
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
         require(bool(self.messages), "messages is empty: there is nothing to answer")

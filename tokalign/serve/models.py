@@ -65,11 +65,6 @@ class Models:
         assert self._loaded is not None, "no model is loaded"
         return self._loaded
 
-    @property
-    def context_length(self) -> int | None:
-        """How many ids prompt and answer may have together; None while nothing is loaded."""
-        return None if self._loaded is None else self._loaded.context_length
-
     def key(self, names: ModelNames) -> Key:
         """What a request asks for, with the server's own models in the place of their aliases."""
         served = self._settings

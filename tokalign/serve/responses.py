@@ -57,7 +57,6 @@ class ResponsesBody(Common, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     background: Any = None
-    max_tokens: int | None = None
     metadata: Any = None
     reasoning: Any = None
     user: Any = None

@@ -24,7 +24,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import sampling_of
 from tokalign.serve.decoding import Batch, Speculation, decoder_of
-from tokalign.serve.job import Answer, Item, Job, Place
+from tokalign.serve.job import Answer, Item, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing
@@ -262,24 +262,23 @@ class Scheduler:
             model = self.models.loaded.decoder.target.model
             self._batch = Batch(model, self.settings, self._stream)
         for job in self._jobs:
-            if job.place is not Place.BATCH:
-                held = self._leave(job)
-                if job.place is Place.ALONE and not self.models.loaded.forgets:
+            if job.place is not self._batch:
+                held = _leave(job)
+                if job.place is not None and not self.models.loaded.forgets:
                     self._contexts.keep(job.chain, held)  # who comes next may begin like it
                 self._batch.enter(job, held)
-                job.place = Place.BATCH
+                job.place = self._batch
         for job, held, is_shared in self._batch.step():
             self._contexts.keep(job.chain, held, is_shared=is_shared)
         self._contexts.leave_room(self._batch.nbytes)
 
     def _advance_alone(self, job: Job) -> None:
-        if job.place is not Place.ALONE:
-            held = self._leave(job)
+        if job.speculation is None or job.place is not job.speculation:
+            held = _leave(job)
             if job.speculation is None:
                 job.speculation = self._speculation(job)
             job.speculation.enter(held)
-            job.place = Place.ALONE
-        assert job.speculation is not None
+            job.place = job.speculation
         job.speculation.step()
 
     def _speculation(self, job: Job) -> Speculation:
@@ -298,23 +297,13 @@ class Scheduler:
 
         return Speculation(job, decoder, metrics=self.metrics, keep=keep)
 
-    def _leave(self, job: Job) -> Held:
-        """The cache of a job that goes to another place; it holds a prefix of the job's ids."""
-        if job.place is Place.OPENING:
-            return job.take_opening()
-        if job.place is Place.BATCH:
-            assert self._batch is not None
-            return self._batch.leave(job)
-        assert job.speculation is not None
-        return job.speculation.leave()
-
     # -- ends --------------------------------------------------------------------------------------
 
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
         self._jobs.remove(job)
         try:
-            held = NOTHING if job.place is Place.OPENING else self._leave(job)
+            held = NOTHING if job.place is None else job.place.leave(job)
             draft = () if job.speculation is None else job.speculation.close()
             self._contexts.keep(job.chain, held._replace(draft=draft))
             if self.settings.reuse_outputs:
@@ -330,7 +319,7 @@ class Scheduler:
         """End jobs whose step has failed. What their caches hold is not known: none is kept."""
         if not isinstance(error, TokalignError):
             _LOG.error("a model failed", exc_info=error)
-        if any(job.place is Place.BATCH for job in jobs):
+        if any(job.place is self._batch for job in jobs):
             self._batch = None  # nobody else is in it
         for job in jobs:
             job.put(error)
@@ -347,3 +336,8 @@ class Scheduler:
         self._contexts.clear()
         self.models.reset()
         self._ready.set()
+
+
+def _leave(job: Job) -> Held:
+    """The cache of a job that goes to another place; it holds a prefix of the job's ids."""
+    return job.take_opening() if job.place is None else job.place.leave(job)
