@@ -120,8 +120,8 @@ RUNS_MODELS = {
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
         "runtime/draft": "opening_knowledge",
-        "serve": "answer app beginnings completions connections contexts decoding job messages "
-        "models preparing responses scheduler server waiting",
+        "serve": "answer app beginnings body completions connections decoding job messages "
+        "models preparing request responses scheduler server waiting",
         "train": "from_model labelled_corpus run teaching training",
     }.items()
     for name in names.split()

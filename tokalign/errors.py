@@ -173,6 +173,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
+def require(fits: bool, message: str, value: object = None) -> None:
+    """Raises: UsageError with the message, in which {} stands for the value, unless that fits."""
+    if not fits:
+        raise UsageError(message.format(shown(value)))
+
+
 def shown_path(path: object) -> str:
     """A path as an error message or a note shows it: on one line, whatever its name holds."""
     text = str(path)

@@ -16,7 +16,6 @@ from places import DEMO
 from pydantic import BaseModel, Field, create_model
 
 from tokalign.conversation.blocks import AnswerForm, Blocks
-from tokalign.conversation.parameters import Parameter
 from tokalign.conversation.tools import (
     ANY_TOOL,
     HARMONY,
@@ -27,6 +26,7 @@ from tokalign.conversation.tools import (
 )
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.runtime.grammar.parameters import Parameter
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -19,6 +19,7 @@ from tokalign.conversation.blocks import AnswerForm
 from tokalign.conversation.fill_in import fill_in_prompt
 from tokalign.conversation.tools import ToolFormat
 from tokalign.errors import TokalignError
+from tokalign.runtime.chat import Prompt
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering
@@ -409,7 +410,7 @@ def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any
     tokenizer: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     answer = Answer(
         tokenizer=tokenizer,
-        prompt=[TargetId(5)] * 3,
+        prompt=Prompt(target=[TargetId(5)] * 3),
         form=FORM,
         opens_in="thought",
         completion_tokens=len(text),

@@ -53,7 +53,7 @@ def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: 
     drafting = DraftingOptions(num_draft_tokens=3)
     settings = Settings(model=str(folder), dtype="float32", drafting=drafting)
     with serving(settings) as server:
-        encode = server.scheduler.models.loaded.tokenizer.encode
+        encode = server.scheduler.models.loaded.prompts.library.encode
 
         @cache
         def plain(prompt: str, tokens: int) -> list[int]:

@@ -129,7 +129,7 @@ def test_an_answer_without_a_limit_goes_on_to_the_end_of_the_context(served: Ser
     body = {"prompt": long, "logit_bias": LOOP["logit_bias"]}
     reply = request(served, "POST", "/v1/completions", body).json
     assert reply["choices"][0]["finish_reason"] == "length"
-    assert reply["usage"]["total_tokens"] == served.scheduler.models.context_length
+    assert reply["usage"]["total_tokens"] == served.scheduler.models.loaded.context_length
 
 
 def test_a_fill_in_ends_at_special_tokens_and_other_marks(target: LanguageModel[Any]) -> None:

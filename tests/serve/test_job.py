@@ -12,30 +12,30 @@ from places import DEMO
 
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import Prompt
+from tokalign.runtime.mlx.contexts import Chain
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve.contexts import Chain
-from tokalign.serve.job import Answer, Emitted, Item, Job, Listener, Owner, Prepared
+from tokalign.serve.job import Answer, Emitted, Item, Job
 from tokalign.serve.request import Asked
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 TOKENIZER: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
-OWNER: Owner = (("model", None, None), "key")
 END = TargetId(2)
 
 
 def job_of(items: list[Item], *, max_tokens: int = 1000, processors: Any = (), **asked: Any) -> Job:
     prompt = TOKENIZER.encode("Wisła")
     return Job(
-        listener=Listener(items.append),
+        put=items.append,
         asked=Asked(**asked),
-        prepared=Prepared(
-            prompt=Prompt(target=prompt), ends=frozenset([END]), max_tokens=max_tokens
+        answer=Answer(
+            tokenizer=TOKENIZER,
+            prompt=Prompt(target=prompt),
+            ends=frozenset([END]),
+            max_tokens=max_tokens,
         ),
-        owner=OWNER,
-        chain=Chain(OWNER, len(prompt)),
-        answer=Answer(tokenizer=TOKENIZER, prompt=prompt),
+        chain=Chain("owner", len(prompt)),
         sampler=Sampling(processors=processors),
     )
 
@@ -96,13 +96,3 @@ def test_what_fails_in_a_job_s_own_processor_is_its_failure_and_the_batch_goes_o
     assert job.failure is error
     assert process(mx.array([1]), logits) is logits
     assert len(calls) == 1
-
-
-def test_a_listener_is_told_one_end_and_nothing_after_it() -> None:
-    items: list[Item] = []
-    listener = Listener(items.append)
-    listener.tell((1, 2))
-    listener.end(None)
-    listener.tell((2, 2))
-    listener.end(ValueError())
-    assert items == [(1, 2), None]

@@ -32,9 +32,9 @@ from served import (
 )
 
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.contexts import Contexts
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
-from tokalign.serve.contexts import Contexts
 from tokalign.serve.server import Server
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 def plain(server: Server) -> Plain:
     """The ids of plain decoding for a kind of request, a prompt and a number of tokens."""
     target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    encode = server.scheduler.models.loaded.tokenizer.encode
+    encode = server.scheduler.models.loaded.prompts.library.encode
 
     def emit(kind: str, prompt: str, tokens: int) -> list[int]:
         options = dict(KINDS[kind])

@@ -23,10 +23,10 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Answer, Emitted, Item
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.request import Asked, Choosing
+from tokalign.serve.request import Asked
 from tokalign.serve.scheduler import Scheduler
 
-FREELY = Choosing(logit_bias={int(token): bias for token, bias in LOOP["logit_bias"].items()})
+FREELY: Any = {"logit_bias": {int(token): bias for token, bias in LOOP["logit_bias"].items()}}
 """No id ends such an answer."""
 
 
@@ -93,7 +93,7 @@ def test_the_end_of_the_server_ends_what_runs_waits_and_is_prepared(
 ) -> None:
     with scheduling(decode_concurrency=2) as scheduler:
         scheduler.wait_until_ready()
-        running = [submit(scheduler, choosing=FREELY) for _ in range(3)]
+        running = [submit(scheduler, **FREELY) for _ in range(3)]
         for items in running[:2]:
             assert isinstance(items.get(timeout=60), Answer)
         called, release = held_back(monkeypatch, preparing, "prepare")
@@ -210,7 +210,7 @@ def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
             return constraint
 
         monkeypatch.setattr(model, "constrain", failing)
-        others = [submit(scheduler, choosing=FREELY, max_tokens=100) for _ in range(2)]
+        others = [submit(scheduler, **FREELY, max_tokens=100) for _ in range(2)]
         for items in others:
             assert isinstance(items.get(timeout=60), Answer)
         wait_for(lambda: len(scheduler._jobs) == 2)
@@ -221,7 +221,7 @@ def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
 
 def test_a_client_that_has_left_is_not_answered() -> None:
     with scheduling(decode_concurrency=1) as scheduler:
-        asked = [Asked(prompt="Wisła", choosing=FREELY) for _ in range(2)]
+        asked = [Asked(prompt="Wisła", **FREELY) for _ in range(2)]
         queues: list[Queue[Item]] = [Queue(), Queue()]
         for one, items in zip(asked, queues, strict=True):
             scheduler.submit(one, items.put)

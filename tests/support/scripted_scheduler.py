@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tokalign.runtime.chat import Prompt
 from tokalign.serve import Settings
 from tokalign.serve import server as served
 from tokalign.serve.job import Answer, Emitted
@@ -71,7 +72,7 @@ def scripted(
 def begun(put: Callable[[Any], None], prompt: int = 3) -> Answer:
     """The beginning of an answer."""
     ids: Any = list(range(prompt))
-    answer = Answer(tokenizer=NO_TOKENIZER, prompt=ids)
+    answer = Answer(tokenizer=NO_TOKENIZER, prompt=Prompt(target=ids))
     put(answer)
     return answer
 

@@ -1,9 +1,10 @@
 """The text of a conversation: from messages to a prompt, and from an answer's text to blocks.
 
+    history.py       messages of any API as a chat template reads them
     rendering.py     messages in a chat template, merged where it needs that
+    prompts.py       a chat's prompt, and where other conversations part from it
     fill_in.py       prompts for a text between two others, and what ends that
     tools.py         which tools may be called, in what format, and the grammar of a call
-    parameters.py    what the texts of a tool's parameters mean
     tool_calls.py    the calls of every format, read while they come (incoming.py)
     blocks.py        an answer's text as blocks of text, thought and calls, which grow
 

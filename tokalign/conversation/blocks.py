@@ -20,7 +20,15 @@ from tokalign.conversation.incoming import (
     collected,
 )
 from tokalign.conversation.tool_calls import Calls, Ended, Named, Tools, json_arguments, read_calls
-from tokalign.conversation.tools import HARMONY, ToolFormat, after_thought, call_id
+from tokalign.conversation.tools import (
+    ANY_TOOL,
+    HARMONY,
+    ToolFormat,
+    after_thought,
+    call_id,
+    calls_grammar,
+    can_call,
+)
 from tokalign.runtime.grammar import Grammar
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
@@ -114,7 +122,28 @@ class AnswerForm:
             if not any(text in mark for mark in marks)
         )
 
-    def placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:
+    def grammar(
+        self,
+        asked: Grammar | None,
+        vocabulary: Vocabulary[TargetId],
+        *,
+        tools: Tools,
+        choice: str | None,
+        several: bool,
+    ) -> Grammar | None:
+        """What an answer has to match: a text that matches what was asked, or a call.
+
+        choice: the tool that has to be called, as of `calls_grammar`; None if none has to be.
+        several: whether it may be more than one call. Raises: UsageError.
+        """
+        text = None if asked is None else self._placed(asked, vocabulary)
+        if choice is None and (text is None or not tools or not can_call(self.calls)):
+            return text
+        tool = ANY_TOOL if choice is None else choice
+        calls = calls_grammar(self.calls, vocabulary, tools, tool, several=several)
+        return calls if choice is not None or text is None else text | calls
+
+    def _placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:
         """A grammar of the text as one of the whole answer: it begins in the channel `final`.
 
         One that names channels itself is one of the whole answer already.

@@ -25,7 +25,7 @@ from tokalign.conversation.incoming import (
     json_string,
     json_value,
 )
-from tokalign.conversation.parameters import Parameter, properties_of
+from tokalign.runtime.grammar.parameters import Parameter, properties_of
 
 Tools = Sequence[Mapping[str, Any]]
 

@@ -15,7 +15,6 @@ from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from tokalign.conversation.parameters import lark_literal, required_of
 from tokalign.conversation.tool_calls import (
     GLM,
     LONGCAT,
@@ -28,6 +27,7 @@ from tokalign.conversation.tool_calls import (
 )
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
+from tokalign.runtime.grammar.parameters import lark_literal, required_of
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 ANY_TOOL = ""

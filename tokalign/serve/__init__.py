@@ -5,7 +5,7 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. What is ours, from the 
     connections.py   what uvicorn's connections lack: bounds, and clients that only stop sending
     app.py           paths, statuses, streams; the chat page at `/`
     admission.py     refusals; who may ask
-    body.py          the fields of a request; history.py: its messages; structured.py: its grammar
+    body.py          the fields of a request; structured.py: its grammar
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     answer.py        the answer to one prompt, and what the ways of writing it share
     metrics.py       counts for `/metrics`
@@ -15,7 +15,7 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. What is ours, from the 
                      threads of its own (preparing.py)
     scheduler.py     the loop that starts, moves and ends requests; job.py: one of them
     decoding.py      a request alone: rounds of drafting and verification; several: mlx-lm's batches
-    models.py        the models that are served; contexts.py: what later requests go on with
+    models.py        the models that are served
     server.py        the socket, signals, start and end
 
 Only the scheduler's thread touches models and caches. Thoughts and calls are found in texts by

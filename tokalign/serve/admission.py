@@ -13,13 +13,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from socket import gethostname
 from urllib.parse import urlsplit
 
-from tokalign.errors import (
-    ContextLengthError,
-    MissingAssetError,
-    TokalignError,
-    UsageError,
-    shown,
-)
+from tokalign.errors import ContextLengthError, MissingAssetError, TokalignError, UsageError
 from tokalign.serve import Settings
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -41,12 +35,6 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.headers = status, code, headers or {}
-
-
-def require(fits: bool, message: str, value: object = None) -> None:
-    """Raises: Refusal with the message, in which {} stands for the value, unless that fits."""
-    if not fits:
-        raise Refusal(400, message.format(shown(value)))
 
 
 def refusal_of(error: BaseException, *, status: int = 500) -> Refusal:

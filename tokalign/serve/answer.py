@@ -103,8 +103,8 @@ class Usage(NamedTuple):
         """Those of all choices."""
         firsts = [one.answer for one in choices if one.counts_prompt]
         return cls(
-            prompt=sum(len(answer.prompt) for answer in firsts),
-            cached=sum(answer.prompt_cache_count for answer in firsts),
+            prompt=sum(len(answer.prompt.target) for answer in firsts),
+            cached=sum(answer.cached for answer in firsts),
             completion=sum(one.answer.completion_tokens for one in choices),
             accepted=sum(one.answer.accepted for one in choices),
             rejected=sum(one.answer.rejected for one in choices),

@@ -36,14 +36,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokalign import __version__
 from tokalign.conversation.blocks import Step
-from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, authorized_key, refusal_of, require_allowed
 from tokalign.serve.answer import Choice, Rendering, Usage
 from tokalign.serve.body import Common, read
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.job import Answer, Emitted
 from tokalign.serve.messages import Messages
-from tokalign.serve.metrics import Metrics
 from tokalign.serve.request import Asked
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
@@ -91,8 +89,7 @@ def create_app(scheduler: Scheduler, *, is_local: bool) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[
-            Middleware(_Counted, metrics=scheduler.metrics, paths=paths),
-            Middleware(_Allowed, settings=settings, is_local=is_local),
+            Middleware(_Gate, scheduler=scheduler, is_local=is_local, paths=paths),
             cors,
         ],
         exception_handlers={HTTPException: _not_there, Refusal: _refused},
@@ -171,13 +168,8 @@ class _Edge:
             return await self._answer(request)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
-        except Refusal:
-            raise
         except Exception as error:
-            refusal = refusal_of(error)
-            if refusal.status >= 500:
-                _LOG.error("%s", refusal, exc_info=error)
-            raise refusal from error
+            return _error(request.url.path, _refusal_of(error))
 
     async def _answer(self, request: Request) -> Response:
         key = self._key(request)
@@ -206,35 +198,30 @@ class _Edge:
         data = bytearray()
         try:
             async with asyncio.timeout(seconds):
-                length = request.headers.get("Content-Length", "")
-                if length.isdecimal() and int(length) > most:
-                    raise _too_long(most)
-                async for part in request.stream():
+                length, parts = request.headers.get("Content-Length", ""), request.stream()
+                expected = int(length) if length.isdecimal() else 0
+                while max(expected, len(data)) <= most:
+                    if (part := await anext(parts, None)) is None:
+                        return bytes(data)
                     data += part
-                    if len(data) > most:
-                        raise _too_long(most)
         except TimeoutError as error:
             raise Refusal(
                 408,
                 f"the request did not arrive within {seconds:g} seconds",
                 headers={"Connection": "close"},
             ) from error
-        return bytes(data)
+        raise Refusal(
+            413,
+            f"the body has more than {most} bytes, and no more are read; shorten the request, or "
+            "start the server with a larger --max-body-size",
+            code="request_too_large",
+        )
 
     def _read(self, api: type[Rendering], data: bytes, key: str) -> tuple[Rendering, list[Asked]]:
         body: Common = read(data, api.form)
         requests = body.requests(self._settings, key)
         self._scheduler.models.require_served(requests[0].models)
         return api(body), requests
-
-
-def _too_long(most: int) -> Refusal:
-    return Refusal(
-        413,
-        f"the body has more than {most} bytes, and no more are read; shorten the request, or start "
-        "the server with a larger --max-body-size",
-        code="request_too_large",
-    )
 
 
 class _Answers:
@@ -295,8 +282,6 @@ class _Answers:
                 case None:
                     running -= 1
                     yield choice, None
-                case _:  # how much of the prompt has been read
-                    yield None
 
     async def finish(self) -> None:
         """Wait for the end of all choices. Raises: as `steps`."""
@@ -345,10 +330,7 @@ class _Stream(StreamingResponse):
             for data in rendering.end(choices):
                 yield data
         except Exception as error:
-            refusal = refusal_of(error)
-            if refusal.status >= 500 and error is not refusal:
-                _LOG.error("%s", refusal, exc_info=error)
-            yield rendering.fail(refusal)
+            yield rendering.fail(_refusal_of(error))
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:
@@ -373,26 +355,17 @@ async def _gone(request: Request) -> None:
 # -- before and after ------------------------------------------------------------------------------
 
 
-class _Allowed:
-    """Middleware: refuses hosts and origins that may not ask."""
+class _Gate:
+    """Middleware: refuses hosts and origins that may not ask, and counts by path and status.
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, is_local: bool) -> None:
-        self._app, self._settings, self._is_local = app, settings, is_local
+    paths: those that are counted by name.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        try:
-            require_allowed(Headers(scope=scope), self._settings, is_local=self._is_local)
-        except Refusal as refusal:
-            app = _error(scope["path"], refusal)
-        await app(scope, receive, send)
-
-
-class _Counted:
-    """Middleware: counts requests by path and status. paths: those that are counted by name."""
-
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, paths: Collection[str]) -> None:
-        self._app, self._metrics, self._paths = app, metrics, paths
+    def __init__(
+        self, app: ASGIApp, *, scheduler: Scheduler, is_local: bool, paths: Collection[str]
+    ) -> None:
+        self._app, self._paths, self._is_local = app, paths, is_local
+        self._settings, self._metrics = scheduler.settings, scheduler.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["path"] in self._paths else "other"
@@ -402,7 +375,20 @@ class _Counted:
                 self._metrics.requests.labels(path, str(message["status"])).inc()
             await send(message)
 
-        await self._app(scope, receive, count)
+        app = self._app
+        try:
+            require_allowed(Headers(scope=scope), self._settings, is_local=self._is_local)
+        except Refusal as refusal:
+            app = _error(scope["path"], refusal)
+        await app(scope, receive, count)
+
+
+def _refusal_of(error: Exception) -> Refusal:
+    """What a client is told about an error; a fault of ours is logged."""
+    refusal = refusal_of(error)
+    if refusal.status >= 500 and error is not refusal:
+        _LOG.error("%s", refusal, exc_info=error)
+    return refusal
 
 
 def _error(path: str, refusal: Refusal) -> Response:

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, TypeVar
+from secrets import randbits
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from tokalign.conversation.history import template_messages
 from tokalign.conversation.tools import function_of
+from tokalign.errors import UsageError, require
 from tokalign.runtime.chat import RESERVED
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal, require
-from tokalign.serve.history import template_messages
-from tokalign.serve.request import DEFAULT, Asked, Choosing, ModelNames
+from tokalign.serve.admission import Refusal
+from tokalign.serve.request import DEFAULT, Asked, ModelNames
 from tokalign.serve.structured import grammar_of, tool_choice
 
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
+_MOST_LOGPROBS = 20
+_SEED_BITS = 32
 
 _MOST_NESTING = 128
 """Levels of a body: whatever walks through it needs some of Python's stack for each of them."""
@@ -70,6 +75,7 @@ class Common(Struct, kw_only=True):
     presence_context_size: Natural = 20
     frequency_penalty: Number = 0.0
     frequency_context_size: Natural = 20
+    max_tokens: int | None = None
     num_draft_tokens: Natural | UnsetType = UNSET
     logprobs: bool | int = False
     top_logprobs: Limit = 0
@@ -88,16 +94,14 @@ class Common(Struct, kw_only=True):
     best_of: int | None = None
     functions: list[Any] = []
 
-    most_logprobs: ClassVar[int] = 20
-
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
         """What is asked for, one for each answer. Raises: Refusal, UsageError."""
         raise NotImplementedError
 
     @property
     def limit(self) -> int | None:
-        """The most tokens of an answer; None where the request says nothing or -1."""
-        raise NotImplementedError
+        """The most tokens of an answer; -1 for no limit, None where the request says nothing."""
+        return self.max_tokens
 
     def _asked(self, settings: Settings, api_key: str, **more: Any) -> Asked:
         if self.best_of is not None and self.best_of != self.n:
@@ -105,18 +109,20 @@ class Common(Struct, kw_only=True):
         if self.functions:
             raise _unserved("functions", "give the functions as tools")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
-            raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
+            raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
         limit, own = self.limit, settings.max_tokens
         require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
         require(
-            self.top_logprobs <= self.most_logprobs,
-            f"top_logprobs has to be at most {self.most_logprobs}, not {{}}",
+            self.top_logprobs <= _MOST_LOGPROBS,
+            f"top_logprobs has to be at most {_MOST_LOGPROBS}, not {{}}",
             self.top_logprobs,
         )
         drafts = self.num_draft_tokens
         return Asked(
             models=ModelNames(self.model, self.draft_model, self.adapters),
-            choosing=self._choosing(settings),
+            sampling=self._sampling(settings),
+            logit_bias=_logit_bias(self.logit_bias),
+            penalties=self._penalties(),
             template_variables={**settings.chat_template_args, **self.chat_template_kwargs},
             stop_texts=_stop_texts(self.stop),
             max_tokens=own if limit is None else None if limit < 0 else limit,
@@ -129,27 +135,28 @@ class Common(Struct, kw_only=True):
             **more,
         )
 
-    def _choosing(self, settings: Settings) -> Choosing:
+    def _sampling(self, settings: Settings) -> Sampling:
         def given(value: Any, name: str) -> Any:
             return getattr(settings, name) if value is UNSET else value
 
-        penalties: dict[str, float] = {}
-        for kind in ("repetition", "presence", "frequency"):
-            value = getattr(self, f"{kind}_penalty")
-            if value and not (kind == "repetition" and value < 0):
-                penalties[f"{kind}_penalty"] = value
-                penalties[f"{kind}_context_size"] = getattr(self, f"{kind}_context_size")
-        return Choosing(
+        return Sampling(
             temperature=given(self.temperature, "temp"),
             top_p=given(self.top_p, "top_p"),
             top_k=max(0, given(self.top_k, "top_k")),
             min_p=given(self.min_p, "min_p"),
             xtc_probability=given(self.xtc_probability, "xtc_probability"),
             xtc_threshold=given(self.xtc_threshold, "xtc_threshold"),
-            seed=None if self.seed is None else self.seed % (1 << 64),
-            logit_bias=_logit_bias(self.logit_bias),
-            penalties=penalties,
+            seed=randbits(_SEED_BITS) if self.seed is None else self.seed % (1 << _SEED_BITS),
         )
+
+    def _penalties(self) -> dict[str, float]:
+        penalties: dict[str, float] = {}
+        for kind in ("repetition", "presence", "frequency"):
+            value = getattr(self, f"{kind}_penalty")
+            if value and not (kind == "repetition" and value < 0):
+                penalties[f"{kind}_penalty"] = value
+                penalties[f"{kind}_context_size"] = getattr(self, f"{kind}_context_size")
+        return penalties
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -166,7 +173,6 @@ class Chat(Common, kw_only=True):
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = False
     logprobs: bool = False
-    max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
 
@@ -193,12 +199,7 @@ class Completion(Common, kw_only=True):
     prompt: str | list[Any]
     suffix: str = ""
     echo: bool = False
-    max_tokens: int | None = None
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
         prompts = _prompts(self.prompt)
@@ -228,9 +229,9 @@ def read(data: bytes, form: type[Form]) -> Form:
     try:
         given = msgspec.json.decode(data)
     except UnicodeDecodeError as error:
-        raise Refusal(400, f"the body is not valid UTF-8: {error}") from error
+        raise UsageError(f"the body is not valid UTF-8: {error}") from error
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refusal(400, f"the body is not valid JSON: {error}") from error
+        raise UsageError(f"the body is not valid JSON: {error}") from error
     require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
     require(not _is_deep(given), f"the body is nested too deeply: the most is {_MOST_NESTING}")
     return as_form(given, form)
@@ -246,7 +247,7 @@ def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
     try:
         return msgspec.convert(fields, form)
     except msgspec.ValidationError as error:
-        raise Refusal(400, _told(str(error))) from error
+        raise UsageError(_told(str(error))) from error
 
 
 def _is_deep(value: Any) -> bool:
@@ -269,13 +270,10 @@ def _told(error: str) -> str:
 
 def _repeated(asked: Asked, count: int) -> list[Asked]:
     """Several answers to one prompt: the seed of each is one more than that of the one before."""
-    seed = asked.choosing.seed
-    return [asked] + [
-        replace(
-            asked,
-            choosing=replace(asked.choosing, seed=None if seed is None else seed + index),
-        )
-        for index in range(1, count)
+    seed = asked.sampling.seed
+    return [
+        replace(asked, sampling=replace(asked.sampling, seed=seed + index))
+        for index in range(count)
     ]
 
 
@@ -284,11 +282,11 @@ def _unserved(name: str, remedy: str) -> Refusal:
     return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
 
 
-def _logit_bias(given: Mapping[str, float]) -> dict[int, float] | None:
+def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
     try:
-        return {int(token): value for token, value in given.items()} or None
+        return {int(token): value for token, value in given.items()}
     except ValueError as error:
-        raise Refusal(400, f"logit_bias has to give ids numbers ({error})") from error
+        raise UsageError(f"logit_bias has to give ids numbers ({error})") from error
 
 
 def _predicted(given: Any) -> str | None:

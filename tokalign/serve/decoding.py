@@ -19,12 +19,13 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.cache import common_prefix
+from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import forgets, remembered
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import Round
 from tokalign.serve import Settings
-from tokalign.serve.job import NOTHING, Held, Job
+from tokalign.serve.job import Job
 from tokalign.serve.metrics import Metrics
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -52,10 +53,10 @@ def decoder_of(
         drafting = drafting.with_options(method="plain")
     elif asked.num_draft_tokens != settings.num_draft_tokens:
         drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
-    if job.prepared.prediction is not None:
-        outputs.append(job.prepared.prediction)
+    if job.answer.prediction is not None:
+        outputs.append(job.answer.prediction)
     drafting = replace(drafting, outputs=tuple(outputs))
-    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.prepared.constraint)
+    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.answer.constraint)
 
 
 class Speculation:
@@ -79,10 +80,10 @@ class Speculation:
         self._forgets = forgets(self._target.layers)
         draft, job.opening = list(job.opening.draft), NOTHING
         self._draft = decoder.open_draft(draft if remembered(draft) else None)
-        prepared = job.prepared
+        answer = job.answer
         self._context, self._events = decoder.run(
-            prepared.prompt,
-            Limits(max_tokens=prepared.max_tokens, stop_ids=prepared.ends),
+            answer.prompt,
+            Limits(max_tokens=answer.max_tokens, stop_ids=answer.ends),
             target=self._target,
             draft=self._draft,
         )
@@ -112,7 +113,7 @@ class Speculation:
         job.answer.accepted += one.accepted
         job.answer.rejected += len(one.tree) - one.accepted
 
-    def leave(self) -> Held:
+    def leave(self, _job: Job) -> Held:
         """The cache for its next user: it holds a prefix of the job's ids, without the last one."""
         kept = self._job.ids[:-1]
         if self._reading:
@@ -134,15 +135,14 @@ class Speculation:
         if not self._reading:
             return False
         job, read = self._job, len(self._target.held)
-        marks = {mark for mark in job.prepared.marks if self._forgets and mark > read}
+        marks = {mark for mark in job.answer.marks if self._forgets and mark > read}
         self._reading = bool(marks) or len(job.ids) - read > self._step + 1
         if self._reading:
             ids = job.ids[: min([read + self._step, *marks])]
             self._target.settle(ids)
-            job.tell_progress(len(ids))
             if len(ids) in marks:
                 layers = deepcopy(self._target.layers)
-                self._keep(Held(layers, list(ids)), job.prepared.marks[len(ids)])
+                self._keep(Held(layers, list(ids)), job.answer.marks[len(ids)])
         return self._reading
 
 
@@ -171,14 +171,10 @@ class Batch:
             stream=stream,
         )
         self._jobs: dict[int, Job] = {}
-        self._began: dict[int, int] = {}  # how many ids were held when a job entered
         self._ended: dict[int, Held] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-    def __contains__(self, job: Job) -> bool:
-        return job in self._jobs.values()
 
     @property
     def nbytes(self) -> int:
@@ -196,9 +192,9 @@ class Batch:
             all_tokens=[list(held.ids)],
             samplers=[job.batch_sampler()],
             logits_processors=[job.batch_processors()],
-            stop_sequences=[StopSequences([(end,) for end in job.prepared.ends])],
+            stop_sequences=[StopSequences([(end,) for end in job.answer.ends])],
         )
-        self._jobs[uid], self._began[uid] = job, len(held.ids)
+        self._jobs[uid] = job
 
     def step(self) -> list[tuple[Job, Held, bool]]:
         """One id for every job whose prompt has been read, and more of the other prompts.
@@ -210,10 +206,8 @@ class Batch:
         read, emitted = self._generator.next()
         kept: list[tuple[Job, Held, bool]] = []
         for response in read:
-            job = self._jobs[response.uid]
-            count = self._began[response.uid] + response.progress[0]
-            job.tell_progress(count)
-            is_shared = job.prepared.marks.get(count)
+            job, (done, total) = self._jobs[response.uid], response.progress
+            is_shared = job.answer.marks.get(len(job.ids) - total + done)
             if is_shared is not None and response.end_of_segment and not response.end_of_prompt:
                 layers, ids = self._generator.extract_cache([response.uid])[response.uid]
                 kept.append((job, Held(layers, list(ids)), is_shared))
@@ -229,7 +223,7 @@ class Batch:
     def leave(self, job: Job) -> Held:
         """Take a job out, with its cache."""
         (uid,) = [uid for uid, other in self._jobs.items() if other is job]
-        del self._jobs[uid], self._began[uid]
+        del self._jobs[uid]
         if uid in self._ended:
             return self._ended.pop(uid)
         layers, tokens = self._generator.remove([uid], return_prompt_caches=True)[uid]
@@ -242,6 +236,6 @@ class Batch:
 
 def _unread(job: Job, held: int) -> list[list[TargetId]]:
     """The ids that are to be read, cut at the job's marks."""
-    marks = sorted(mark for mark in job.prepared.marks if held < mark < len(job.ids))
+    marks = sorted(mark for mark in job.answer.marks if held < mark < len(job.ids))
     cuts = [held, *marks, len(job.ids)]
     return [job.ids[begin:end] for begin, end in pairwise(cuts)]

@@ -1,13 +1,11 @@
-"""A request while it is answered: its ids, its text, and whoever listens to it."""
+"""A request while it is answered: its ids, its text, and what is told of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import count
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_sampler
@@ -17,6 +15,7 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
+from tokalign.runtime.mlx.contexts import NOTHING, Chain, Held
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
 from tokalign.serve.request import Asked
@@ -24,8 +23,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.serve.contexts import Chain
-    from tokalign.serve.decoding import Speculation
+    from tokalign.serve.decoding import Batch, Speculation
 
 NO_TOKEN = -1
 """The token of a response that only says why the answer ends."""
@@ -39,32 +37,22 @@ Owner = tuple[Key, str]
 Reason = Literal["stop", "length"]
 
 
-class Held(NamedTuple):
-    """The KV caches of a text: the target's and exactly the ids that it holds, and the draft's.
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """An answer, from the time that its request has been read; see `beginnings.prepare`.
 
-    layers: None if nothing is held. draft: layers that know their ids themselves (`layers.py`),
-    as a draft model may have another tokenizer; none without a draft model.
+    tokenizer: the target's. prompt: for both models. marks: numbers of its ids after which the
+    target's cache is worth keeping, and whether other conversations begin so as well.
+    ends: ids that end the answer. form: what is looked for in its text, which begins in a block of
+    the kind opens_in. max_tokens: there is room for so many. constraint: what it has to match;
+    not_enforced: what was asked of it besides, by path. prediction: what it may repeat.
+
+    The rest grows with the answer. cached: ids of the prompt that were not read again. stop_text:
+    the one that ended it, if one did. passes: of the target, after the prompt. plain_seconds: per
+    token of plain decoding, if that is known.
     """
 
-    layers: list[Any] | None
-    ids: list[int]
-    draft: Sequence[Any] = ()
-
-
-NOTHING = Held(None, [])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A request that was read; see `beginnings.prepare`, which makes it.
-
-    prompt: for both models. marks: numbers of its ids after which the target's cache is worth
-    keeping, and whether other conversations begin so as well. ends: ids that end the answer.
-    form: what is looked for in the answer's text, which begins in a block of the kind opens_in.
-    max_tokens: of the answer; the context has room for them. constraint: what the answer has to
-    match; not_enforced: what was asked of it besides, by path. prediction: what it may repeat.
-    """
-
+    tokenizer: Tokenizer[TargetId]
     prompt: Prompt
     marks: Mapping[int, bool] = field(default_factory=dict)
     ends: frozenset[TargetId] = frozenset()
@@ -74,26 +62,7 @@ class Prepared:
     constraint: Constraint | None = None
     not_enforced: tuple[str, ...] = ()
     prediction: SuffixAutomaton | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Answer:
-    """What the edge is told about an answer. The numbers grow with it.
-
-    tokenizer: the target's. prompt: ids, of which prompt_cache_count were not read again. form:
-    what is looked for in its text, which begins in a block of the kind opens_in. max_tokens: which
-    the answer may have at most. not_enforced: paths in a schema that the answer need not fit.
-    stop_text: the one that ended it, if one did. passes: of the target, after the prompt.
-    plain_seconds: per token of plain decoding, if that is known.
-    """
-
-    tokenizer: Tokenizer[TargetId]
-    prompt: Sequence[TargetId]
-    form: AnswerForm = TEXT_ONLY
-    opens_in: Literal["text", "thought"] = "text"
-    max_tokens: int = 0
-    not_enforced: tuple[str, ...] = ()
-    prompt_cache_count: int = 0
+    cached: int = 0
     stop_text: str | None = None
     completion_tokens: int = 0
     accepted: int = 0
@@ -121,70 +90,42 @@ class Emitted:
     number: int = 0
 
 
-Item: TypeAlias = Answer | tuple[int, int] | Emitted | Exception | None
-"""What a listener is told: the answer when it begins, how many ids of the prompt have been read and
-of how many, every token; and at the end None or an error."""
-
-
-class Listener:
-    """Whoever waits for an answer. It is told one end, and nothing after that."""
-
-    def __init__(self, put: Callable[[Item], None]) -> None:
-        self._put, self._lock, self._has_ended = put, Lock(), False
-
-    def tell(self, item: Answer | tuple[int, int] | Emitted) -> None:
-        """Hand over what is not the end."""
-        with self._lock:
-            if not self._has_ended:
-                self._put(item)
-
-    def end(self, error: Exception | None = None) -> None:
-        """Say that nothing more comes, and why if that is an error."""
-        with self._lock:
-            if not self._has_ended:
-                self._has_ended = True
-                self._put(error)
-
-
-class Place(StrEnum):
-    """Where a job's cache is."""
-
-    OPENING = "in what was found for its prompt"
-    ALONE = "in its speculation"
-    BATCH = "in the batch"
+Item: TypeAlias = Answer | Emitted | Exception | None
+"""What is told of an answer: the answer when it begins, every token, and at the end None or an
+error."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Job:
     """A request that has been started. Only the scheduler's thread uses it.
 
-    opening: the caches that were found for the prompt, until they are used. chain: what is kept of
-    it. speculation: of a job that has been alone; a draft model's cache waits in it while the job
-    is in the batch.
+    put: tells whoever waits for the answer. chain: what is kept of it. opening: the caches that
+    were found for the prompt, until they are used. place: where its cache is since then.
+    speculation: of a job that has been alone; a draft model's cache waits in it while the job is
+    in the batch.
     ids: prompt and answer so far. ended: why it ended; failure: what ended it alone, while others
     in its batch go on.
     """
 
-    listener: Listener
+    put: Callable[[Item], None]
     asked: Asked
-    prepared: Prepared
-    owner: Owner
-    chain: Chain
     answer: Answer
+    chain: Chain
     sampler: Sampling
     opening: Held = NOTHING
-    place: Place = Place.OPENING
+    place: Speculation | Batch | None = None
     speculation: Speculation | None = None
     ended: Reason | None = None
     failure: Exception | None = None
 
     def __post_init__(self) -> None:
-        self.ids: list[TargetId] = list(self.prepared.prompt.target)
-        silent = self.prepared.ends
+        answer = self.answer
+        self.ids: list[TargetId] = list(answer.prompt.target)
+        silent = answer.ends
         if self.asked.is_chat:  # the text of a completion is what its ids say
-            silent |= self.prepared.form.silent_ids(self.answer.tokenizer.vocabulary)
+            silent |= answer.form.silent_ids(answer.tokenizer.vocabulary)
         self._text = TextStream(
-            self.answer.tokenizer,
+            answer.tokenizer,
             prompt=self.ids,
             silent=silent,
             stop_strings=self.asked.stop_texts,
@@ -193,12 +134,12 @@ class Job:
     @property
     def emitted(self) -> list[TargetId]:
         """The answer so far."""
-        return self.ids[len(self.prepared.prompt.target) :]
+        return self.ids[len(self.answer.prompt.target) :]
 
     @property
     def room(self) -> int:
         """How many ids the answer may still have."""
-        return self.prepared.max_tokens - self.answer.completion_tokens
+        return self.answer.max_tokens - self.answer.completion_tokens
 
     def take_opening(self) -> Held:
         """The target's cache that was found for the prompt. It is handed out once."""
@@ -218,8 +159,8 @@ class Job:
     def batch_processors(self) -> list[LogitsProcessor]:
         """What changes the logits, as mlx-lm's batches call it. What fails there ends this job."""
         processors = list(self.sampler.processors)
-        if self.prepared.constraint is not None:
-            processors.append(masking(self.prepared.constraint))
+        if self.answer.constraint is not None:
+            processors.append(masking(self.answer.constraint))
         return [self._guarded(one) for one in processors]
 
     def _guarded(self, processor: LogitsProcessor) -> LogitsProcessor:
@@ -227,16 +168,11 @@ class Job:
             if self.failure is None:
                 try:
                     return processor(ids, logits)
-                except Exception as error:  # it is told to the listener; the batch goes on
+                except Exception as error:  # its client is told; the batch goes on
                     self.failure = error
             return logits
 
         return process
-
-    def tell_progress(self, count: int) -> None:
-        """Say how many ids of the prompt have been read."""
-        if not self.answer.completion_tokens:
-            self.listener.tell((count, len(self.ids)))
 
     def deliver(
         self,
@@ -256,10 +192,10 @@ class Job:
         text = self._text.push(token)
         self.answer.stop_text = self._text.stop_string
         reason: Reason | None = "length" if self.room <= 0 else None
-        if self.answer.stop_text is not None or token in self.prepared.ends:
+        if self.answer.stop_text is not None or token in self.answer.ends:
             reason = "stop"
         logprob, top = self._logprobs(token, logprobs)
-        self.listener.tell(
+        self.put(
             Emitted(
                 text=text if reason is None else text + self._text.finish(),
                 token=token,
@@ -278,7 +214,7 @@ class Job:
         """End the answer without another id."""
         self.ended = reason
         text = self._text.finish()
-        self.listener.tell(Emitted(text=text, token=NO_TOKEN, finish_reason=reason))
+        self.put(Emitted(text=text, token=NO_TOKEN, finish_reason=reason))
 
     def _logprobs(
         self, token: TargetId, logprobs: Array | None

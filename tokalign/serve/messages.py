@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.history import template_messages
 from tokalign.conversation.tools import ANY_TOOL
+from tokalign.errors import UsageError, require
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal, require
+from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object, functions
-from tokalign.serve.history import template_messages
 from tokalign.serve.request import Asked
 
 _ERRORS: Mapping[int, str] = {
@@ -38,16 +39,11 @@ class MessagesBody(Common, kw_only=True):
 
     messages: list[Object]
     system: str | list[Any] = []
-    max_tokens: int | None = None
     stop_sequences: list[str] = []
     tools: list[Object] = []
     tool_choice: Object = {}
     thinking: Object = {}
     output_config: Object = {}
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
         system = [{"role": "system", "content": text}] if (text := _system(self.system)) else []
@@ -55,7 +51,7 @@ class MessagesBody(Common, kw_only=True):
         require(bool(messages), "messages is empty: there is nothing to answer")
         if messages[-1].get("role") == "assistant":
             told = "messages has to end with the user's: no given answer is continued"
-            raise Refusal(400, told)
+            raise UsageError(told)
         self.stop, self.n = self.stop_sequences, 1
         if "type" in self.thinking:
             enabled = self.thinking["type"] != "disabled"

@@ -17,6 +17,7 @@ from mlx_lm.utils import load_tokenizer
 from tokalign.api.assemble import keep_loaded, load_decoder
 from tokalign.conversation.blocks import AnswerForm
 from tokalign.conversation.fill_in import fill_in_ends
+from tokalign.conversation.prompts import ChatPrompts
 from tokalign.errors import CacheError, UsageError
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.chat import ChatTemplate, find_template
@@ -36,21 +37,18 @@ from tokalign.tokenizer.vocabulary import TargetId
 class Loaded:
     """What is loaded.
 
-    decoder: its method is plain where the target's cache cannot be rewound. tokenizer: mlx-lm's,
-    for what it infers of the chat template. template: None for a model that has none.
+    decoder: its method is plain where the target's cache cannot be rewound. prompts: of chats.
     context_length: how many ids prompt and answer may have together. forgets: whether the target's
     cache cannot be cut back to every prefix. is_batchable: whether mlx-lm can decode several
-    requests together. form: of answers with tools. fill_in_ends: see `fill_in.py`.
+    requests together. fill_in_ends: see `fill_in.py`.
     """
 
     key: Key
     decoder: Decoder
-    tokenizer: Any
-    template: ChatTemplate | None
+    prompts: ChatPrompts
     context_length: int
     forgets: bool
     is_batchable: bool
-    form: AnswerForm
     fill_in_ends: frozenset[TargetId]
 
 
@@ -66,11 +64,6 @@ class Models:
         """The models in use; there are some whenever a request is decoded."""
         assert self._loaded is not None, "no model is loaded"
         return self._loaded
-
-    @property
-    def context_length(self) -> int | None:
-        """How many ids prompt and answer may have together; None while nothing is loaded."""
-        return None if self._loaded is None else self._loaded.context_length
 
     def key(self, names: ModelNames) -> Key:
         """What a request asks for, with the server's own models in the place of their aliases."""
@@ -150,17 +143,23 @@ class Models:
         # The rings of a batch keep no first positions, as those of --max-kv-size do.
         alone = served.cache.kv_bits is not None
         alone |= any(isinstance(c, RotatingKVCache) and c.keep for c in leaves_of(layers))
-        tokenizer = self._tokenizer_for(decoder)
+        library, draft = self._tokenizer_for(decoder), decoder.draft
+        prompts = ChatPrompts(
+            tokenizer=decoder.target.tokenizer,
+            template=self._template_for(decoder, library),
+            draft=(draft.template, draft.tokenizer) if draft and draft.template else None,
+            library=library,
+            form=AnswerForm.of(library),
+            marks_all=forgets(layers),
+        )
         _prepare_grammars(decoder)
         return Loaded(
             key=key,
             decoder=decoder,
-            tokenizer=tokenizer,
-            template=self._template_for(decoder, tokenizer),
+            prompts=prompts,
             context_length=session.context_length,
             forgets=forgets(layers),
             is_batchable=not alone and all(hasattr(layer, "merge") for layer in layers),
-            form=AnswerForm.of(tokenizer),
             fill_in_ends=decoder.target.stop_ids | fill_in_ends(decoder.target.tokenizer),
         )
 
@@ -198,8 +197,6 @@ class Models:
                     "--chat-template"
                 )
             template = find_template(folder, default)
-        if decoder.draft is not None:
-            _ = decoder.draft.template  # read now, so that no request waits for it
         return template
 
     def model_list(self) -> list[dict[str, Any]]:

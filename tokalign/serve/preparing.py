@@ -14,14 +14,13 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import prepare
 from tokalign.serve.models import Loaded
 from tokalign.serve.request import Asked
-from tokalign.serve.waiting import State, Waiting
+from tokalign.serve.waiting import Waiting
 
 _THREADS = 2
 """In each lane."""
 
 _SHORT = 1 << 16
 """Characters of a prompt that is encoded in some hundredths of a second."""
-
 
 _Lane = SimpleQueue["tuple[Waiting, Loaded] | None"]
 
@@ -31,23 +30,20 @@ class Preparing:
 
     def __init__(self, ready: Callable[[], None]) -> None:
         self._ready = ready
-        self._short: _Lane = SimpleQueue()
-        self._long: _Lane = SimpleQueue()
-        for lane in (self._short, self._long):
-            for _ in range(_THREADS):
-                # A daemon, so that the longest prompt does not keep a server from ending.
-                Thread(target=self._serve, args=(lane,), name="preparing", daemon=True).start()
+        self._lanes: tuple[_Lane, _Lane] = (SimpleQueue(), SimpleQueue())
+        for lane in self._lanes * _THREADS:
+            # A daemon, so that the longest prompt does not keep a server from ending.
+            Thread(target=self._serve, args=(lane,), name="preparing", daemon=True).start()
 
     def submit(self, one: Waiting, loaded: Loaded) -> None:
         """Have a request prepared for the models that are loaded."""
-        one.state = State.PREPARING
-        (self._long if _may_take_long(one.asked) else self._short).put((one, loaded))
+        one.is_submitted = True
+        self._lanes[_may_take_long(one.asked)].put((one, loaded))
 
     def stop(self) -> None:
         """End the threads; nobody waits for them."""
-        for lane in (self._short, self._long):
-            for _ in range(_THREADS):
-                lane.put(None)
+        for lane in self._lanes * _THREADS:
+            lane.put(None)
 
     def _serve(self, lane: _Lane) -> None:
         while self._prepare_next(lane):
@@ -66,7 +62,6 @@ class Preparing:
             one.result = error
         except BaseException as error:  # a panic in Rust
             one.result = RuntimeError(f"a library gave up: {type(error).__name__}")
-        one.state = State.PREPARED
         return True
 
 

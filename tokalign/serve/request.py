@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from tokalign.runtime.grammar import Grammar
+from tokalign.runtime.mlx.sampling import Sampling
 
 DEFAULT = "default_model"
 """mlx-lm's name for what the server was started with."""
@@ -26,32 +27,15 @@ class ModelNames:
     adapter: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choosing:
-    """How ids are chosen, under the names that the fields of a request have.
-
-    seed: None for one that is drawn. penalties: the keywords of mlx-lm's `make_logits_processors`
-    besides `logit_bias`.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    seed: int | None = None
-    logit_bias: Mapping[int, float] | None = None
-    penalties: Mapping[str, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
     """One answer to one prompt.
 
     messages: of a chat, which its template renders with `tools` and `template_variables`; None for
     a completion, whose prompt is a text or ids. suffix: what a completion has to end before.
-    max_tokens: None for as many as the context holds. num_draft_tokens: as in `DraftingOptions`.
+    sampling: without what depends on the model. logit_bias, penalties: arguments of mlx-lm's
+    `make_logits_processors`. max_tokens: None for as many as the context holds.
+    num_draft_tokens: as in `DraftingOptions`.
     top_logprobs: how many alternatives each token comes with.
     prediction: a text that the answer may repeat. grammar: what it has to match. tool_choice: the
     tool that has to be called, see `structured.tool_choice`; several_calls: whether more than once.
@@ -59,13 +43,15 @@ class Asked:
     asked about. abandoned: set when nobody waits for the answer any more.
     """
 
-    messages: Sequence[Mapping[str, Any]] | None = None
+    messages: Sequence[dict[str, Any]] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | list[int] = ""
     suffix: str = ""
     models: ModelNames = field(default_factory=ModelNames)
-    choosing: Choosing = field(default_factory=Choosing)
+    sampling: Sampling = field(default_factory=Sampling)
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    penalties: Mapping[str, float] = field(default_factory=dict)
     stop_texts: tuple[str, ...] = ()
     max_tokens: int | None = None
     num_draft_tokens: int | None = None

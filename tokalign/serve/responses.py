@@ -8,12 +8,12 @@ from typing import Any
 from msgspec import UNSET
 
 from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.history import template_messages
 from tokalign.errors import shown
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object, functions
-from tokalign.serve.history import template_messages
 from tokalign.serve.request import Asked
 from tokalign.serve.structured import tool_choice
 
@@ -57,7 +57,6 @@ class ResponsesBody(Common, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     background: Any = None
-    max_tokens: int | None = None
     metadata: Any = None
     reasoning: Any = None
     user: Any = None

@@ -19,17 +19,17 @@ from time import monotonic, sleep
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
+from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.beginnings import sampling_of
-from tokalign.serve.contexts import Chain, Contexts
 from tokalign.serve.decoding import Batch, Speculation, decoder_of
-from tokalign.serve.job import NOTHING, Answer, Held, Item, Job, Place, Prepared
+from tokalign.serve.job import Answer, Item, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing
 from tokalign.serve.request import Asked
-from tokalign.serve.waiting import State, Waiting, WaitingRoom, end_of_service
+from tokalign.serve.waiting import Waiting, WaitingRoom, end_of_service
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether clients have left."""
@@ -58,7 +58,7 @@ class Scheduler:
         self._batch: Batch | None = None
         self._preparing = Preparing(self._waiting.wake)
         for name, about, value in (
-            ("queue_length", "Requests that wait for their turn.", lambda: self.queue_length),
+            ("queue_length", "Requests that wait for their turn.", lambda: len(self._waiting)),
             ("running_requests", "Requests that are being answered.", lambda: len(self._jobs)),
             ("prompt_cache_bytes", "Bytes of kept contexts.", lambda: self._contexts.nbytes),
         ):
@@ -67,11 +67,6 @@ class Scheduler:
         self._thread.start()
 
     # -- for the threads of others -----------------------------------------------------------------
-
-    @property
-    def queue_length(self) -> int:
-        """How many requests have not been started."""
-        return len(self._waiting)
 
     @property
     def is_healthy(self) -> bool:
@@ -95,7 +90,7 @@ class Scheduler:
 
         Whatever happens, it is told an end. Raises: Refusal if too many wait, or at the end.
         """
-        self._waiting.enter(asked, put, self.models.key(asked.models))
+        self._waiting.enter(Waiting(asked, put, self.models.key(asked.models)))
 
     def stop(self) -> None:
         """Have the loop end after the step that it is in. What waits is refused at once."""
@@ -153,72 +148,61 @@ class Scheduler:
                 except Exception as error:
                     self._refuse(one, error)
                     continue
-            if one.state is State.ARRIVED:
+            if not one.is_submitted:
                 self._preparing.submit(one, self.models.loaded)
-            if one.state is State.PREPARED and self._can_start(one):
+            if one.result is not None and self._can_start(one):
                 self._start(one)
             else:
                 under_way = True
 
     def _can_start(self, one: Waiting) -> bool:
-        takes_a_place = isinstance(one.result, Prepared) and not one.asked.only_counts
+        takes_a_place = isinstance(one.result, Answer) and not one.asked.only_counts
         return not takes_a_place or len(self._jobs) < self.settings.decode_concurrency
 
     def _start(self, one: Waiting) -> None:
         """Begin to decode a request that has been prepared, or end it if it cannot be."""
-        if not isinstance(one.result, Prepared):
-            assert one.result is not None
-            self._refuse(one, one.result)
-            return
         try:
+            if isinstance(one.result, Exception):
+                raise one.result
+            assert one.result is not None
             job = self._job_of(one, one.result)
         except Exception as error:
             self._refuse(one, error)
             return
         if not self._waiting.take(one):
             return
-        one.listener.tell(job.answer)
+        one.put(job.answer)
         if one.asked.only_counts:
-            one.listener.end()
+            one.put(None)
             return
         self.metrics.prompt_tokens.inc(len(job.ids))
-        self.metrics.cached_tokens.inc(job.answer.prompt_cache_count)
+        self.metrics.cached_tokens.inc(job.answer.cached)
         self._jobs.append(job)
 
-    def _job_of(self, one: Waiting, prepared: Prepared) -> Job:
-        loaded, asked = self.models.loaded, one.asked
-        owner, prompt = (one.key, asked.api_key), prepared.prompt.target
-        opening = NOTHING if asked.only_counts else self._contexts.fetch(owner, prompt)
+    def _job_of(self, one: Waiting, answer: Answer) -> Job:
+        asked, prompt = one.asked, answer.prompt.target
+        chain = Chain((one.key, asked.api_key), len(prompt))
+        opening = NOTHING if asked.only_counts else self._contexts.fetch(chain.owner, prompt)
+        answer.cached = len(opening.ids)
         return Job(
-            listener=one.listener,
+            put=one.put,
             asked=asked,
-            prepared=prepared,
-            owner=owner,
-            chain=Chain(owner, len(prompt)),
-            answer=Answer(
-                tokenizer=loaded.decoder.target.tokenizer,
-                prompt=prompt,
-                form=prepared.form,
-                opens_in=prepared.opens_in,
-                max_tokens=prepared.max_tokens,
-                not_enforced=prepared.not_enforced,
-                prompt_cache_count=len(opening.ids),
-            ),
-            sampler=sampling_of(loaded, asked),
+            answer=answer,
+            chain=chain,
+            sampler=sampling_of(self.models.loaded, asked),
             opening=opening,
         )
 
     def _refuse(self, one: Waiting, error: Exception) -> None:
         if not isinstance(error, TokalignError):
             _LOG.error("a request could not be started", exc_info=error)
-        self._waiting.take(one)
-        one.listener.end(error)
+        self._waiting.end(one, error)
 
     def _drop_abandoned(self) -> None:
         began_by = monotonic() - self.settings.answer_timeout
         for one in self._waiting.all():
-            if one.asked.abandoned.is_set() and self._waiting.take(one):
-                one.listener.end(Refusal(499, "the client has left"))
+            left = Refusal(499, "the client has left")
+            if one.asked.abandoned.is_set() and self._waiting.end(one, left):
                 self.metrics.disconnected.inc()
         for job in list(self._jobs):
             if job.asked.abandoned.is_set():
@@ -278,24 +262,23 @@ class Scheduler:
             model = self.models.loaded.decoder.target.model
             self._batch = Batch(model, self.settings, self._stream)
         for job in self._jobs:
-            if job.place is not Place.BATCH:
-                held = self._leave(job)
-                if job.place is Place.ALONE and not self.models.loaded.forgets:
+            if job.place is not self._batch:
+                held = _leave(job)
+                if job.place is not None and not self.models.loaded.forgets:
                     self._contexts.keep(job.chain, held)  # who comes next may begin like it
                 self._batch.enter(job, held)
-                job.place = Place.BATCH
+                job.place = self._batch
         for job, held, is_shared in self._batch.step():
             self._contexts.keep(job.chain, held, is_shared=is_shared)
         self._contexts.leave_room(self._batch.nbytes)
 
     def _advance_alone(self, job: Job) -> None:
-        if job.place is not Place.ALONE:
-            held = self._leave(job)
+        if job.speculation is None or job.place is not job.speculation:
+            held = _leave(job)
             if job.speculation is None:
                 job.speculation = self._speculation(job)
             job.speculation.enter(held)
-            job.place = Place.ALONE
-        assert job.speculation is not None
+            job.place = job.speculation
         job.speculation.step()
 
     def _speculation(self, job: Job) -> Speculation:
@@ -304,7 +287,9 @@ class Scheduler:
             job,
             self.settings,
             drafts=self._can_speculate(job),
-            earlier=self._contexts.outputs(job.owner) if self.settings.reuse_outputs else None,
+            earlier=self._contexts.outputs(job.chain.owner)
+            if self.settings.reuse_outputs
+            else None,
         )
 
         def keep(held: Held, is_shared: bool) -> None:
@@ -312,31 +297,21 @@ class Scheduler:
 
         return Speculation(job, decoder, metrics=self.metrics, keep=keep)
 
-    def _leave(self, job: Job) -> Held:
-        """The cache of a job that goes to another place; it holds a prefix of the job's ids."""
-        if job.place is Place.OPENING:
-            return job.take_opening()
-        if job.place is Place.BATCH:
-            assert self._batch is not None
-            return self._batch.leave(job)
-        assert job.speculation is not None
-        return job.speculation.leave()
-
     # -- ends --------------------------------------------------------------------------------------
 
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
         self._jobs.remove(job)
         try:
-            held = NOTHING if job.place is Place.OPENING else self._leave(job)
+            held = NOTHING if job.place is None else job.place.leave(job)
             draft = () if job.speculation is None else job.speculation.close()
             self._contexts.keep(job.chain, held._replace(draft=draft))
             if self.settings.reuse_outputs:
-                self._contexts.outputs(job.owner).add(job.emitted)
+                self._contexts.outputs(job.chain.owner).add(job.emitted)
         except Exception as error:
             _LOG.error("what an answer leaves could not be kept", exc_info=error)
             job.failure = job.failure or error
-        job.listener.end(job.failure)
+        job.put(job.failure)
         if job.speculation is not None:
             self.models.loaded.decoder.remember()
 
@@ -344,20 +319,25 @@ class Scheduler:
         """End jobs whose step has failed. What their caches hold is not known: none is kept."""
         if not isinstance(error, TokalignError):
             _LOG.error("a model failed", exc_info=error)
-        if any(job.place is Place.BATCH for job in jobs):
+        if any(job.place is self._batch for job in jobs):
             self._batch = None  # nobody else is in it
         for job in jobs:
-            job.listener.end(error)
+            job.put(error)
         self._jobs = [job for job in self._jobs if job not in jobs]
 
     def _close(self) -> None:
         """Refuse whoever still waits, and give everything back in the thread that made it."""
         self.stop()
         for job in self._jobs:
-            job.listener.end(end_of_service())
+            job.put(end_of_service())
         self._jobs.clear()
         self._batch = None
         self._preparing.stop()
         self._contexts.clear()
         self.models.reset()
         self._ready.set()
+
+
+def _leave(job: Job) -> Held:
+    """The cache of a job that goes to another place; it holds a prefix of the job's ids."""
+    return job.take_opening() if job.place is None else job.place.leave(job)

@@ -110,19 +110,15 @@ class Server:
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises: UsageError."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
+        family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "
             "or --port"
         ) from error
-    return listener
 
 
 class _Terminated(Exception):  # noqa: N818  # not an error

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from tokalign.conversation.tools import ANY_TOOL, function_of
-from tokalign.errors import shown
+from tokalign.errors import UsageError, require, shown
 from tokalign.runtime.grammar import Grammar
-from tokalign.serve.admission import Refusal, require
+from tokalign.serve.admission import Refusal
 
 _Kind = tuple[type | tuple[type, ...], str, Callable[[Any], Grammar]]
 
@@ -71,7 +71,7 @@ def _response_format(given: Any) -> Grammar | None:
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as inner}:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
-            raise Refusal(400, "response_format.json_schema has to be an object with a schema")
+            raise UsageError("response_format.json_schema has to be an object with a schema")
     raise Refusal(
         400, f"response_format has to be text, json_object or json_schema, not {shown(given)}"
     )
@@ -83,7 +83,7 @@ def tool_choice(choice: Any) -> str | None:
         if (function := function_of(choice)) is not None:
             return str(function["name"])
         form = '{"type": "function", "function": {"name": ...}}'
-        raise Refusal(400, f"tool_choice has to name a function: {form}")
+        raise UsageError(f"tool_choice has to name a function: {form}")
     words = ("auto", "none", "required", "any")
     require(
         choice in words, f"tool_choice has to be {', '.join(words)} or a function, not {{}}", choice

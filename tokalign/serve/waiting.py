@@ -4,35 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from threading import Condition
 
 from tokalign.serve.admission import Refusal
-from tokalign.serve.job import Item, Key, Listener, Prepared
+from tokalign.serve.job import Answer, Item, Key
 from tokalign.serve.request import Asked
-
-
-class State(StrEnum):
-    """How far a request that has not been started is."""
-
-    ARRIVED = "arrived"
-    PREPARING = "being prepared"
-    PREPARED = "prepared"
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that has not been started. result: of its preparation, once it is PREPARED."""
+    """A request that has not been started. put: tells whoever waits for its answer.
+
+    is_submitted: to those who prepare it. result: of that, once they have.
+    """
 
     asked: Asked
-    listener: Listener
+    put: Callable[[Item], None]
     key: Key
-    state: State = State.ARRIVED
-    result: Prepared | Exception | None = None
+    is_submitted: bool = False
+    result: Answer | Exception | None = None
 
 
 class WaitingRoom:
-    """Where requests wait; any thread may use it. most: one more is refused."""
+    """Where requests wait; any thread may use it. most: one more is refused.
+
+    Whoever takes a request out tells how it goes on. So no request is told two ends.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -44,7 +41,7 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def enter(self, asked: Asked, put: Callable[[Item], None], key: Key) -> None:
+    def enter(self, one: Waiting) -> None:
         """Let a request wait. Raises: Refusal if too many do, or at the end."""
         with self._changed:
             if self.is_closed:
@@ -56,7 +53,7 @@ class WaitingRoom:
                     code="queue_full",
                     headers={"Retry-After": "1"},
                 )
-            self._requests.append(Waiting(asked, Listener(put), key))
+            self._requests.append(one)
         self.wake()
 
     def all(self) -> list[Waiting]:
@@ -72,13 +69,18 @@ class WaitingRoom:
                 self._requests.remove(one)
             return is_there
 
+    def end(self, one: Waiting, error: Exception) -> bool:
+        """Take a request out and end it with an error. Returns: as `take`."""
+        is_there = self.take(one)
+        if is_there:
+            one.put(error)
+        return is_there
+
     def close(self) -> None:
         """Refuse whoever waits, and whoever comes."""
-        with self._changed:
-            self.is_closed = True
-            requests, self._requests = self._requests, []
-        for one in requests:
-            one.listener.end(end_of_service())
+        self.is_closed = True
+        for one in self.all():
+            self.end(one, end_of_service())
         self.wake()
 
     def wake(self) -> None:

@@ -45,10 +45,14 @@ _MOST_OPTIONAL = 16
 
 
 def json_part(
-    schema: Mapping[str, Any] | bool | str, *, strict: bool
+    schema: Mapping[str, Any] | bool | str,
+    *,
+    strict: bool,
+    root: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A schema as llguidance reads it, JSON on one line, and the paths of what it leaves out.
 
+    root: the schema that references lead into, if it is another one.
     Raises: UsageError for one beyond a bound, for what is no schema, for one that nothing matches,
     and, with `strict`, for a keyword that cannot be enforced.
     """
@@ -60,10 +64,11 @@ def json_part(
             raise UsageError("the JSON schema is not valid JSON") from error
     if not isinstance(schema, Mapping | bool):
         raise UsageError(f"the JSON schema has to be an object, not {shown(schema)}")
-    check_schema(schema)
+    document = schema if root is None else root
+    check_schema(document)
     for alone in (False, True):
-        reader = _Reader(schema, strict=strict, alone=alone)
-        made = reader.document()
+        reader = _Reader(document, strict=strict, alone=alone)
+        made = reader.document(schema)
         wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
         if "circular references with sibling keys" not in wrong:
             break
@@ -119,9 +124,9 @@ class _Reader:
         self.ignored: list[str] = []
         self.exclusive: list[str] = []
 
-    def document(self) -> dict[str, Any]:
-        """The whole: the schema, and below `$defs` what it refers to."""
-        root = self._read("", self._document)
+    def document(self, schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+        """The whole: a schema, and below `$defs` what it refers to."""
+        root = self._read("", schema)
         definitions: dict[str, Any] = {}
         while self._pending:
             path, value = self._pending.pop()

@@ -5,6 +5,7 @@ session.py              passes of a model over whole contexts, counted and timed
     draft_session.py        the draft model's: top-k ids, and chains drawn over target ids
 cache.py                a model's cache, kept in step with the contexts that it is given
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
+    contexts.py             caches of earlier requests, with which later ones go on
     window_cache.py         the same for sliding windows
 tree_attention.py       passes over trees, and whether a model takes them
 sampling.py             choosing ids, on the device, or among a few on the host

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from tokalign.conversation.history import template_messages
 from tokalign.conversation.rendering import merged, rendered
 from tokalign.errors import UsageError
-from tokalign.serve.admission import Refusal
-from tokalign.serve.history import template_messages
 
 ASK = {"role": "user", "content": "Skąd płynie Wisła?"}
 IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}
@@ -30,7 +29,7 @@ def test_newer_and_older_names_of_roles(role: str, read: str) -> None:
 
 @pytest.mark.parametrize("role", ["critic", "", 5, None, "System"])
 def test_an_unknown_role_is_refused_by_name(role: object) -> None:
-    with pytest.raises(Refusal, match=r"messages\[1\]\.role"):
+    with pytest.raises(UsageError, match=r"messages\[1\]\.role"):
         template_messages([ASK, {"role": role, "content": "x"}])
 
 
@@ -88,7 +87,7 @@ def test_what_is_no_text_is_refused_in_a_question_and_marked_in_a_history(
     part: dict[str, Any],
 ) -> None:
     asked = {"role": "user", "content": [{"type": "text", "text": "Co to?"}, part]}
-    with pytest.raises(Refusal, match=r"messages\[0\]\.content\[1\].*only text is served"):
+    with pytest.raises(UsageError, match=r"messages\[0\]\.content\[1\].*only text is served"):
         template_messages([asked])
     answer = {"role": "assistant", "content": "Nie wiem."}
     result = {"role": "tool", "tool_call_id": "a", "content": [part]}

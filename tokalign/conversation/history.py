@@ -14,7 +14,7 @@ from typing import Any
 
 from tokalign.conversation.rendering import Message
 from tokalign.conversation.tools import function_of
-from tokalign.serve.admission import Refusal, require
+from tokalign.errors import UsageError, require
 
 _ROLES: Mapping[str, str] = {
     "system": "system",
@@ -33,7 +33,7 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     messages: {"role", "content": a text, parts or None, "tool_calls", ...}; other keys are kept for
     the template. A part that is no text is refused in the last question; in older messages, and in
     what tools returned, a sentence stands in its place, so that a history stays usable.
-    Raises: Refusal that names the message.
+    Raises: UsageError that names the message.
     """
     require(bool(messages), "messages is empty: there is nothing to answer")
     last = max((i for i, one in enumerate(messages) if one.get("role") == "user"), default=-1)
@@ -70,7 +70,7 @@ def _message(name: str, message: Mapping[str, Any], *, is_question: bool) -> Mes
 
 
 def _part(name: str, part: object, *, strict: bool) -> str:
-    """A part as text. strict: refuse what is none. Raises: Refusal."""
+    """A part as text. strict: refuse what is none. Raises: UsageError."""
     if isinstance(part, str):
         return part
     require(isinstance(part, dict), f"{name} has to be an object, not {{}}", part)
@@ -84,8 +84,7 @@ def _part(name: str, part: object, *, strict: bool) -> str:
     if text is not None:
         return text
     if strict:
-        raise Refusal(
-            400,
+        raise UsageError(
             f"{name} is of type {str(kind)[:40]!r}, but only text is served; images and files are "
             "never fetched",
         )
@@ -136,7 +135,7 @@ def _calls(name: str, calls: object) -> list[Any]:
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
         function = function_of(call)
         if function is None:
-            raise Refusal(400, f"{name}[{index}] has to be a call with a function name")
+            raise UsageError(f"{name}[{index}] has to be a call with a function name")
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             try:

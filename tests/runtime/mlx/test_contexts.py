@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
+from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
 from tokalign.runtime.mlx.layers import remember, remembered
-from tokalign.serve.contexts import Chain, Contexts
-from tokalign.serve.job import NOTHING, Held, Owner
 
-OWNER: Owner = (("model", None, None), "key")
+OWNER = (("model", None, None), "key")
 HEADS, WIDTH, BATCH, WINDOW = 4, 64, 8, 16
 
 

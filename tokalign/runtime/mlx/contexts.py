@@ -10,11 +10,11 @@ takes the place of the earlier ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
@@ -22,7 +22,6 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of
 from tokalign.runtime.remembered import OutputStore
-from tokalign.serve.job import NOTHING, Held, Owner
 
 _SHARE_OF_MEMORY = 10
 """Kept contexts take this part of the machine's memory where no bound is given."""
@@ -36,6 +35,21 @@ an eighth of its ids at most, as short prompts have little else."""
 
 _MOST_STORES, _MOST_IDS = 16, 1 << 15
 """Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely."""
+
+
+class Held(NamedTuple):
+    """The KV caches of a text: the target's and exactly the ids that it holds, and the draft's.
+
+    layers: None if nothing is held. draft: layers that know their ids themselves (`layers.py`),
+    as a draft model may have another tokenizer; none without a draft model.
+    """
+
+    layers: list[Any] | None
+    ids: list[int]
+    draft: Sequence[Any] = ()
+
+
+NOTHING = Held(None, [])
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +69,12 @@ class _State:
 class Chain:
     """What is kept of one conversation.
 
+    owner: whose it is; it serves nobody else.
     prompt: how many ids the prompt of its latest request has. ids: its longest text.
     states: by how many of these ids they hold.
     """
 
-    owner: Owner
+    owner: Hashable
     prompt: int
     ids: list[int] = field(default_factory=list)
     states: dict[int, _State] = field(default_factory=dict)
@@ -134,7 +149,7 @@ class Contexts:
         """Bytes of all caches."""
         return sum(chain.nbytes for chain in list(self._chains))
 
-    def fetch(self, owner: Owner, ids: Sequence[int]) -> Held:
+    def fetch(self, owner: Hashable, ids: Sequence[int]) -> Held:
         """A copy of the caches that share the most with `ids`, cut back to what they share.
 
         At least one id is left for the target to read. The draft's cache is cut back as much; it
@@ -189,7 +204,7 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _new_outputs(_owner: Owner) -> OutputStore:
+def _new_outputs(_owner: Hashable) -> OutputStore:
     return OutputStore(most_ids=_MOST_IDS)
 
 

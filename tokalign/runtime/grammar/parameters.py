@@ -15,7 +15,8 @@ from math import inf
 from typing import Any, ClassVar
 
 from tokalign.errors import UsageError
-from tokalign.runtime.grammar import Grammar, json_lark
+from tokalign.runtime.grammar.bounds import referred
+from tokalign.runtime.grammar.grammar import Grammar, json_lark
 
 Schema = Mapping[str, Any]
 
@@ -100,10 +101,8 @@ class Parameter:
         return terminals.setdefault(body, f"VALUE_{len(terminals)}")
 
     def _json_lark(self, schema: Schema) -> str:
-        if "$ref" in json.dumps(schema):
-            # References lead into the whole, which moves below the part.
-            schema = {**_rebased(schema), "$defs": {"root": _rebased(self.root)}}
-        lark = json_lark(schema, strict=False)
+        root = self.root if "$ref" in json.dumps(schema) else None
+        lark = json_lark(schema, strict=False, root=root)
         try:
             Grammar.lark(f"start: {lark}")
         except UsageError:
@@ -216,7 +215,7 @@ def _alternatives(schema: Any, root: Schema, depth: int) -> Iterator[Schema]:
     rest = {name: value for name, value in schema.items() if name not in _ASIDE}
     union, kinds = schema.get("anyOf", schema.get("oneOf")), schema.get("type")
     if isinstance(reference := schema.get("$ref"), str):
-        choices: list[Any] = [_merged([_pointed(root, reference), rest])]
+        choices: list[Any] = [_merged([referred(root, reference), rest])]
     elif isinstance(schema.get("allOf"), list):
         choices = [_merged([*schema["allOf"], rest])]
     elif isinstance(union, list) and union:
@@ -253,28 +252,6 @@ def _plain(schema: Schema) -> Schema:
         if any(hint in schema for hint in hints):
             return {**schema, "type": kind}
     return {}
-
-
-def _pointed(root: Schema, reference: str) -> Any:
-    """What a reference inside a schema leads to; anything for one that leads elsewhere."""
-    found: Any = root
-    for name in reference.removeprefix("#").split("/")[1:]:
-        name = name.replace("~1", "/").replace("~0", "~")
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if reference.startswith("#") else None
-
-
-def _rebased(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_rebased(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        name: f"#/$defs/root{value[1:]}"
-        if name == "$ref" and isinstance(value, str) and value.startswith("#")
-        else _rebased(value)
-        for name, value in schema.items()
-    }
 
 
 _SCALARS = {

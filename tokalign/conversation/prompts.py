@@ -1,0 +1,112 @@
+"""The prompt of a chat: its ids for both models, and where other conversations part from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.rendering import Message, rendered
+from tokalign.conversation.tools import with_call_ids
+from tokalign.errors import TokalignError
+from tokalign.runtime.chat import ChatTemplate, Prompt, encode_prompt, plain_text
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+
+class ChatPrompt(NamedTuple):
+    """A prompt, and the kind of block that it leaves open.
+
+    marks: numbers of the target's ids up to which other conversations are the same, and whether
+    any chat may be one of them.
+    """
+
+    prompt: Prompt
+    marks: Mapping[int, bool] = {}
+    opens_in: Literal["text", "thought"] = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompts:
+    """Writes the prompts of a target and its draft model.
+
+    template: the target's; without one, a prompt is the messages' texts. draft: the template and
+    the tokenizer of a draft model that has its own rendering. library: mlx-lm's tokenizer of the
+    target, for what it infers of the template. form: of the target's answers.
+    marks_all: whether to mark every place that a later request may begin with, and not only the end
+    of the system's message.
+    """
+
+    tokenizer: Tokenizer[TargetId]
+    template: ChatTemplate | None
+    draft: tuple[ChatTemplate, Tokenizer[DraftId]] | None
+    library: Any
+    form: AnswerForm
+    marks_all: bool
+
+    def write(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        check: Callable[[str], None],
+    ) -> ChatPrompt:
+        """The prompt of a conversation. check: is given its text before that is encoded.
+
+        Raises: as `rendered`, and as `check` does.
+        """
+        if self.form.calls is not None and self.form.calls.has_short_ids:
+            messages = with_call_ids(messages)
+        if self.template is None:
+            text = plain_text(messages)
+            check(text)
+            return ChatPrompt(Prompt(target=encode_prompt(self.tokenizer, text)))
+        text = rendered(self.template, messages, variables)
+        check(text)
+        ids = self.tokenizer.encode(text, specials=True)
+        marks: dict[int, bool] = {}
+        for variant, is_shared in self._others(messages):
+            others = _encoded(self.template, self.tokenizer, variant, variables) or []
+            pairs = enumerate(zip(ids, others, strict=False))
+            agreed = next(
+                (i for i, (one, other) in pairs if one != other), min(len(ids), len(others))
+            )
+            # The last id that they share may be a part of another one, where a letter follows.
+            marks.setdefault(agreed - 1, is_shared)
+        opens = self.library.response_initial_state == "reasoning"
+        if self.library.has_thinking:
+            ends = self.library.rfind_think_end(ids)
+            opens = opens or self.library.rfind_think_start(ids) > ends
+        theirs = None
+        if self.draft is not None and messages[-1].get("role") != "assistant":
+            theirs = _encoded(*self.draft, messages, variables)
+        return ChatPrompt(Prompt(target=ids, draft=theirs), marks, "thought" if opens else "text")
+
+    def _others(self, messages: Sequence[Message]) -> Iterator[tuple[list[Message], bool]]:
+        """Conversations that begin like this one, and whether any chat may begin so.
+
+        One has the system's message in common. If all are marked, one more has another last
+        question, and one is the next turn, after an answer.
+        """
+        question: Message = {"role": "user", "content": ""}
+        begin = next((i for i, one in enumerate(messages) if one["role"] != "system"), 0)
+        last = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=0)
+        if begin:
+            yield [*messages[:begin], question], True
+        if self.marks_all and last > begin:
+            yield [*messages[:last], question], False
+        if self.marks_all and messages[-1]["role"] != "assistant":
+            yield [*messages, {"role": "assistant", "content": "Yes."}, question], False
+
+
+def _encoded(
+    template: ChatTemplate,
+    tokenizer: Tokenizer[Any],
+    messages: Sequence[Message],
+    variables: Mapping[str, Any],
+) -> list[Any] | None:
+    """The ids of a conversation; None where a template does not take it."""
+    try:
+        return tokenizer.encode(rendered(template, messages, variables), specials=True)
+    except TokalignError:
+        return None
