@@ -116,11 +116,11 @@ TABLES = {"numpy", "tokenizers", "sentencepiece"}
 RUNS_MODELS = {
     f"{folder}/{name}.py"
     for folder, names in {
-        "api": "text objects patch call",
+        "api": "answering text objects patch call",
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
         "runtime/draft": "opening_knowledge",
-        "serve": "answer app beginnings body completions connections decoding job messages "
+        "serve": "answer app body completions connections decoding job messages "
         "models preparing request responses scheduler server waiting",
         "train": "from_model labelled_corpus run teaching training",
     }.items()

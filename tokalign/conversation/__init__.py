@@ -1,6 +1,6 @@
 """The text of a conversation: from messages to a prompt, and from an answer's text to blocks.
 
-    history.py       messages of any API as a chat template reads them
+    history.py       messages of any API as a chat template reads them (other_histories.py)
     rendering.py     messages in a chat template, merged where it needs that
     prompts.py       a chat's prompt, and where other conversations part from it
     fill_in.py       prompts for a text between two others, and what ends that

@@ -1,6 +1,6 @@
 """The messages of a chat, from any API, as a chat template reads them: one place for all.
 
-Every API's messages are first written in the form of chat completions, by its own module. What
+Every API's messages are first written in the form of chat completions (`other_histories.py`). What
 follows is common: roles, parts that are no text, and calls. Nothing disappears silently.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tokalign.conversation.rendering import Message
@@ -27,7 +27,7 @@ _ROLES: Mapping[str, str] = {
 _TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 
 
-def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+def template_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
     """Messages in the form of chat completions, each content a text.
 
     messages: {"role", "content": a text, parts or None, "tool_calls", ...}; other keys are kept for
@@ -35,6 +35,7 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     what tools returned, a sentence stands in its place, so that a history stays usable.
     Raises: UsageError that names the message.
     """
+    messages = [*messages]
     require(bool(messages), "messages is empty: there is nothing to answer")
     last = max((i for i, one in enumerate(messages) if one.get("role") == "user"), default=-1)
     return [

@@ -1,21 +1,22 @@
-"""The prompt of a chat: its ids for both models, and where other conversations part from it."""
+"""Prompts: the ids of a chat or a text, and where other conversations part from a chat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.fill_in import fill_in_prompt
 from tokalign.conversation.rendering import Message, rendered
 from tokalign.conversation.tools import with_call_ids
-from tokalign.errors import TokalignError
-from tokalign.runtime.chat import ChatTemplate, Prompt, encode_prompt, plain_text
+from tokalign.errors import TokalignError, require
+from tokalign.runtime.chat import ChatTemplate, Prompt, encode_prompt, plain_text, with_bos
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
-class ChatPrompt(NamedTuple):
+class Beginning(NamedTuple):
     """A prompt, and the kind of block that it leaves open.
 
     marks: numbers of the target's ids up to which other conversations are the same, and whether
@@ -28,7 +29,7 @@ class ChatPrompt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPrompts:
+class Prompts:
     """Writes the prompts of a target and its draft model.
 
     template: the target's; without one, a prompt is the messages' texts. draft: the template and
@@ -45,12 +46,12 @@ class ChatPrompts:
     form: AnswerForm
     marks_all: bool
 
-    def write(
+    def of_chat(
         self,
         messages: Sequence[Message],
         variables: Mapping[str, Any],
         check: Callable[[str], None],
-    ) -> ChatPrompt:
+    ) -> Beginning:
         """The prompt of a conversation. check: is given its text before that is encoded.
 
         Raises: as `rendered`, and as `check` does.
@@ -60,7 +61,7 @@ class ChatPrompts:
         if self.template is None:
             text = plain_text(messages)
             check(text)
-            return ChatPrompt(Prompt(target=encode_prompt(self.tokenizer, text)))
+            return Beginning(Prompt(target=encode_prompt(self.tokenizer, text)))
         text = rendered(self.template, messages, variables)
         check(text)
         ids = self.tokenizer.encode(text, specials=True)
@@ -80,7 +81,26 @@ class ChatPrompts:
         theirs = None
         if self.draft is not None and messages[-1].get("role") != "assistant":
             theirs = _encoded(*self.draft, messages, variables)
-        return ChatPrompt(Prompt(target=ids, draft=theirs), marks, "thought" if opens else "text")
+        return Beginning(Prompt(target=ids, draft=theirs), marks, "thought" if opens else "text")
+
+    def of_text(
+        self, given: str | Sequence[int], suffix: str, size: int, check: Callable[[str], None]
+    ) -> Beginning:
+        """The prompt of a text, which may have to end before another one, or of given ids.
+
+        size: how many ids the model has. check: as in `of_chat`. Raises: UsageError; as `check`.
+        """
+        if isinstance(given, str):
+            text = fill_in_prompt(self.library, given, suffix) if suffix else given
+            check(text)
+            tokenizer = self.tokenizer
+            ids = encode_prompt(tokenizer, text) if text else with_bos(tokenizer, [])
+            return Beginning(Prompt(target=ids))
+        require(not suffix, "suffix needs a prompt that is a text, not ids")
+        for place, token in enumerate(given):
+            told = f"prompt[{place}] is {{}}, but the model's ids are from 0 to {size - 1}"
+            require(0 <= token < size, told, token)
+        return Beginning(Prompt(target=cast("Sequence[TargetId]", given)))
 
     def _others(self, messages: Sequence[Message]) -> Iterator[tuple[list[Message], bool]]:
         """Conversations that begin like this one, and whether any chat may begin so.

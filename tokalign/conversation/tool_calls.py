@@ -104,12 +104,8 @@ def _json_call(source: Incoming, end: str) -> Calls:
         yield from source.space()
         if key in ("arguments", "parameters") and not begun:
             if name and (yield from source.peek()) == "{":
-                for text in json_value(source):
-                    if text is not None and not begun:
-                        yield Named(name)
-                        begun = True
-                    yield text
-                yield Ended()
+                yield from json_arguments(source, Named(name))
+                begun = True
             else:
                 arguments = _as_object((yield from collected(json_value(source)))[0])
         else:

@@ -11,8 +11,8 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. What is ours, from the 
     metrics.py       counts for `/metrics`
     request.py       what one answer is asked for, whichever API it came by
     waiting.py       requests that have not been started
-    beginnings.py    from one of them to a prompt's ids and what the answer has to match, in
-                     threads of its own (preparing.py)
+    preparing.py     from one of them to a prompt's ids and what the answer has to match, in
+                     threads of its own
     scheduler.py     the loop that starts, moves and ends requests; job.py: one of them
     decoding.py      a request alone: rounds of drafting and verification; several: mlx-lm's batches
     models.py        the models that are served
@@ -119,8 +119,3 @@ class Settings:
     allowed_origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_connections: int = 512
-
-    @property
-    def num_draft_tokens(self) -> int | None:
-        """Where a request gives none."""
-        return self.drafting.num_draft_tokens

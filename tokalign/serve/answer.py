@@ -28,6 +28,13 @@ _UNLIKELY = -9999.0
 """Sent for a log-probability that is no finite number, as by OpenAI: JSON has no other numbers."""
 
 
+def openai_error(refusal: Refusal) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    kind = _ERRORS.get(refusal.status)
+    kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
+    return {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
+
+
 class Choice:
     """One answer to one prompt.
 
@@ -37,12 +44,7 @@ class Choice:
     """
 
     def __init__(
-        self,
-        index: int,
-        asked: Asked,
-        answer: Answer,
-        *,
-        counts_prompt: bool = True,
+        self, index: int, asked: Asked, answer: Answer, *, counts_prompt: bool = True
     ) -> None:
         self.index, self.asked, self.answer = index, asked, answer
         self.counts_prompt = counts_prompt
@@ -127,10 +129,7 @@ class Rendering(ABC):
         self.streams, self.per_prompt = body.stream, body.n
         self.wants_logprobs = bool(body.logprobs or body.top_logprobs > 0)
 
-    @staticmethod
-    def error(refusal: Refusal) -> dict[str, Any]:
-        """An error in the API's form: OpenAI's."""
-        return openai_error(refusal)
+    error = staticmethod(openai_error)  # in the API's form
 
     @abstractmethod
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
@@ -181,13 +180,6 @@ class Rendering(ABC):
             likely = [of(other["id"], other["logprob"]) for other in top]
             found.append({**of(one.token, one.logprob), "top_logprobs": likely})
         return found
-
-
-def openai_error(refusal: Refusal) -> dict[str, Any]:
-    """An error in OpenAI's form."""
-    kind = _ERRORS.get(refusal.status)
-    kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
-    return {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
 
 
 def event(data: Any, name: str | None = None) -> bytes:

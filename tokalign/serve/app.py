@@ -66,7 +66,6 @@ _LOG = logging.getLogger(__name__)
 
 def create_app(scheduler: Scheduler, *, is_local: bool) -> Starlette:
     """The application. is_local: whether only this machine can reach it."""
-    settings = scheduler.settings
     edge = _Edge(scheduler)
     routes = [
         Route("/", edge.page),
@@ -80,19 +79,15 @@ def create_app(scheduler: Scheduler, *, is_local: bool) -> Starlette:
         *(Route(path, edge.answer, methods=["POST"]) for path in _APIS),
     ]
     paths = frozenset(route.path for route in routes)
+    gate = Middleware(_Gate, scheduler=scheduler, is_local=is_local, paths=paths)
+    origins, every = scheduler.settings.allowed_origins, ["*"]
     cors = Middleware(
-        CORSMiddleware,
-        allow_origins=settings.allowed_origins,
-        allow_methods=["*"],
-        allow_headers=["*"],
+        CORSMiddleware, allow_origins=origins, allow_methods=every, allow_headers=every
     )
     return Starlette(
         routes=routes,
-        middleware=[
-            Middleware(_Gate, scheduler=scheduler, is_local=is_local, paths=paths),
-            cors,
-        ],
-        exception_handlers={HTTPException: _not_there, Refusal: _refused},
+        middleware=[gate, cors],
+        exception_handlers={HTTPException: _refused, Refusal: _refused},
     )
 
 
@@ -121,24 +116,20 @@ class _Edge:
         return JSONResponse({"status": "unavailable"}, 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Counts for Prometheus."""
         self._key(request)
         text = self._scheduler.metrics.text()
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def openapi(self, request: Request) -> Response:
-        """The bodies of all APIs, as an OpenAPI document."""
         self._key(request)
         return JSONResponse(_openapi())
 
     async def models(self, request: Request) -> Response:
-        """What a request may name."""
         self._key(request)
         models = self._scheduler.models.model_list()
         return JSONResponse({"object": "list", "data": models, "has_more": False})
 
     async def model(self, request: Request) -> Response:
-        """One of them."""
         self._key(request)
         name = request.path_params["name"]
         for model in self._scheduler.models.model_list():
@@ -147,7 +138,6 @@ class _Edge:
         raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
 
     async def embeddings(self, request: Request) -> Response:
-        """Not served."""
         self._key(request)
         raise Refusal(
             501,
@@ -398,18 +388,14 @@ def _error(path: str, refusal: Refusal) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
+    """A refusal of ours, or of the router: a path, or a method."""
+    if isinstance(error, HTTPException):
+        told, code = f"there is nothing at {request.url.path}", "not_found"
+        if error.status_code == 405:
+            told, code = f"{request.url.path} does not take {request.method}", "method_not_allowed"
+        error = Refusal(error.status_code, told, code=code, headers=error.headers)
     assert isinstance(error, Refusal)
     return _error(request.url.path, error)
-
-
-async def _not_there(request: Request, error: Exception) -> Response:
-    """What the router refuses: a path, or a method."""
-    assert isinstance(error, HTTPException)
-    told, code = f"there is nothing at {request.url.path}", "not_found"
-    if error.status_code == 405:
-        told, code = f"{request.url.path} does not take {request.method}", "method_not_allowed"
-    refusal = Refusal(error.status_code, told, code=code, headers=error.headers)
-    return _error(request.url.path, refusal)
 
 
 @cache
@@ -421,26 +407,18 @@ def _openapi() -> dict[str, Any]:
         kinds, ref_template="#/components/schemas/{name}"
     )
     by_form = dict(zip(kinds, refs, strict=True))
-    paths = {
-        path: {
-            "post": {
-                "summary": (form.__doc__ or "").partition("\n")[0],
-                "requestBody": {
-                    "required": True,
-                    "content": {"application/json": {"schema": by_form[form]}},
-                },
-                "responses": {"200": {"description": "The answer, or its events."}},
-            }
+    paths: dict[str, Any] = {}
+    for path, form in forms.items():
+        content = {"application/json": {"schema": by_form[form]}}
+        operation = {
+            "summary": (form.__doc__ or "").partition("\n")[0],
+            "requestBody": {"required": True, "content": content},
+            "responses": {"200": {"description": "The answer, or its events."}},
         }
-        for path, form in forms.items()
-    }
+        paths[path] = {"post": operation}
     info = {"title": "tokalign serve", "version": __version__}
-    return {
-        "openapi": "3.1.0",
-        "info": info,
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
+    components = {"schemas": schemas}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
 
 
 # -- the page --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ null counts as left out, and an unknown field is ignored, as clients send many o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import randbits
 from typing import Annotated, Any, TypeVar
@@ -126,7 +126,7 @@ class Common(Struct, kw_only=True):
             template_variables={**settings.chat_template_args, **self.chat_template_kwargs},
             stop_texts=_stop_texts(self.stop),
             max_tokens=own if limit is None else None if limit < 0 else limit,
-            num_draft_tokens=settings.num_draft_tokens if drafts is UNSET else drafts,
+            num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,
             logprobs=bool(self.logprobs),
             top_logprobs=max(0, self.top_logprobs),
             prediction=_predicted(self.prediction),
@@ -134,6 +134,27 @@ class Common(Struct, kw_only=True):
             api_key=api_key,
             **more,
         )
+
+    def _chat(
+        self,
+        settings: Settings,
+        api_key: str,
+        *,
+        messages: Iterable[Object],
+        tools: Sequence[Object],
+        choice: Any,
+        several: bool,
+    ) -> list[Asked]:
+        """Answers to a chat. tools, choice: as chat completions have them."""
+        asked = self._asked(
+            settings,
+            api_key,
+            messages=template_messages(messages),
+            tools=() if choice == "none" else _functions(tools),
+            tool_choice=tool_choice(choice),
+            several_calls=several,
+        )
+        return _repeated(asked, self.n)
 
     def _sampling(self, settings: Settings) -> Sampling:
         def given(value: Any, name: str) -> Any:
@@ -181,16 +202,14 @@ class Chat(Common, kw_only=True):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
-        choice = tool_choice(self.tool_choice)
-        asked = self._asked(
+        return self._chat(
             settings,
             api_key,
-            messages=template_messages(self.messages),
-            tools=functions(self.tools) if self.tool_choice != "none" else (),
-            tool_choice=choice,
-            several_calls=self.parallel_tool_calls,
+            messages=self.messages,
+            tools=self.tools,
+            choice=self.tool_choice,
+            several=self.parallel_tool_calls,
         )
-        return _repeated(asked, self.n)
 
 
 class Completion(Common, kw_only=True):
@@ -312,7 +331,7 @@ def _stop_texts(stop: Texts) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
-def functions(tools: Sequence[Object]) -> tuple[Object, ...]:
+def _functions(tools: Sequence[Object]) -> tuple[Object, ...]:
     """Tools as the chat template gets them. Raises: Refusal."""
     for index, tool in enumerate(tools):
         require(function_of(tool) is not None, f"tools[{index}] has to be a function with a name")

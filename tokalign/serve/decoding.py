@@ -31,12 +31,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 def decoder_of(
-    decoder: Decoder,
-    job: Job,
-    settings: Settings,
-    *,
-    drafts: bool,
-    earlier: OutputStore | None,
+    decoder: Decoder, job: Job, settings: Settings, *, drafts: bool, earlier: OutputStore | None
 ) -> Decoder:
     """The server's decoder with the options of one request.
 
@@ -51,7 +46,7 @@ def decoder_of(
             drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
         drafting = drafting.with_options(method="plain")
-    elif asked.num_draft_tokens != settings.num_draft_tokens:
+    elif asked.num_draft_tokens != settings.drafting.num_draft_tokens:
         drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
     if job.answer.prediction is not None:
         outputs.append(job.answer.prediction)
@@ -63,16 +58,12 @@ class Speculation:
     """The speculative decoding of one request.
 
     decoder: with the request's own options; its method is plain where nothing can be rewound.
-    keep: is given caches of the target that are worth keeping, and whether others begin so.
+    keep: is given caches of the target that are worth keeping, and whether others begin so, as
+    `is_shared`.
     """
 
     def __init__(
-        self,
-        job: Job,
-        decoder: Decoder,
-        *,
-        metrics: Metrics,
-        keep: Callable[[Held, bool], None],
+        self, job: Job, decoder: Decoder, *, metrics: Metrics, keep: Callable[..., None]
     ) -> None:
         self._job, self._decoder, self._metrics, self._keep = job, decoder, metrics, keep
         self._step = decoder.cache.prefill_step_size
@@ -142,7 +133,7 @@ class Speculation:
             self._target.settle(ids)
             if len(ids) in marks:
                 layers = deepcopy(self._target.layers)
-                self._keep(Held(layers, list(ids)), job.answer.marks[len(ids)])
+                self._keep(Held(layers, list(ids)), is_shared=job.answer.marks[len(ids)])
         return self._reading
 
 

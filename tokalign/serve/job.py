@@ -39,7 +39,7 @@ Reason = Literal["stop", "length"]
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """An answer, from the time that its request has been read; see `beginnings.prepare`.
+    """An answer, from the time that its request has been read; see `preparing.prepare`.
 
     tokenizer: the target's. prompt: for both models. marks: numbers of its ids after which the
     target's cache is worth keeping, and whether other conversations begin so as well.
@@ -122,7 +122,7 @@ class Job:
         answer = self.answer
         self.ids: list[TargetId] = list(answer.prompt.target)
         silent = answer.ends
-        if self.asked.is_chat:  # the text of a completion is what its ids say
+        if self.asked.messages is not None:  # the text of a completion is what its ids say
             silent |= answer.form.silent_ids(answer.tokenizer.vocabulary)
         self._text = TextStream(
             answer.tokenizer,

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokalign.conversation.blocks import Block, Step
-from tokalign.conversation.history import template_messages
-from tokalign.conversation.tools import ANY_TOOL
+from tokalign.conversation.other_histories import of_messages
 from tokalign.errors import UsageError, require
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.body import Common, Object, functions
+from tokalign.serve.body import Common, Object
 from tokalign.serve.request import Asked
 
 _ERRORS: Mapping[int, str] = {
@@ -29,9 +28,6 @@ _REASONS: Mapping[str | None, str] = {
     "length": "max_tokens",
     "tool_calls": "tool_use",
 }
-_BILLING = "x-anthropic-billing-header:"
-"""Begins a text that Claude Code puts first: it is no instruction, and another one every time, so
-that no context could be kept."""
 
 
 class MessagesBody(Common, kw_only=True):
@@ -46,8 +42,7 @@ class MessagesBody(Common, kw_only=True):
     output_config: Object = {}
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
-        system = [{"role": "system", "content": text}] if (text := _system(self.system)) else []
-        messages = [one for message in self.messages for one in _messages(message)]
+        messages = [*of_messages(self.system, self.messages)]
         require(bool(messages), "messages is empty: there is nothing to answer")
         if messages[-1].get("role") == "assistant":
             told = "messages has to end with the user's: no given answer is continued"
@@ -60,20 +55,19 @@ class MessagesBody(Common, kw_only=True):
             case {"format": {"type": kind, "schema": schema}}:
                 json_schema = {"schema": schema, "strict": True}
                 self.response_format = {"type": kind, "json_schema": json_schema}
-        kind, choice = self.tool_choice.get("type", "auto"), None
-        if kind == "tool":
-            choice = str(self.tool_choice.get("name"))
-        elif kind == "any":
-            choice = ANY_TOOL
-        asked = self._asked(
+        choice: Any = self.tool_choice.get("type")
+        if choice == "tool":
+            choice = {"function": {"name": str(self.tool_choice.get("name"))}}
+        # The model is not told of the tools that Anthropic runs.
+        own = [tool for tool in self.tools if (tool.get("type") or "custom") == "custom"]
+        return self._chat(
             settings,
             api_key,
-            messages=template_messages([*system, *messages]),
-            tools=() if kind == "none" else functions([_tool(t) for t in self.tools if _can(t)]),
-            tool_choice=choice,
-            several_calls=self.tool_choice.get("disable_parallel_tool_use") is False,
+            messages=messages,
+            tools=[_tool(tool) for tool in own],
+            choice=choice if isinstance(choice, dict) or choice in ("any", "none") else "auto",
+            several=self.tool_choice.get("disable_parallel_tool_use") is False,
         )
-        return [asked]
 
 
 class Messages(Rendering):
@@ -175,45 +169,6 @@ def _content(block: Block) -> dict[str, Any]:
 
 
 # -- requests --------------------------------------------------------------------------------------
-
-
-def _system(given: Any) -> str:
-    parts = [given] if isinstance(given, str) else given
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    are_texts = all(isinstance(text, str) for text in texts)
-    require(are_texts, "system has to be a text or a list of text blocks")
-    return "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
-
-
-def _messages(message: Object) -> Iterator[Object]:
-    """A message as one of the assistant, or as results of tools and what the user says besides."""
-    content = message.get("content")
-    if not isinstance(content, list) or not content:
-        yield message
-        return
-    said: dict[str, Any] = {"role": message.get("role"), "content": []}
-    for part in content:
-        match part:
-            case {"type": "tool_result", "tool_use_id": str(name)}:
-                result = part.get("content", "")
-                yield {"role": "tool", "tool_call_id": name, "content": result}
-            case {"type": "tool_use", "id": str(), "name": str(name)}:
-                function = {"name": name, "arguments": json.dumps(part.get("input") or {})}
-                call = {"type": "function", "id": part["id"], "function": function}
-                said.setdefault("tool_calls", []).append(call)
-            case {"type": "thinking", "thinking": str(thought)}:
-                said["reasoning_content"] = said.get("reasoning_content", "") + thought
-            case {"type": "redacted_thinking"}:
-                pass
-            case _:
-                said["content"].append(part)
-    if said["content"] or said.keys() - {"role", "content"}:
-        yield said
-
-
-def _can(tool: Object) -> bool:
-    """Whether the client runs a tool. The model is not told of those that Anthropic runs."""
-    return bool((tool.get("type") or "custom") == "custom")
 
 
 def _tool(tool: Object) -> Object:

@@ -4,52 +4,20 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import RotatingKVCache
-from mlx_lm.utils import load_tokenizer
 
+from tokalign.api.answering import Answering
 from tokalign.api.assemble import keep_loaded, load_decoder
-from tokalign.conversation.blocks import AnswerForm
-from tokalign.conversation.fill_in import fill_in_ends
-from tokalign.conversation.prompts import ChatPrompts
-from tokalign.errors import CacheError, UsageError
 from tokalign.names.registry import models_here, resolve_model
-from tokalign.runtime.chat import ChatTemplate, find_template
-from tokalign.runtime.decoder import Decoder, tokens_that_stop
-from tokalign.runtime.grammar import Grammar
-from tokalign.runtime.mlx.layers import forgets, leaves_of
-from tokalign.runtime.mlx.weights import read_config
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Key
 from tokalign.serve.request import DEFAULT, ModelNames
-from tokalign.tokenizer.spec import Level
-from tokalign.tokenizer.vocabulary import TargetId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Loaded:
-    """What is loaded.
-
-    decoder: its method is plain where the target's cache cannot be rewound. prompts: of chats.
-    context_length: how many ids prompt and answer may have together. forgets: whether the target's
-    cache cannot be cut back to every prefix. is_batchable: whether mlx-lm can decode several
-    requests together. fill_in_ends: see `fill_in.py`.
-    """
-
-    key: Key
-    decoder: Decoder
-    prompts: ChatPrompts
-    context_length: int
-    forgets: bool
-    is_batchable: bool
-    fill_in_ends: frozenset[TargetId]
 
 
 class Models:
@@ -57,10 +25,11 @@ class Models:
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
         self._settings, self._note = settings, note
-        self._loaded: Loaded | None = None
+        self._loaded: Answering | None = None
+        self._loaded_key: Key | None = None
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> Answering:
         """The models in use; there are some whenever a request is decoded."""
         assert self._loaded is not None, "no model is loaded"
         return self._loaded
@@ -77,7 +46,7 @@ class Models:
 
     def are_loaded(self, key: Key) -> bool:
         """Whether these are the models in use."""
-        return self._loaded is not None and self._loaded.key == key
+        return self._loaded_key == key
 
     def require_served(self, names: ModelNames) -> None:
         """Raises: Refusal if a request names a model that the server was not started with."""
@@ -122,82 +91,23 @@ class Models:
             ends=served.ends,
             note=self._note,
         )
-        self._loaded = self._describe(key, decoder)
+        self._loaded = Answering.of(
+            decoder,
+            note=self._note,
+            extra_eos_token=served.extra_eos_token,
+            chat_template=served.chat_template,
+            use_default_chat_template=served.use_default_chat_template,
+            trust_remote_code=served.trust_remote_code,
+        )
+        self._loaded_key = key
         keep_loaded()
-
-    def _describe(self, key: Key, decoder: Decoder) -> Loaded:
-        """A decoder with what requests have to know about it. Raises: CacheError, UsageError."""
-        served, target = self._settings, decoder.target
-        extra = tokens_that_stop(target.tokenizer, served.extra_eos_token)
-        target = replace(target, stop_ids=target.stop_ids | extra)
-        decoder = replace(decoder, target=target)
-        try:
-            session = decoder.open_target()
-        except CacheError as error:
-            self._note(f"decoding plainly: {error}")
-            decoder = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
-            session = decoder.open_target()
-        if served.cache.kv_bits is not None:
-            _require_quantizable(decoder)
-        layers = session.layers
-        # The rings of a batch keep no first positions, as those of --max-kv-size do.
-        alone = served.cache.kv_bits is not None
-        alone |= any(isinstance(c, RotatingKVCache) and c.keep for c in leaves_of(layers))
-        library, draft = self._tokenizer_for(decoder), decoder.draft
-        prompts = ChatPrompts(
-            tokenizer=decoder.target.tokenizer,
-            template=self._template_for(decoder, library),
-            draft=(draft.template, draft.tokenizer) if draft and draft.template else None,
-            library=library,
-            form=AnswerForm.of(library),
-            marks_all=forgets(layers),
-        )
-        _prepare_grammars(decoder)
-        return Loaded(
-            key=key,
-            decoder=decoder,
-            prompts=prompts,
-            context_length=session.context_length,
-            forgets=forgets(layers),
-            is_batchable=not alone and all(hasattr(layer, "merge") for layer in layers),
-            fill_in_ends=decoder.target.stop_ids | fill_in_ends(decoder.target.tokenizer),
-        )
-
-    def load_default(self) -> None:
-        """Load what the server was started with."""
-        if self._settings.model is not None:
-            self.require(self.key(ModelNames()))
 
     def reset(self) -> None:
         """Forget what is loaded, and give back its memory."""
-        self._loaded = None
+        self._loaded = self._loaded_key = None
         gc.unfreeze()
         gc.collect()
         mx.clear_cache()
-
-    def _tokenizer_for(self, decoder: Decoder) -> Any:
-        """mlx-lm's tokenizer of the target, with the template that was asked for."""
-        served, target = self._settings, decoder.target
-        given: dict[str, Any] = {"trust_remote_code": served.trust_remote_code}
-        if served.chat_template:
-            given["chat_template"] = served.chat_template
-        assert target.folder is not None
-        ends = read_config(target.folder).get("eos_token_id")
-        return load_tokenizer(target.folder, given, eos_token_ids=ends)
-
-    def _template_for(self, decoder: Decoder, tokenizer: Any) -> ChatTemplate | None:
-        """The chat template of the target: what was given, the model's own or the default one."""
-        served, folder = self._settings, cast("Path", decoder.target.folder)
-        template = find_template(folder, served.chat_template or None)
-        if template is None and served.use_default_chat_template:
-            default = getattr(tokenizer, "default_chat_template", None)
-            if default is None:
-                raise UsageError(
-                    "--use-default-chat-template: this tokenizer has no default; give "
-                    "--chat-template"
-                )
-            template = find_template(folder, default)
-        return template
 
     def model_list(self) -> list[dict[str, Any]]:
         """What `/v1/models` lists: the names that a request may use as its `model`.
@@ -209,23 +119,6 @@ class Models:
         if served.allow_model_switching:
             names += [name for name in models_here() if name not in names]
         return [{**_LISTED, "id": name, "display_name": name} for name in names]
-
-
-def _prepare_grammars(decoder: Decoder) -> None:
-    """Build what all grammars of a tokenizer share, while nobody's answer is being decoded.
-
-    llguidance holds Python's lock meanwhile: 1.5 s for 151,665 ids, in which no thread goes on.
-    """
-    target = decoder.target
-    if target.tokenizer.level is not Level.IDS_ONLY and target.stop_ids:
-        decoder.constrain(Grammar.regex("a"), [])
-
-
-def _require_quantizable(decoder: Decoder) -> None:
-    """Raises: CacheError unless the model decodes with a quantized cache, as a pass tells."""
-    cache = replace(decoder.cache, quantized_kv_start=0)
-    session = replace(decoder, cache=cache).open_target()
-    mx.eval(session.logits([TargetId(0)] * 3, last=1))
 
 
 _STARTED = int(time())

@@ -65,8 +65,3 @@ class Asked:
     only_counts: bool = False
     abandoned: Event = field(default_factory=Event)
     arrived: float = field(default_factory=monotonic)
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether a template renders the prompt."""
-        return self.messages is not None

@@ -8,14 +8,12 @@ from typing import Any
 from msgspec import UNSET
 
 from tokalign.conversation.blocks import Block, Step
-from tokalign.conversation.history import template_messages
-from tokalign.errors import shown
+from tokalign.conversation.other_histories import of_items
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.body import Common, Object, functions
+from tokalign.serve.body import Common, Object
 from tokalign.serve.request import Asked
-from tokalign.serve.structured import tool_choice
 
 _ELSEWHERE = "nothing is stored: send the whole input"
 _UNSERVED: Mapping[str, str] = {
@@ -48,7 +46,7 @@ class ResponsesBody(Common, kw_only=True):
     input: str | list[Object]
     instructions: str | None = None
     max_output_tokens: int | None = None
-    tools: list[Object] = []
+    tools: list[Object] = []  # the model is told of no others than functions
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = False
     text: Object = {}
@@ -70,23 +68,17 @@ class ResponsesBody(Common, kw_only=True):
             if getattr(self, name):
                 code = "previous_response_not_found" if name.startswith("prev") else None
                 raise Refusal(400, f"{name} is not served: {remedy}", code=code)
-        given = self.input
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         if isinstance(form := self.text.get("format"), dict):
             self.response_format = {**form, "json_schema": form}
         self.n, self.logprobs = 1, _LOGPROBS in self.include
-        choice = self.tool_choice
-        offered = functions([_nested(tool) for tool in self.tools if _can(tool)])
-        asked = self._asked(
+        return self._chat(
             settings,
             api_key,
-            messages=template_messages([*system, *_messages(items)]),
-            tools=() if choice == "none" else offered,
-            tool_choice=tool_choice(_nested(choice)),
-            several_calls=self.parallel_tool_calls,
+            messages=of_items(self.instructions, self.input),
+            tools=[_nested(tool) for tool in self.tools if tool.get("type") == "function"],
+            choice=_nested(self.tool_choice),
+            several=self.parallel_tool_calls,
         )
-        return [asked]
 
 
 class Responses(Rendering):
@@ -239,55 +231,6 @@ _ITEMS = {"text": "msg", "thought": "rs", "call": "fc"}
 
 
 # -- requests --------------------------------------------------------------------------------------
-
-
-def _messages(items: Sequence[Object]) -> Iterator[Object]:
-    """Items of the input as messages; what the assistant says and calls in a row is one of them."""
-    said: Object = {}
-    for index, item in enumerate(items):
-        message = _message(index, item)
-        if message["role"] != "assistant":
-            if said:
-                yield said
-            said = {}
-            yield message
-            continue
-        said = said or {"role": message.pop("role"), "content": []}
-        for name, value in message.items():
-            if name == "content":
-                said["content"] += value if isinstance(value, list) else [value or ""]
-            elif name != "role":
-                said[name] = said[name] + value if name in said else value
-    if said:
-        yield said
-
-
-def _message(index: int, item: Object) -> Object:
-    match item:
-        case {"role": str(role)}:
-            return {"role": role, "content": item.get("content")}
-        case {"type": "function_call", "call_id": str(name), "name": str(), "arguments": str()}:
-            function = {"name": item["name"], "arguments": item["arguments"]}
-            call = {"type": "function", "id": name, "function": function}
-            return {"role": "assistant", "tool_calls": [call]}
-        case {"type": "function_call_output", "call_id": str(name), "output": output}:
-            return {"role": "tool", "tool_call_id": name, "content": output}
-        case {"type": "reasoning"}:
-            given = item.get("content") or []
-            parts = given if isinstance(given, list) else [{"text": given}]
-            texts = [part.get("text") for part in parts if isinstance(part, dict)]
-            thought = "".join(text for text in texts if isinstance(text, str))
-            return {"role": "assistant", "reasoning_content": thought}
-    raise Refusal(
-        400,
-        f"input[{index}] has to be a message, a function_call, a function_call_output or a "
-        f"reasoning item, with all of its fields, not {shown(item.get('type'))}",
-    )
-
-
-def _can(tool: Object) -> bool:
-    """Whether a tool is a function. The model is told of no others, such as those of OpenAI."""
-    return tool.get("type") == "function"
 
 
 def _nested(tool: Any) -> Any:

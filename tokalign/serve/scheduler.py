@@ -22,13 +22,12 @@ from tokalign.errors import TokalignError
 from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.beginnings import sampling_of
 from tokalign.serve.decoding import Batch, Speculation, decoder_of
 from tokalign.serve.job import Answer, Item, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.preparing import Preparing
-from tokalign.serve.request import Asked
+from tokalign.serve.preparing import Preparing, sampling_of
+from tokalign.serve.request import Asked, ModelNames
 from tokalign.serve.waiting import Waiting, WaitingRoom, end_of_service
 
 _IDLE = 0.1
@@ -120,7 +119,8 @@ class Scheduler:
     def _run(self) -> None:
         self._stream = mx.default_stream(mx.default_device())
         try:
-            self.models.load_default()
+            if self.settings.model is not None:
+                self.models.require(self.models.key(ModelNames()))
             self._ready.set()
             while not self._waiting.is_closed:
                 self._admit()
@@ -150,14 +150,12 @@ class Scheduler:
                     continue
             if not one.is_submitted:
                 self._preparing.submit(one, self.models.loaded)
-            if one.result is not None and self._can_start(one):
+            takes_a_place = isinstance(one.result, Answer) and not one.asked.only_counts
+            has_place = len(self._jobs) < self.settings.decode_concurrency or not takes_a_place
+            if one.result is not None and has_place:
                 self._start(one)
             else:
                 under_way = True
-
-    def _can_start(self, one: Waiting) -> bool:
-        takes_a_place = isinstance(one.result, Answer) and not one.asked.only_counts
-        return not takes_a_place or len(self._jobs) < self.settings.decode_concurrency
 
     def _start(self, one: Waiting) -> None:
         """Begin to decode a request that has been prepared, or end it if it cannot be."""
@@ -291,10 +289,7 @@ class Scheduler:
             if self.settings.reuse_outputs
             else None,
         )
-
-        def keep(held: Held, is_shared: bool) -> None:
-            self._contexts.keep(job.chain, held, is_shared=is_shared)
-
+        keep = partial(self._contexts.keep, job.chain)
         return Speculation(job, decoder, metrics=self.metrics, keep=keep)
 
     # -- ends --------------------------------------------------------------------------------------

@@ -25,8 +25,6 @@ from tokalign.serve.scheduler import Scheduler
 _LAST_WORDS = 5
 """Seconds that clients have at the end to read the answer that there will be none."""
 
-_BACKLOG = 128
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -113,7 +111,7 @@ def _listening(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        return socket.create_server(address[:2], family=family, backlog=128)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "

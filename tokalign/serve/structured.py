@@ -22,29 +22,24 @@ _TEXT: _Kind = (str, "a grammar in GBNF or Lark's format", Grammar.text)
 _REGEX: _Kind = (str, "a regular expression", Grammar.regex)
 _CHOICE: _Kind = (list, "a list of texts", Grammar.choice)
 
-_STRUCTURED: Mapping[str, _Kind] = {
-    "json": _JSON,
-    "regex": _REGEX,
-    "grammar": _TEXT,
-    "choice": _CHOICE,
-}
-"""Inside vLLM's newer `structured_outputs`."""
+_STRUCTURED = {"json": _JSON, "regex": _REGEX, "grammar": _TEXT, "choice": _CHOICE}
 
 _FIELDS: Mapping[str, _Kind] = {
+    **{f"structured_outputs.{name}": kind for name, kind in _STRUCTURED.items()},
     **{f"guided_{name}": kind for name, kind in _STRUCTURED.items()},
     "grammar": _TEXT,
     "json_schema": _JSON,
 }
-"""Those of vLLM and of llama.cpp's server."""
+"""Those of vLLM, newer and older, and of llama.cpp's server."""
 
 
 def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
-    """The grammar that a body asks for. Raises: Refusal for a wrong one, and for two."""
+    """The grammar that a body asks for. Raises: UsageError for a wrong one, and for two."""
     inner = body.get("structured_outputs") or {}
     require(isinstance(inner, dict), "structured_outputs has to be an object, not {}", inner)
-    asked = [(f"structured_outputs.{n}", inner.get(n), kind) for n, kind in _STRUCTURED.items()]
-    asked += [(name, body.get(name), kind) for name, kind in _FIELDS.items()]
-    made = {one[0]: _made(*one) for one in asked if one[1] not in (None, "")}
+    given = {**body, **{f"structured_outputs.{name}": inner.get(name) for name in _STRUCTURED}}
+    asked = {name: given[name] for name in _FIELDS if given.get(name) not in (None, "")}
+    made = {name: _made(name, value, _FIELDS[name]) for name, value in asked.items()}
     if (by_format := _response_format(body.get("response_format"))) is not None:
         made["response_format"] = by_format
     require(len(made) < 2, f"{' and '.join(made)} exclude each other; give one of them")

@@ -15,6 +15,7 @@ from math import log
 from typing import NamedTuple
 
 from tokalign.runtime.draft.mixing import Trust
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 TOUCHED = 32
@@ -248,3 +249,22 @@ class ContextCopy:
         shifted by what has been seen."""
         prior = PRIORS[kind]
         return self._trust.calibrated(prior[min(length, len(prior)) - 1], None)
+
+
+_LEAD = 8
+"""Ids of the prompt before a predicted text, so that its beginning is found."""
+
+_LONGEST_TOKEN = 4
+"""Characters of a predicted text that are read for each id that there is room for."""
+
+
+def predicted(
+    tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId], text: str, room: int
+) -> SuffixAutomaton:
+    """An index of a text that the output may repeat, as far as there is room for it."""
+    text = text[: room * _LONGEST_TOKEN]
+    if tokenizer.opens_segment(prompt):
+        ids = tokenizer.encode(text)
+    else:
+        ids = tokenizer.encode_parts([text])[0]
+    return SuffixAutomaton([*prompt[-_LEAD:], *ids[:room]])
