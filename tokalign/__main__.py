@@ -5,6 +5,6 @@ import sys
 if not sys.flags.safe_path:
     del sys.path[0]
 
-from tokalign.cli import main
+from tokalign.cli import program
 
-main()
+program()

@@ -223,3 +223,39 @@ def test_commands_that_only_read_texts_work(tmp_path: Path) -> None:
     for line in ("check --draft DRAFT", "bench --method copy --text"):
         result = without_mlx(*words(line), "--target", DEMO / "target", tmp_path / "text.txt")
         assert result.returncode == 0, result.stderr
+
+
+LAST_WORDS = """
+import atexit, os, sys
+from types import ModuleType
+
+class Library:
+    def __del__(self, write=os.write):
+        write(1, b"the end of the library")
+
+library = Library()
+{loaded}
+from tokalign.cli import program
+from tokalign.cli.output import tell
+sys.argv[1:] = {words}
+real = sys.exit
+def leave(status):
+    atexit.register(print, "what was to be done")
+    real(status)
+sys.exit = leave
+program()
+"""
+
+
+@pytest.mark.parametrize("words", [["--version"], ["tables", "show", "/nowhere"]])
+@pytest.mark.parametrize("runs_models", [False, True])
+def test_a_process_that_runs_models_leaves_without_the_end_of_their_libraries(
+    words: list[str], runs_models: bool
+) -> None:
+    """A BLAS that is preloaded may wait in its own end for ever; Python's has come by then."""
+    loaded = "sys.modules['mlx.core'] = ModuleType('mlx.core')" if runs_models else ""
+    program = LAST_WORDS.format(loaded=loaded, words=words)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == (0 if words == ["--version"] else 4)
+    assert "what was to be done" in ended.stdout
+    assert ("the end of the library" in ended.stdout) is not runs_models

@@ -461,7 +461,7 @@ def test_a_hostile_file_is_used_as_its_library_uses_it_or_refused(
     except VocabularyError as error:
         assert_clear(error, path, case.reason)
         return
-    assert theirs is not None or path.suffix != ".json"
+    assert theirs is not None or path.name != "tokenizer.json"  # others are mlx-lm's to open
     if ours.level is not Level.ALIGNED:
         assert re.search(case.reason, ours.spec.why)
     if theirs is not None and "dropout" not in case.case:

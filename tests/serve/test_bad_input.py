@@ -18,6 +18,7 @@ from tokalign.serve.server import Server
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Wisła"}]
 LONG = "Wisła płynie. " * 3000
+DEEP = "[" * 900 + "]" * 900
 WEATHER = {"type": "function", "function": FUNCTION}
 
 
@@ -136,6 +137,7 @@ RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
     ("tool_choice", {"type": "function", "name": "pogoda"}, "'pogoda'"),
     ("text", {"format": {"type": "json_schema"}}, "json_schema"),
     ("max_output_tokens", 0, "max_tokens"),
+    *((name, json.loads(DEEP), "nested too deeply") for name in ("metadata", "user")),
 ]
 MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ("messages", "Wisła", "messages"),
@@ -144,6 +146,7 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ("system", 5, "system"),
     ("tools", [5], "tools"),
     ("tools", [{"type": "custom"}], "tools[0]"),
+    ("messages", [{"role": "user", "content": [{"type": "redacted_thinking"}]}], "is empty"),
     ("tool_choice", {"type": "tool", "name": "pogoda"}, "'pogoda'"),
     ("stop_sequences", [5], "stop"),
 ]
@@ -184,6 +187,15 @@ def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     assert content(chat(server, "Wisła", **harmless)) == content(chat(server, "Wisła"))
 
 
+@pytest.mark.parametrize("value", [5, 0.5, True, "x", {"text": "x"}, [5, {"text": 5}], []])
+def test_content_of_any_kind_ends_in_no_failure(server: Server, value: Any) -> None:
+    ask = {"role": "user", "content": "x"}
+    reasoning = {"input": [{"type": "reasoning", "content": value, "summary": value}, ask]}
+    empty = {"messages": [{"role": "user", "content": []}, {"role": "user", "content": value}]}
+    for path, body in ((RESPONSES, reasoning), ("/v1/messages", empty)):
+        assert request(server, "POST", path, {**body, "max_tokens": 1}).status in (200, 400)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -197,6 +209,7 @@ def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
         b'"text"',
         b"null",
         b"[" * 100_000,
+        f'{{"prompt": "x", "stream": true, "unknown": {DEEP}}}'.encode(),
         b'{"max_tokens": 1' + b"0" * 5000 + b"}",
         b'{"prompt": "\xff\xfe"}',
         b'{"prompt": "\\ud800"}',

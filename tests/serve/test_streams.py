@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 from served import CALL, KEY, WEATHER, echo_folder, openai, serving
 
 from tokalign.serve import Settings
@@ -270,6 +271,63 @@ def test_what_fails_in_a_stream_fails_in_the_helper(
     assert next(given) < 99
     monkeypatch.undo()
     assert api.blocks(api.stream(echo, user("Wisła"))) == [("text", "Wisła")]
+
+
+# -- several choices, log-probabilities and parts of a completion ----------------------------------
+
+
+def test_a_helper_keeps_choices_and_log_probabilities_apart(server: Server) -> None:
+    given: dict[str, Any] = {
+        "model": "default_model",
+        "messages": user("Opisz krótko Wisłę."),
+        "max_tokens": 8,
+        "temperature": 1.0,
+        "seed": 5,
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "stream_options": {"include_usage": True},
+    }
+    with openai(server).chat.completions.stream(**given) as stream:
+        streamed = stream.get_final_completion()
+    given.pop("stream_options")
+    whole = openai(server).chat.completions.create(**given)
+    said = [(c.message.role, c.message.content, c.finish_reason) for c in streamed.choices]
+    assert said == [(c.message.role, c.message.content, c.finish_reason) for c in whole.choices]
+    ids = [[token.id for token in choice.logprobs.content] for choice in streamed.choices]
+    assert ids == [[token.id for token in choice.logprobs.content] for choice in whole.choices]
+    tokens = streamed.usage.completion_tokens
+    assert tokens == whole.usage.completion_tokens == sum(len(one) for one in ids)
+
+
+class Town(BaseModel):
+    """A town whose every field is bounded."""
+
+    name: Literal["Łódź", "Kraków"]
+    rank: Literal[1, 2, 3]
+
+
+def test_a_helper_parses_what_was_streamed(server: Server) -> None:
+    asked = user("Podaj miasto.")
+    chats, responses = openai(server).chat.completions, openai(server).responses
+    with chats.stream(model="default_model", messages=asked, response_format=Town) as stream:
+        (choice,) = stream.get_final_completion().choices
+    with responses.stream(model="default_model", input=asked, text_format=Town) as stream:
+        response = stream.get_final_response()
+    assert isinstance(choice.message.parsed, Town)
+    assert choice.message.parsed == response.output_parsed
+    assert choice.message.content == response.output_text
+
+
+def test_the_parts_of_a_completion_are_its_text(echo: Server) -> None:
+    """Nothing is looked for in it, so marks of thoughts and calls stay where they are."""
+    prompt = "<|im_start|>user\n  <think>a</think> b {}<|im_end|>\n<|im_start|>assistant\n"
+    given = {"model": "default_model", "prompt": prompt.format(CALL), "max_tokens": 80}
+    completions = openai(echo).completions
+    (whole,) = completions.create(**given).choices
+    parts = [one.choices[0] for one in completions.create(**given, stream=True)]
+    assert "".join(one.text for one in parts) == whole.text == f"  <think>a</think> b {CALL}"
+    assert [one.finish_reason for one in parts if one.finish_reason] == [whole.finish_reason]
 
 
 # -- calls that came to nothing --------------------------------------------------------------------

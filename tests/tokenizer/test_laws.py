@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm.utils import load_tokenizer
 from small_families import family_document
 from tokenizer_files import (
     added,
@@ -19,6 +20,7 @@ from tokenizer_files import (
 from tokenizers import Tokenizer as Library
 
 from tokalign.runtime.chat import encode_prompt
+from tokalign.tokenizer.ranks import read_tekken
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -137,15 +139,17 @@ def test_a_conversation_is_encoded_as_the_library_encodes_it(kind: str, tmp_path
         assert tokenizer.opens_segment([])
 
 
-def test_a_prompt_of_tekken_begins_with_its_bos(tmp_path: Path) -> None:
+def test_a_prompt_of_tekken_begins_as_in_mlx_lm(tmp_path: Path) -> None:
+    """And with its BOS where mlx-lm is not there to be asked."""
     specials = [
         {"rank": rank, "token_str": spelling, "is_control": True}
         for rank, spelling in enumerate(("<unk>", "<s>", "</s>"))
     ]
-    tokenizer = read(tmp_path, tekken_document(special_tokens=specials), "tekken.json")
+    document = tekken_document(special_tokens=specials)
+    assert read_tekken(document).opening == (1,)
+    tokenizer = read(tmp_path, document, "tekken.json")
     assert tokenizer.vocabulary.roles.bos == 1
-    assert tokenizer.spec.opening == (1,)
-    assert encode_prompt(tokenizer, "kot") == [1, *tokenizer.encode("kot")]
+    assert encode_prompt(tokenizer, "kot") == load_tokenizer(tmp_path).encode("kot")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ A subcommand is imported only when it runs, so that `tokalign --help` loads almo
 
 from __future__ import annotations
 
+import atexit
 import errno
+import os
 import sys
 from importlib import import_module
 from io import StringIO
@@ -83,6 +85,21 @@ class _LazyGroup(click.Group):
 @click.version_option(__version__)
 def group() -> None:
     """Speculative decoding across tokenizers on MLX, prepared offline."""
+
+
+def program() -> None:
+    """`main` as a process, which leaves without the end of the libraries that it has loaded.
+
+    OpenBLAS waits for its threads then, for ever where one has gone before (`blas_thread_shutdown_`
+    in OpenBLAS). Whatever is to be done at the end of Python has been done by that time.
+    """
+    ended: list[int] = []
+    atexit.register(lambda: os._exit(ended[0]) if ended and "mlx.core" in sys.modules else None)
+    try:
+        main()
+    except SystemExit as status:
+        ended.append(int(status.code or 0))
+        raise
 
 
 def main() -> None:

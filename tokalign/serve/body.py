@@ -29,6 +29,9 @@ _MOST_STOP_CHARACTERS = 4096
 _MOST_LOGPROBS = 20
 _SEED_BITS = 32
 
+_MOST_NESTING = 128
+"""Levels of a body: whatever walks through it needs some of Python's stack for each of them."""
+
 _LARGEST = 1e30
 """Of a number that has no range of its own: what is computed with it stays finite in float32."""
 
@@ -109,11 +112,8 @@ class Common(Struct, kw_only=True):
             raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
         limit, own = self.limit, settings.max_tokens
         require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
-        require(
-            self.top_logprobs <= _MOST_LOGPROBS,
-            f"top_logprobs has to be at most {_MOST_LOGPROBS}, not {{}}",
-            self.top_logprobs,
-        )
+        told = f"top_logprobs has to be at most {_MOST_LOGPROBS}, not {{}}"
+        require(self.top_logprobs <= _MOST_LOGPROBS, told, self.top_logprobs)
         drafts = self.num_draft_tokens
         return Asked(
             models=ModelNames(self.model, self.draft_model, self.adapters),
@@ -249,6 +249,7 @@ def read(data: bytes, form: type[Form]) -> Form:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"the body is not valid JSON: {error}") from error
     require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
+    require(not _is_deep(given), f"the body is nested too deeply: the most is {_MOST_NESTING}")
     return as_form(given, form)
 
 
@@ -263,8 +264,14 @@ def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
         return msgspec.convert(fields, form)
     except msgspec.ValidationError as error:
         raise UsageError(_told(str(error))) from error
-    except RecursionError as error:
-        raise UsageError("the body is nested too deeply") from error
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MOST_NESTING):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for each in inner for one in each if isinstance(one, dict | list)]
+    return bool(level)
 
 
 def _told(error: str) -> str:

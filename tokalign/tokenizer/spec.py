@@ -187,6 +187,8 @@ class TokenizerSpec:
         if self.level is not Level.ALIGNED:
             document = json.loads(self.document)
             parts = {part: document.get(part) for part in ("model", "normalizer", "pre_tokenizer")}
+            added = document.get("added_tokens") or ()
+            parts["added_tokens"] = [token for token in added if not token.get("special")]
             facts.append(json.dumps(parts, sort_keys=True))
         return sha256(msgpack.packb(facts)).hexdigest()
 
