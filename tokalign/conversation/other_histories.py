@@ -17,25 +17,26 @@ _BILLING = "x-anthropic-billing-header:"
 that no context could be kept."""
 
 
-def of_messages(system: str | Sequence[Any], messages: Sequence[Message]) -> Iterator[Message]:
+def of_messages(system: str | Sequence[Any], messages: Sequence[Message]) -> list[Message]:
     """Those of Anthropic. system: a text, or blocks of text. Raises: UsageError."""
     parts = [system] if isinstance(system, str) else system
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     are_texts = all(isinstance(text, str) for text in texts)
     require(are_texts, "system has to be a text or a list of text blocks")
-    if text := "\n\n".join(text for text in texts if text and not text.startswith(_BILLING)):
-        yield {"role": "system", "content": text}
-    for message in messages:
-        if isinstance(content := message.get("content"), list) and content:
-            yield from _of_blocks(message)
-        else:
-            yield message
+    text = "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
+    history = [one for message in messages for one in _of_message(message)]
+    require(bool(history), "messages is empty: there is nothing to answer")
+    return [{"role": "system", "content": text}, *history] if text else history
 
 
-def _of_blocks(message: Message) -> Iterator[Message]:
+def _of_message(message: Message) -> Iterator[Message]:
     """A message as one of the assistant, or as results of tools and what the user says besides."""
+    content = message.get("content")
+    if not isinstance(content, list) or not content:
+        yield message
+        return
     said: Message = {"role": message.get("role"), "content": []}
-    for part in message["content"]:
+    for part in content:
         match part:
             case {"type": "tool_result", "tool_use_id": str(name)}:
                 yield _result(name, part.get("content", ""))

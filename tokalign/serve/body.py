@@ -112,11 +112,8 @@ class Common(Struct, kw_only=True):
             raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
         limit, own = self.limit, settings.max_tokens
         require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
-        require(
-            self.top_logprobs <= _MOST_LOGPROBS,
-            f"top_logprobs has to be at most {_MOST_LOGPROBS}, not {{}}",
-            self.top_logprobs,
-        )
+        told = f"top_logprobs has to be at most {_MOST_LOGPROBS}, not {{}}"
+        require(self.top_logprobs <= _MOST_LOGPROBS, told, self.top_logprobs)
         drafts = self.num_draft_tokens
         return Asked(
             models=ModelNames(self.model, self.draft_model, self.adapters),

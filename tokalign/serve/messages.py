@@ -8,7 +8,7 @@ from typing import Any
 
 from tokalign.conversation.blocks import Block, Step
 from tokalign.conversation.other_histories import of_messages
-from tokalign.errors import UsageError, require
+from tokalign.errors import UsageError
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
@@ -42,8 +42,7 @@ class MessagesBody(Common, kw_only=True):
     output_config: Object = {}
 
     def requests(self, settings: Settings, api_key: str) -> list[Asked]:
-        messages = [*of_messages(self.system, self.messages)]
-        require(bool(messages), "messages is empty: there is nothing to answer")
+        messages = of_messages(self.system, self.messages)
         if messages[-1].get("role") == "assistant":
             told = "messages has to end with the user's: no given answer is continued"
             raise UsageError(told)

@@ -48,11 +48,8 @@ class Server:
         maybe_set_recommended_wired_limit()
         self.metrics = Metrics()
         self.scheduler = Scheduler(Models(settings, note), settings, self.metrics)
-        connection = type(
-            "_Connection",
-            (Connection,),
-            {"most": settings.max_connections, "seconds": settings.read_timeout},
-        )
+        limits = {"most": settings.max_connections, "seconds": settings.read_timeout}
+        connection = type("_Connection", (Connection,), limits)
         config = uvicorn.Config(
             create_app(self.scheduler, is_local=self.is_local),
             http=connection,

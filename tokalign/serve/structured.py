@@ -13,11 +13,7 @@ from tokalign.serve.admission import Refusal
 
 _Kind = tuple[type | tuple[type, ...], str, Callable[[Any], Grammar]]
 
-_JSON: _Kind = (
-    (dict, str, bool),
-    "a JSON schema",
-    partial(Grammar.json_schema, strict=False),
-)
+_JSON: _Kind = ((dict, str, bool), "a JSON schema", partial(Grammar.json_schema, strict=False))
 _TEXT: _Kind = (str, "a grammar in GBNF or Lark's format", Grammar.text)
 _REGEX: _Kind = (str, "a regular expression", Grammar.regex)
 _CHOICE: _Kind = (list, "a list of texts", Grammar.choice)
