@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.bpe.absorption import FALLBACK, MIN_FANOUT, Absorption
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding
+from tokalign.tokenizer.bpe.validity import Merges
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -51,8 +52,8 @@ Ints = NDArray[np.int64]
 Signature = tuple[int, ...]
 """Where the ruled-out beginnings of some lists end, as indices into all lists joined."""
 
-_CHUNK = 1 << 15
-"""So many merges are looked at together, which bounds the memory to some 100 MB."""
+_CHUNK = 1 << 19
+"""So many pairs of a merge and a token are looked at together, which takes some 60 MB."""
 
 _MOST = (1 << 32) - 2
 """NEVER, where a stay is packed into 32 bits."""
@@ -138,52 +139,62 @@ class Followers:
 
     def __init__(self, bpe: BytePairEncoding[TargetId]) -> None:
         validity, order = bpe.validity, bpe.order.ids
-        self._bpe, self._tokens = bpe, list[TargetId]()
+        self._tokens = list[TargetId]()
         self._whole_only = np.ones(len(order), dtype=bool)
+        entered = np.full(len(bpe.tokens), -1, dtype=np.int64)
         left, right = array("q"), array("q")
         for place, token in enumerate(order):
             if validity.reachable(token):
                 owner = len(self._tokens)
                 self._whole_only[place] = False
                 self._tokens.append(token)
+                entered[token] = validity.derivation(token).max_rank
                 for rows, spine in ((left, validity.left_spine), (right, validity.right_spine)):
                     for edge in spine(token):
                         rows.extend((owner, *edge))
-        self._places = np.flatnonzero(~self._whole_only)
-        self._left, self._right = _Edges.of(left), _Edges.of(right)
-        parts = [np.concatenate(column) for column in zip(*self._crossings(), strict=True)]
-        lists, needed, follower = parts if parts else [np.zeros(0, dtype=np.int64)] * 3
-        keys = lists << 32 | (needed + 1)
+        self._places = np.flatnonzero(~self._whole_only).astype(np.int32)
+        self._right = _Edges.of(right)
+        crossings = self._crossings(bpe.merges, entered, _Edges.of(left))
+        parts = [np.concatenate(column) for column in zip(*crossings, strict=True)]
+        keys, follower = parts or (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
         by_need = np.argsort(keys, kind="stable")
-        self._keys, self._follower = keys[by_need], follower[by_need].astype(np.int32)
-        self._begins = np.searchsorted(lists[by_need], np.arange(2 * len(bpe.tokens) + 1))
+        self._keys, self._follower = keys[by_need], follower[by_need]
+        self._begins = np.searchsorted(self._keys, np.arange(2 * len(bpe.tokens) + 1) << 32)
 
-    def _crossings(self) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """(list, stay needed, position of the follower) of every crossing, in chunks."""
-        b = self._left.where(np.argsort(self._left.id, kind="stable"))
-        starts = np.searchsorted(b.id, np.arange(len(self._bpe.tokens) + 1))
-        pairs, ranks, _ = self._bpe.merges.to_arrays()
-        for some in np.array_split(np.arange(len(pairs)), len(pairs) // _CHUNK + 1):
-            left, right = pairs[some] >> 32, pairs[some] & 0xFFFFFFFF
-            counts = starts[right + 1] - starts[right]
-            each = np.repeat(np.arange(len(some)), counts)
+    def _crossings(
+        self, merges: Merges, entered: Ints, edges: _Edges
+    ) -> Iterator[tuple[Ints, NDArray[np.int32]]]:
+        """(list << 32 | stay needed + 1, position of the follower) of every crossing, in chunks.
+
+        entered: the max rank at which each token is made. edges: the left ones of all tokens.
+        """
+        b = edges.where(np.argsort(edges.id, kind="stable"))
+        starts = np.searchsorted(b.id, np.arange(len(entered) + 1))
+        pairs, ranks, _ = merges.to_arrays()
+        left, right = pairs >> 32, pairs & 0xFFFFFFFF
+        sizes = starts[right + 1] - starts[right]
+        ends = np.cumsum(sizes)
+        cuts = np.searchsorted(ends, np.arange(_CHUNK, sizes.sum(), _CHUNK))
+        for some in np.split(np.arange(len(pairs)), np.unique(cuts)):
+            counts = sizes[some]
+            each = np.repeat(some, counts)
             rows = np.arange(len(each)) + np.repeat(
-                starts[right] - np.cumsum(counts) + counts, counts
+                starts[right[some]] - np.cumsum(counts) + counts, counts
             )
-            in_time = ranks[some][each] <= b.left[rows]
+            in_time = ranks[each] <= b.left[rows]
             each = each[in_time]
-            yield from self._entries(left[each], ranks[some][each], b.where(rows[in_time]))
+            a = left[each]
+            yield from self._entries(a, entered[a], ranks[each], b.where(rows[in_time]))
 
-    def _entries(self, a: Ints, rank: Ints, b: _Edges) -> Iterator[tuple[Ints, Ints, Ints]]:
+    def _entries(
+        self, a: Ints, entered: Ints, rank: Ints, b: _Edges
+    ) -> Iterator[tuple[Ints, NDArray[np.int32]]]:
         """The entries of the lists for these merges; see `validity.crosses`."""
-        derivation = self._bpe.validity.derivation
-        known, where = np.unique(a, return_inverse=True)
-        entered = np.array([derivation(token).max_rank for token in known.tolist()])[where]
         a_last = (entered > b.entered) & (b.left >= entered)
-        yield 2 * a[a_last], rank[a_last], self._places[b.owner[a_last]]
+        yield 2 * a[a_last] << 32 | rank[a_last] + 1, self._places[b.owner[a_last]]
         b_last = (entered <= b.entered) & (rank <= b.blocking_rank)
-        needed = np.maximum(rank, b.entered)
-        yield 2 * a[b_last] + 1, needed[b_last], self._places[b.owner[b_last]]
+        needed = np.maximum(rank, b.entered)[b_last]
+        yield 2 * a[b_last] + 1 << 32 | needed + 1, self._places[b.owner[b_last]]
 
     @cached_property
     def signatures(self) -> dict[TargetId, Signature]:
