@@ -184,3 +184,10 @@ def test_a_templates_own_complaint_is_told() -> None:
 
     with pytest.raises(UsageError, match="no tools here"):
         rendered(Template(complain), [ASK], {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}'])
+def test_arguments_that_no_prompt_can_hold_stay_text(text: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
+    read = template_messages([ASK, {"role": "assistant", "tool_calls": [call]}, ASK])
+    assert read[1]["tool_calls"][0]["function"]["arguments"] == {"arguments": text}

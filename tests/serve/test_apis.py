@@ -23,6 +23,7 @@ from tokalign.runtime.chat import Prompt
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering
+from tokalign.serve.app import _Written
 from tokalign.serve.body import as_form, read
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.job import Answer, Emitted
@@ -453,3 +454,12 @@ def test_thoughts_and_broken_calls_have_the_shapes_of_the_clients_types() -> Non
     assert b'"api_error"' in failed
     last = json.loads(rendering_of(Responses).fail(Refusal(500, "x")).split(b"data: ")[1])
     assert TypeAdapter(ResponseStreamEvent).validate_python(last).response.status == "failed"
+
+
+@pytest.mark.parametrize("value", ['"\\ud83d"', "1e999", "-1e999", '{"y": ["\\ud800"]}'])
+def test_calls_with_what_json_libraries_cannot_write_are_answered(value: str) -> None:
+    call = f'{{"name": "pogoda", "arguments": {{"city": {value}}}}}'
+    for api in (Chats, Responses, Messages):
+        _, whole = events_of(api, f"</think><tool_call>{call}</tool_call>")
+        assert json.loads(_Written(whole).body) == whole
+        json.dumps(whole, allow_nan=False)

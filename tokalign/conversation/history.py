@@ -6,11 +6,12 @@ follows is common: roles, parts that are no text, and calls. Nothing disappears 
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from tokalign.conversation.rendering import Message
 from tokalign.conversation.tools import function_of
@@ -140,8 +141,8 @@ def _calls(name: str, calls: object) -> list[Any]:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments or "{}")
-            except (ValueError, RecursionError):  # the answer was cut, or its call was no JSON
+                arguments = msgspec.json.decode(arguments or "{}")
+            except (msgspec.MsgspecError, RecursionError):  # it was cut, or is no JSON in UTF-8
                 arguments = {"arguments": arguments}
         arguments = {} if arguments is None else arguments
         read.append({**call, "function": {**function, "arguments": arguments}})

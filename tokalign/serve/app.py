@@ -8,6 +8,7 @@ of a request into a queue of this event loop.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from base64 import b64encode
@@ -177,7 +178,7 @@ class _Edge:
             if rendering.streams:
                 return _Stream(rendering, answers)
             await _unless_gone(request, answers.finish())
-            return JSONResponse(rendering.whole(answers.choices))
+            return _Written(rendering.whole(answers.choices))
         except BaseException:
             answers.abandon()
             raise
@@ -294,6 +295,13 @@ class _Answers:
             self._loop.call_soon_threadsafe(self._items.put_nowait, (index, item))
 
 
+class _Written(JSONResponse):
+    """JSON in ASCII, as events are: models write halves of surrogate pairs, which UTF-8 has not."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()
+
+
 class _Stream(StreamingResponse):
     """The events of a request's answers."""
 
@@ -384,7 +392,7 @@ def _refusal_of(error: Exception) -> Refusal:
 def _error(path: str, refusal: Refusal) -> Response:
     """A refusal in the form of the API at a path."""
     api = _APIS.get(path, Chats)
-    return JSONResponse(api.error(refusal), refusal.status, refusal.headers)
+    return _Written(api.error(refusal), refusal.status, refusal.headers)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

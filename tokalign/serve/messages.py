@@ -162,7 +162,8 @@ def _content(block: Block) -> dict[str, Any]:
         case "call":
             try:
                 arguments = json.loads(block.text or "{}")
-            except ValueError:  # there was no room for all of it
+                json.dumps(arguments, allow_nan=False)
+            except ValueError:  # there was no room for all of it, or 1e999 is none of our numbers
                 arguments = {"arguments": block.text}
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
 
