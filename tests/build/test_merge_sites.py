@@ -65,6 +65,14 @@ def test_it_is_so_in_large_vocabularies(tokenizer: Tokenizer[Any]) -> None:
     compare_followers(tokenizer, Followers(tokenizer.bpe), tokens=10)
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 30])
+def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    encodings = [random_merges(Random(seed)).bpe for seed in range(20)]
+    expected = [Followers(bpe).groups() for bpe in encodings]
+    monkeypatch.setattr("tokalign.build.merge_sites._CHUNK", chunk)
+    assert [Followers(bpe).groups() for bpe in encodings] == expected
+
+
 def compare_followers(tokenizer: Tokenizer[Any], followers: Followers, *, tokens: int) -> None:
     draw, order, validity = Random(5), tokenizer.bpe.order, tokenizer.bpe.validity
     assert list(followers.signatures) == [i for i in order.ids if validity.reachable(i)]

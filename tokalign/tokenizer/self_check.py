@@ -88,8 +88,8 @@ def read_tokenizer(
         return Tokenizer(kept)
     with _without_collection():
         tokenizer = _read_best(file, trust_remote_code=trust_remote_code)
-    if not isinstance(tokenizer, ForeignTokenizer):
-        write_note(note, tokenizer.spec)
+        if not isinstance(tokenizer, ForeignTokenizer):
+            write_note(note, tokenizer.spec)
     return tokenizer
 
 

@@ -55,8 +55,9 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     for index in added:
         spellings[index] = ""
     by_characters = "ByteLevel" not in str(document.get("pre_tokenizer"))
-    tokens, fallback = read_byte_level(spellings), frozenset[int]()
-    if by_characters:
+    if not by_characters:
+        tokens, fallback = read_byte_level(spellings), frozenset[int]()
+    else:
         byte_fallback = flag(model, "byte_fallback", default=False)
         tokens, fallback = read_pieces(spellings, fallback=byte_fallback)
     # No text can give what the byte alphabet does not spell: it is a hole in the numbering.

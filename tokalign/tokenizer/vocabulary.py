@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Generic, NewType, cast
 
 import regex
@@ -103,26 +104,27 @@ def byte_alphabet() -> tuple[str, ...]:
     return tuple(chr(b) if b in printable else chr(next(stand_ins)) for b in range(256))
 
 
-def read_byte_level(spellings: Iterable[str]) -> tuple[bytes | None, ...]:
+def read_byte_level(spellings: Sequence[str]) -> tuple[bytes | None, ...]:
     """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet.
 
     None for a spelling with another character.
     """
-    alphabet = {character: byte for byte, character in enumerate(byte_alphabet())}
-
-    def read(spelling: str) -> bytes | None:
-        try:
-            return bytes([alphabet[c] for c in spelling])
-        except KeyError:
-            return None
-
-    return tuple(map(read, spellings))
+    alphabet = {ord(character): byte for byte, character in enumerate(byte_alphabet())}
+    joined = "".join(spellings)
+    stray = set(joined).difference(byte_alphabet())
+    data = joined.translate(alphabet).encode("latin-1", "replace")
+    ends = [0, *accumulate(map(len, spellings))]
+    tokens = [data[start:end] for start, end in pairwise(ends)]
+    if not stray:
+        return tuple(tokens)
+    kept = map(stray.isdisjoint, spellings)
+    return tuple(token if sound else None for token, sound in zip(tokens, kept, strict=True))
 
 
 def write_byte_level(tokens: Iterable[bytes]) -> list[str]:
     """The inverse of `read_byte_level`."""
     alphabet = byte_alphabet()
-    return ["".join([alphabet[byte] for byte in token]) for token in tokens]
+    return [token.decode("latin-1").translate(alphabet) for token in tokens]
 
 
 def read_pieces(
