@@ -284,7 +284,11 @@ def smolagents(server: Server) -> Any:
 
 
 def agents(kind: str) -> Check:
-    """A tool that has to be called, and an answer to its result, by one of two APIs."""
+    """A tool that has to be called, by one of two APIs; by that of chats also what follows it.
+
+    To the other client a response that max_tokens cuts is an error.
+    """
+    stops = "Responses" in kind
 
     def run(server: Server) -> Any:
         package = import_module("agents")
@@ -303,6 +307,7 @@ def agents(kind: str) -> Check:
             model=model,
             model_settings=settings,
             tools=[package.function_tool(river_length)],
+            tool_use_behavior="stop_on_first_tool" if stops else "run_llm_again",
         )
 
         async def told() -> Any:
