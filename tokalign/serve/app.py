@@ -340,6 +340,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> Non
             raise ClientDisconnect
         task.result()
     finally:
+        task.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody else asks
         task.cancel()
         watch.cancel()
 
