@@ -204,7 +204,7 @@ class Chat:
 
     def _answer(self) -> None:
         """Have the last message answered; one that cannot be answered is withdrawn."""
-        from tokalign.runtime.mlx.cache import common_prefix
+        from tokalign.runtime.rounds import common_prefix
 
         left_out = self._dialogue.left_out
         try:

@@ -12,6 +12,7 @@ from tokalign.conversation.rendering import Message, rendered
 from tokalign.conversation.tools import with_call_ids
 from tokalign.errors import TokalignError, require
 from tokalign.runtime.chat import ChatTemplate, Prompt, encode_prompt, plain_text, with_bos
+from tokalign.runtime.rounds import common_prefix
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -68,12 +69,8 @@ class Prompts:
         marks: dict[int, bool] = {}
         for variant, is_shared in self._others(messages):
             others = _encoded(self.template, self.tokenizer, variant, variables) or []
-            pairs = enumerate(zip(ids, others, strict=False))
-            agreed = next(
-                (i for i, (one, other) in pairs if one != other), min(len(ids), len(others))
-            )
             # The last id that they share may be a part of another one, where a letter follows.
-            marks.setdefault(agreed - 1, is_shared)
+            marks.setdefault(common_prefix(ids, others) - 1, is_shared)
         opens = self.library.response_initial_state == "reasoning"
         if self.library.has_thinking:
             ends = self.library.rfind_think_end(ids)

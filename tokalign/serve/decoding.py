@@ -18,12 +18,11 @@ from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import forgets, remembered
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Round, common_prefix
 from tokalign.serve import Settings
 from tokalign.serve.job import Job
 from tokalign.serve.metrics import Metrics

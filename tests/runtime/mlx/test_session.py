@@ -14,11 +14,11 @@ from random_models import VOCABULARY, random_model
 
 from tokalign.errors import CacheError, IncompatibleError
 from tokalign.runtime.mlx import session
-from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import BusyTime, ModelSession
 from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.rounds import common_prefix
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 
 contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from tokalign.runtime.mlx.cache import common_prefix
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of
 from tokalign.runtime.remembered import OutputStore
+from tokalign.runtime.rounds import common_prefix
 
 _SHARE_OF_MEMORY = 10
 """Kept contexts take this part of the machine's memory where no bound is given."""
