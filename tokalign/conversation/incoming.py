@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
+from tokalign.runtime.held_back import held_back
+
 T = TypeVar("T")
 
 Reading: TypeAlias = Generator[str | None, None, T]
@@ -147,15 +149,6 @@ _SPACE = re.compile(r"\s*")
 @lru_cache(64)
 def _finder(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
-
-
-def held_back(text: str, marks: tuple[str, ...]) -> int:
-    """How many characters at the end of a text may be the beginning of one of these marks."""
-    longest = min(len(text), max(map(len, marks), default=1) - 1)
-    for count in range(longest, 0, -1):
-        if any(mark.startswith(text[-count:]) for mark in marks):
-            return count
-    return 0
 
 
 def collected(parser: Reading[T]) -> Waiting[tuple[str, T]]:

@@ -14,6 +14,7 @@ from typing import Any
 from tokalign.errors import UsageError, require_integer, require_texts
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.held_back import held_back
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -245,6 +246,8 @@ class TextStream:
 
     def _release(self, text: str) -> str:
         """Add `text` to the held text and return the part that can be released."""
+        if not self._stop_strings:
+            return text
         if self.stop_string is not None:
             return ""
         self._held += text
@@ -252,12 +255,6 @@ class TextStream:
         if found:
             at, self.stop_string = min(found)
             return self._held[:at]
-        certain = len(self._held) - self._possible_stop()
+        certain = len(self._held) - held_back(self._held, self._stop_strings)
         text, self._held = self._held[:certain], self._held[certain:]
         return text
-
-    def _possible_stop(self) -> int:
-        """Length of the longest suffix of the held text that begins a stop string."""
-        held, longest = self._held, max(map(len, self._stop_strings), default=1) - 1
-        ends = (held[-n:] for n in range(min(longest, len(held)), 0, -1))
-        return next((len(e) for e in ends if any(s.startswith(e) for s in self._stop_strings)), 0)
