@@ -31,9 +31,6 @@ NO_TOKEN = -1
 Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
-Owner = tuple[Key, str]
-"""Kept caches and outputs serve later requests to the same models with the same API key."""
-
 Reason = Literal["stop", "length"]
 
 

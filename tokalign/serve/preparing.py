@@ -39,7 +39,6 @@ _CUT_IDS = 16
 _TRUSTED = 4
 """Prompts of at most so many characters for each id of the context are encoded uncounted."""
 
-
 _THREADS = 2
 """In each lane."""
 

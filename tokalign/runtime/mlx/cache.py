@@ -108,17 +108,6 @@ class ModelCache(Generic[Id]):
         shared = min(common_prefix(list(ids), self._held), len(ids) - 1)
         return 0 if shared == len(self._held) else shared - marked
 
-    def unread(self, ids: Sequence[Id]) -> int:
-        """How many of `ids` go through the model in the next pass, or in steps before it."""
-        if self._branches is None:
-            read = common_prefix(list(ids), self._held)
-            if read == len(self._held):
-                read += len(self._unread)  # which are not waited for
-        else:
-            before, tree = self._branches
-            read = len(before) + len(tree.path_of(ids[len(before) :]))
-        return len(ids) - min(read, len(ids) - 1) + self.read_again(ids)
-
     def catch_up(self, ids: list[Id], last: int) -> int:
         """Rewind to what the cache shares with `ids`, and fill in a long rest.
 
