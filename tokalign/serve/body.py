@@ -228,11 +228,12 @@ class Completion(Common, kw_only=True):
             raise _unserved(
                 "echo", "log-probabilities of prompts are not computed; leave one of both out"
             )
+        asked = self._asked(settings, api_key, suffix=self.suffix)
         return [
             one
             for prompt in prompts
             for one in _repeated(
-                self._asked(settings, api_key, prompt=prompt, suffix=self.suffix), self.n
+                replace(asked, prompt=prompt, sampling=self._sampling(settings)), self.n
             )
         ]
 
