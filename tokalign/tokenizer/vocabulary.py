@@ -153,6 +153,6 @@ def write_pieces(tokens: Sequence[bytes], fallback: frozenset[int]) -> list[str]
 
 
 def spelled_as(spellings: Iterable[str]) -> regex.Pattern[str]:
-    """Finds these spellings in a text, the longest first. Cost: 3 ms for 6,000 of them."""
+    """Finds these spellings in a text, the longest first. Cost: 0.3 s for 6,000 of them."""
     known = set(spellings)
     return regex.compile(r"(\L<known>)", known=known) if known else regex.compile("((?!))")
