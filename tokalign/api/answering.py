@@ -73,6 +73,7 @@ class Answering:
             decoder = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
             session = decoder.open_target()
         layers, is_quantized = session.layers, decoder.cache.kv_bits is not None
+        is_forgetful = forgets(layers)
         if is_quantized:
             _require_quantizable(decoder)
         # The rings of a batch keep no first positions, as those of --max-kv-size do.
@@ -87,14 +88,14 @@ class Answering:
             draft=(draft.template, draft.tokenizer) if draft and draft.template else None,
             library=library,
             form=AnswerForm.of(library),
-            marks_all=forgets(layers),
+            marks_all=is_forgetful,
         )
         _prepare_grammars(decoder)
         return cls(
             decoder=decoder,
             prompts=prompts,
             context_length=session.context_length,
-            forgets=forgets(layers),
+            forgets=is_forgetful,
             is_batchable=merges and not (is_quantized or keeps),
             fill_in_ends=target.stop_ids | fill_in_ends(target.tokenizer),
         )
