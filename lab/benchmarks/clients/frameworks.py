@@ -29,6 +29,14 @@ from lab.benchmarks.clients.checks import (
 )
 from lab.benchmarks.clients.makers import openai
 
+_ASKED: dict[str, Any] = {
+    "api_key": "none",
+    "max_tokens": MOST,
+    "timeout": SECONDS,
+    "max_retries": 0,
+}
+"""What most of them are made with, beside the address and the model."""
+
 # -- LangChain -------------------------------------------------------------------------------------
 
 _langchain = client("LangChain", "langchain-openai")
@@ -37,8 +45,7 @@ _langchain = client("LangChain", "langchain-openai")
 def chat_openai(server: Server, **more: Any) -> Any:
     """LangChain's model."""
     made = import_module("langchain_openai").ChatOpenAI
-    given = {"max_tokens": MOST, "timeout": SECONDS, "max_retries": 0, **more}
-    return made(base_url=server.v1, api_key="none", model=server.model, **given)
+    return made(base_url=server.v1, model=server.model, **_ASKED, **more)
 
 
 def streamed_and_added(model: Any) -> Any:
@@ -83,8 +90,7 @@ for _mode in ("json_schema", "function_calling", "json_mode"):
 def chat_anthropic(server: Server) -> Any:
     """LangChain's model for Anthropic's API."""
     made = import_module("langchain_anthropic").ChatAnthropic
-    given = {"max_tokens": MOST, "timeout": SECONDS, "max_retries": 0}
-    return made(base_url=server.url, api_key="none", model=server.model, **given)
+    return made(base_url=server.url, model=server.model, **_ASKED)
 
 
 @client("LangChain Anthropic", "langchain-anthropic")("stream")
@@ -172,11 +178,8 @@ def llama_index(server: Server) -> Any:
     made = import_module("llama_index.llms.openai_like").OpenAILike(
         model=server.model,
         api_base=server.v1,
-        api_key="none",
         is_chat_model=True,
-        max_tokens=MOST,
-        timeout=SECONDS,
-        max_retries=0,
+        **_ASKED,
     )
     parts = made.stream_chat([kinds.ChatMessage(role="user", content=QUESTION)])
     return text_of(part.delta for part in parts)
@@ -332,10 +335,7 @@ def agno(server: Server) -> Any:
     made = import_module("agno.models.openai.like").OpenAILike(
         id=server.model,
         base_url=server.v1,
-        api_key="none",
-        max_tokens=MOST,
-        timeout=SECONDS,
-        max_retries=0,
+        **_ASKED,
     )
     agent = import_module("agno.agent").Agent(model=made, telemetry=False)
     return text_of(part.content for part in agent.run(QUESTION, stream=True))
@@ -363,10 +363,7 @@ def autogen(server: Server) -> Any:
     made = import_module("autogen_ext.models.openai").OpenAIChatCompletionClient(
         model=server.model,
         base_url=server.v1,
-        api_key="none",
-        max_tokens=MOST,
-        timeout=SECONDS,
-        max_retries=0,
+        **_ASKED,
         model_info={
             "vision": False,
             "function_calling": True,
