@@ -17,7 +17,6 @@ import mlx_lm
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
-from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from places import DEMO
 from random_models import plainly, random_model
@@ -255,61 +254,6 @@ def test_a_translation_that_has_no_tokenizers_is_refused() -> None:
     steps = tokalign.speculative_generate_step([1, 2], model, model, translation="exact")
     with pytest.raises(UsageError, match="translation exact needs the tokenizers"):
         next(steps)
-
-
-def random_state_after(steps: Any, count: int) -> tuple[list[int], list[int]]:
-    """The first ids of a generation of one seed, and the state of `mx.random` after it."""
-    mx.random.seed(7)
-    ids = [step.token if hasattr(step, "token") else step[0] for step in islice(steps, count)]
-    steps.close()
-    return ids, mx.random.state[0].tolist()
-
-
-@pytest.mark.parametrize(
-    ("taken", "sampler"),
-    [
-        (1, {"temp": 0.9, "top_p": 0.9, "xtc_probability": 0.5}),
-        (5, {"temp": 0.0}),
-        (16, {"temp": 0.9}),
-    ],
-)
-@pytest.mark.parametrize("options", METHODS, ids=str)
-def test_a_call_leaves_the_random_state_where_mlx_lm_leaves_it(
-    pair: dict[str, Any], options: dict[str, Any], taken: int, sampler: dict[str, Any]
-) -> None:
-    """So a second generation of one seed is mlx-lm's too. Also if the caller stops early."""
-    pair = {**pair, "tokenizer": without_stop_ids(pair["tokenizer"])}
-    how = {"max_tokens": 16, "sampler": make_sampler(**sampler)}
-    ids = [5, 17, 3, 5, 17]
-    expected = random_state_after(generate_step(mx.array(ids), pair["model"], **how), taken)
-    found = tokalign.stream_generate(prompt=ids, **how, **pair, **options)
-    assert random_state_after(found, taken) == expected
-    steps = tokalign.speculative_generate_step(ids, pair["model"], pair["model"], **how)
-    assert random_state_after(steps, taken) == expected
-
-
-@pytest.mark.parametrize("options", METHODS, ids=str)
-def test_so_does_one_that_a_stop_id_ends(pair: dict[str, Any], options: dict[str, Any]) -> None:
-    """Also inside of a draft that was right."""
-    ids, sampler = [5, 17, 3, 5, 17], make_sampler(temp=0.2)
-    steps = generate_step(mx.array(ids), pair["model"], sampler=sampler)
-    before, _ = random_state_after(steps, 9)
-    count = 1 + before.index(before[-1])
-    steps = generate_step(mx.array(ids), pair["model"], sampler=sampler)
-    expected = random_state_after(steps, count)
-    ended = Tokenizer(replace(pair["tokenizer"].spec, roles=Roles(eos=frozenset({before[-1]}))))
-    pair = {**pair, "tokenizer": ended}
-    found = tokalign.stream_generate(prompt=ids, sampler=sampler, **pair, **options)
-    assert random_state_after(found, 256) == expected
-
-
-def test_who_draws_between_two_ids_is_left_alone(pair: dict[str, Any]) -> None:
-    mx.random.seed(7)
-    steps = tokalign.stream_generate(prompt=[5, 17], sampler=make_sampler(0.9), **pair)
-    next(steps)
-    mx.random.seed(8)
-    steps.close()  # type: ignore[attr-defined]
-    assert mx.random.state[0].tolist() == [0, 8]
 
 
 def forcing(ids: list[int]) -> Any:

@@ -9,8 +9,7 @@ for response in tokalign.stream_generate(model, tokenizer, prompt, draft_model=d
 
 Every function takes the keywords of mlx-lm's function of that name, with the same meaning, and
 more. `text.py` has the functions that give text; `call.py` runs them, and has the one that gives
-ids. `objects.py` turns mlx-lm's objects into tokalign's and leaves `mx.random` as mlx-lm does,
-`patch.py` puts tokalign into mlx-lm's own programs. `assemble.py` puts a decoder together from
-names or loaded models, for the commands and the server too; `choosing.py` chooses the method and
-the tables. Neither imports mlx by itself.
+ids. `objects.py` turns mlx-lm's objects into tokalign's, `patch.py` puts tokalign into mlx-lm's own
+programs. `assemble.py` puts a decoder together from names or loaded models, for the commands and
+the server too; `choosing.py` chooses the method and the tables. Neither imports mlx by itself.
 """

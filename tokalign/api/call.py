@@ -1,4 +1,4 @@
-"""One call of the API: a generation that leaves caches and `mx.random` as mlx-lm leaves them.
+"""One call of the API: a generation that leaves caches as mlx-lm leaves them.
 
 With it, mlx-lm's `speculative_generate_step`, which gives ids, for any two tokenizers.
 """
@@ -19,7 +19,6 @@ from tokalign.api.objects import (
     check_model,
     check_stream,
     language_model,
-    leave_random_state,
     make_sampler,
     read_ids,
     split_cache,
@@ -112,7 +111,6 @@ class Call:
             held = min(held, len(self._target.held))
             raise
         finally:
-            leave_random_state(self._decoder.sampler, given)
             if self._store is not None:
                 self._store.add(context.emitted)
             self._decoder.remember()
