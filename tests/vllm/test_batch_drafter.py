@@ -14,7 +14,7 @@ from trees import longest_match
 
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
-from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionaryFit
+from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.rounds import Context
 from tokalign.storage import TABLES, shipped
 from tokalign.tables.backoff import BackoffTable
@@ -24,7 +24,6 @@ from tokalign.vllm.batch_drafter import (
     NO_ID,
     P_MIN,
     BatchDrafter,
-    BatchFit,
     BatchLookup,
 )
 
@@ -98,37 +97,8 @@ def test_copies_alone_propose_what_occurred_before() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_surest_source_is_followed(seed: int) -> None:
     batch, tables = make_batch(60, seed), two_tables()
-    wanted = []
-    for text in batch.texts:
-        fits = DictionaryFit(tables).follow(text)  # type: ignore[arg-type]
-        wanted.append(chain_of(text, [tables[name] for name in fits], 8))
+    wanted = [chain_of(text, [*tables.values()], 8) for text in batch.texts]
     assert propose(BatchDrafter(tables, max_tokens=8), batch) == wanted
-
-
-def test_the_same_dictionaries_fit_while_texts_grow_and_change_rows() -> None:
-    tables = two_tables()
-    batch_fit = BatchFit([BatchLookup(table) for table in tables.values()])
-    fits = [DictionaryFit(tables) for _ in BATCH.texts]
-    rng, places, texts = np.random.default_rng(0), list(range(len(BATCH.texts))), BATCH.texts
-    lengths = [max(1, len(text) - 60) for text in texts]
-    outcomes, agreements = set(), []
-    while places:
-        batch = Batch([texts[place][: lengths[place]] for place in places])
-        found = batch_fit.follow(batch.rows, batch.lengths)
-        for number, place in enumerate(places):
-            expected = fits[place].follow(batch.texts[number])  # type: ignore[arg-type]
-            agreements.append([name in expected for name in tables] == found[:, number].tolist())
-            outcomes.add(tuple(expected))
-            lengths[place] += int(rng.integers(1, 8))
-        kept = [place for place in places if lengths[place] <= len(texts[place])]
-        if kept != places:  # requests have ended: the last one takes the first free row
-            kept = [*kept[-1:], *kept[:-1]]
-            moved = [place for row, place in enumerate(kept) if places[row] != place]
-            fits = [DictionaryFit(tables) if i in moved else fit for i, fit in enumerate(fits)]
-        places = kept
-    # One context in some hundreds looks stored and is not: one of the two then asks a shorter one.
-    assert np.mean(agreements) > 0.95
-    assert outcomes == {("dictionary:a",), ("dictionary:b",), ("dictionary:a", "dictionary:b")}
 
 
 def test_limits_are_kept_request_by_request() -> None:

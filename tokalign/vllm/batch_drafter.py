@@ -2,9 +2,8 @@
 
 `BatchDrafter` drafts a chain of ids for each request: at each position the surest source says which
 id comes next, as long as all ids of the chain together are probable enough. Where one dictionary is
-the only source, the chain is that of `BackoffTable.follow`. `BatchFit` says which dictionaries to
-ask, `BatchLookup` asks one about many texts, and `ContextMatches` copies from the request's own
-text.
+the only source, the chain is that of `BackoffTable.follow`. `BatchLookup` asks one dictionary about
+many texts, and `ContextMatches` copies from the request's own text.
 
 The hybrid of the MLX runtime mixes its sources and learns how far to trust them. Here no text is
 kept from step to step, so nothing can be learned from it, and the mixture without learning proposed
@@ -13,7 +12,7 @@ more rows for the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,6 @@ from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
-from tokalign.runtime.draft.lookup import (
-    FIRST_IDS,
-    FIRST_SHARE,
-    LEAST_OF_BEST,
-    LEAST_SHARE,
-    PROMPT_END,
-    RATE,
-)
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.binary_fuse import FINGERPRINT_WIDTH, fingerprints, mix
 from tokalign.tables.dictionary import MAX_CONTEXT
@@ -77,10 +68,9 @@ class BatchDrafter:
         if not dictionaries and not copies:
             raise UsageError("there is nothing to draft with; allow copies or give a dictionary")
         self._tables = [BatchLookup(table) for table in dictionaries.values()]
-        self._fit = BatchFit(self._tables)
         self._copies, self._max_tokens = copies, max_tokens
-        said = [table.parameters.p_min for table in dictionaries.values()]
-        self._p_min = p_min if p_min is not None else max(said, default=P_MIN)
+        own = [table.parameters.p_min for table in dictionaries.values()]
+        self._p_min = p_min if p_min is not None else max(own, default=P_MIN)
 
     def propose(self, rows: Rows, lengths: Ids, limits: Ids) -> list[list[int]]:
         """The proposals of all requests, in their order.
@@ -91,14 +81,13 @@ class BatchDrafter:
         """
         lengths = np.where(limits > 0, lengths, 0)
         limits = np.minimum(limits, self._max_tokens)
-        endings = last_ids(rows, np.arange(len(lengths)), lengths)
-        fits = self._fit.follow(rows, lengths)
+        endings = _last_ids(rows, lengths)
         matches = ContextMatches(rows, lengths) if self._copies else None
         drafted = np.full((len(lengths), self._max_tokens), NO_ID)
         together = np.ones(len(lengths))
         alive = np.flatnonzero(lengths)
         for depth in range(self._max_tokens):
-            chosen, probability = self._surest(endings[alive], fits[:, alive], matches, alive)
+            chosen, probability = self._surest(endings[alive], matches, alive)
             together[alive] *= probability
             taken = (chosen != NO_ID) & (together[alive] >= self._p_min) & (limits[alive] > depth)
             alive, chosen = alive[taken], chosen[taken]
@@ -115,109 +104,28 @@ class BatchDrafter:
         ]
 
     def _surest(
-        self,
-        endings: Ids,
-        fits: NDArray[np.bool_],
-        matches: ContextMatches | None,
-        alive: Ids,
+        self, endings: Ids, matches: ContextMatches | None, alive: Ids
     ) -> tuple[Ids, Floats]:
-        """The id that the surest source expects of each request, and how probable it says that is.
+        """The id that the surest source expects of each request, and its probability.
 
-        alive: the requests that are asked about, to which `endings` and `fits` belong. Returns:
-        NO_ID and 0 where no source knows anything. Ties go to the first source, copies first.
+        alive: the requests to which `endings` belong. Returns: NO_ID and 0 where no source knows
+        anything. Ties go to the first source, copies first.
         """
-        said: list[tuple[Ids, Floats]] = []
+        expected: list[tuple[Ids, Floats]] = []
         if matches is not None:
-            said += [(theirs[alive], right[alive]) for theirs, right in matches.expected()]
-        for table, fit in zip(self._tables, fits, strict=True):
-            expected, probability = table.predict(endings)
-            said.append((np.where(fit, expected, NO_ID), probability))
-        ids, probabilities = (np.stack(part) for part in zip(*said, strict=True))
+            expected += [(theirs[alive], right[alive]) for theirs, right in matches.expected()]
+        expected += [table.predict(endings) for table in self._tables]
+        ids, probabilities = (np.stack(part) for part in zip(*expected, strict=True))
         probabilities = np.where(ids == NO_ID, 0.0, probabilities)
         surest = probabilities.argmax(axis=0), np.arange(len(alive))
         return np.where(probabilities[surest] > 0, ids[surest], NO_ID), probabilities[surest]
 
 
-def last_ids(rows: Rows, row: Ids, lengths: Ids) -> Ids:
-    """i64[texts, MAX_CONTEXT]: the last ids of texts, the very last one first, else NO_ID.
-
-    row, lengths: i64[texts], where in `rows` each text begins, and how many ids of it count.
-    """
+def _last_ids(rows: Rows, lengths: Ids) -> Ids:
+    """i64[texts, MAX_CONTEXT]: the last ids of texts, the very last one first, else NO_ID."""
     places = lengths[:, None] - 1 - np.arange(MAX_CONTEXT)
-    inside = places >= 0
-    found = rows[row[:, None], np.where(inside, places, 0)]
-    return np.where(inside, found, NO_ID).astype(np.int64)
-
-
-_SETTLED = round(1 / RATE) - FIRST_IDS
-"""After so many ids each further one has the weight `RATE`."""
-
-_RATES = np.maximum(RATE, 1 / (FIRST_IDS + np.arange(_SETTLED + PROMPT_END + 1)))
-_LEFT = np.cumprod(1 - np.where(np.arange(len(_RATES)), _RATES, 0))
-"""By how many ids were compared: the weight of the last one, and what is left of the first share.
-"""
-
-
-class BatchFit:
-    """Which dictionaries fit which requests: `DictionaryFit` for all requests of a batch at once.
-
-    For each row it keeps how well each dictionary did on the text so far, and the last ids of the
-    text. If a row's text goes on from these ids, only the new ids are read. Otherwise, for example
-    because vLLM has given the row to another request, the last `PROMPT_END` ids of the text are
-    read again. Two texts with the same last ids at the same place are mistaken for one; the second
-    then takes over how well the dictionaries did on the first, and no text.
-    """
-
-    def __init__(self, tables: Sequence[BatchLookup]) -> None:
-        self._tables = tuple(tables)
-        self._lengths = np.zeros(0, dtype=np.int64)
-        self._endings = np.zeros((0, MAX_CONTEXT), dtype=np.int64)
-        self._shares = np.zeros((len(self._tables), 0))
-        self._compared = np.zeros(0, dtype=np.int64)
-
-    def follow(self, rows: Rows, lengths: Ids) -> NDArray[np.bool_]:
-        """Read on in all texts; returns which dictionary fits which one, b[dictionaries, requests].
-
-        lengths: i64[requests]. A single dictionary is asked about all of them, because finding out
-        whether it fits costs more than asking it.
-        Cost: one look-up of each dictionary for each id that is new, all at once.
-        """
-        every = np.arange(len(lengths))
-        if len(self._tables) < 2:
-            return np.ones((len(self._tables), len(lengths)), dtype=np.bool_)
-        shares, new = self._begin(rows, lengths)
-        row = np.repeat(every, new)
-        age = np.arange(len(row)) - np.repeat(np.cumsum(new) - new, new)
-        place = lengths[row] - 1 - age
-        observed, before = rows[row, place], last_ids(rows, row, place)
-        now = self._compared + new
-        number = now[row] - age  # of ids compared, this one included
-        weights = _RATES[number] * _LEFT[now[row]] / _LEFT[number]
-        shares *= _LEFT[now] / _LEFT[self._compared]
-        self._compared = np.minimum(now, _SETTLED)
-        for share, lookup in zip(shares, self._tables, strict=True):
-            right = lookup.predict(before)[0] == observed
-            share += np.bincount(row, weights * right, minlength=len(lengths))
-        self._shares, self._lengths = shares, lengths
-        self._endings = last_ids(rows, every, lengths)
-        least = np.maximum(LEAST_SHARE, LEAST_OF_BEST * shares.max(axis=0, initial=0))
-        return np.asarray(shares >= least)
-
-    def _begin(self, rows: Rows, lengths: Ids) -> tuple[Floats, Ids]:
-        """The shares so far, f64[dictionaries, requests], and how many ids of each text are new."""
-        known = min(len(lengths), len(self._lengths))
-        seen, new = self._lengths[:known], lengths[:known] - self._lengths[:known]
-        goes_on = (new >= 0) & (new <= PROMPT_END)
-        before = last_ids(rows, np.arange(known), np.where(goes_on, seen, 0))
-        goes_on &= (before == self._endings[:known]).all(axis=1)
-        shares = np.full((len(self._tables), len(lengths)), FIRST_SHARE)
-        shares[:, :known] = np.where(goes_on, self._shares[:, :known], FIRST_SHARE)
-        compared = np.zeros(len(lengths), dtype=np.int64)
-        compared[:known] = np.where(goes_on, self._compared[:known], 0)
-        self._compared = compared
-        fresh = np.full(len(lengths), PROMPT_END)
-        fresh[:known] = np.where(goes_on, new, PROMPT_END)
-        return shares, np.clip(fresh, 0, np.maximum(lengths - 1, 0))
+    ids = np.take_along_axis(rows[: len(lengths)], np.maximum(places, 0), axis=1)
+    return np.where(places >= 0, ids, NO_ID).astype(np.int64)
 
 
 class ContextMatches:
