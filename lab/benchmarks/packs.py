@@ -26,10 +26,9 @@ import numpy as np
 from lab.benchmarks.dictionary_build import Texts, dev_texts, shared_option
 from tokalign.build.compile_pack import compile_pack, positions_of
 from tokalign.build.corpus import Corpus, Progress
-from tokalign.build.counting.token_ngrams import counted
+from tokalign.build.counting.token_ngrams import count_corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import emulate, replay_texts
@@ -80,12 +79,13 @@ def make(shared: Path, sizes: str, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     corpus, options = _training(shared), BackoffOptions()
     counting = counting_words(corpus, options.min_count)
-    with counted(counting, stage=_timed) as found:
-        levels = grow_tree(found.orders)
-    print_json({"counted": [len(level) for level in levels], "peak_mb": round(peak_memory() / 1e6)})
+    counted = count_corpus(counting, stage=_timed)
+    print_json(
+        {"counted": [len(level) for level in counted.levels], "peak_mb": round(peak_memory() / 1e6)}
+    )
     for size in sizes.split(","):
         sized = replace(options, max_bytes=int(float(size) * 1e6))
-        bundle = pack_bundle(found.words, corpus.stamp, levels, sized, language="pl", stage=_timed)
+        bundle = pack_bundle(counted, corpus.stamp, sized, language="pl", stage=_timed)
         write_bundle(output / f"pl-{size}.pack.tok", bundle)
         print_json({"pack": size, "bytes": len(encode_bundle(bundle)), **bundle.statistics})
 

@@ -166,18 +166,16 @@ def test_a_half_written_run_is_named_and_made_again(
 ) -> None:
     """As a power cut leaves it, although datatrove has marked the task as done. What the error says
     is enough to mend it."""
-    call = Task.__call__
-
-    def cut_the_power(self: Task, data: object, rank: int, world_size: int) -> None:
-        if self.step == "table":
-            [path, *_] = self.job.folder.glob("*.merged")
-            path.write_bytes(path.read_bytes()[:-9])
-        call(self, data, rank, world_size)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Task, "__call__", cut_the_power)
-        with pytest.raises(OutputError, match="is only half-written") as caught:
-            run_job(job_in(tmp_path, corpus))
+        patch.setattr(
+            "tokalign.build.cluster._make_table", lambda _: BuildReport(seconds=1, peak_memory=1)
+        )
+        patch.setattr("tokalign.build.cluster.shutil.rmtree", lambda *_, **__: None)
+        run_job(job_in(tmp_path, corpus))
+    [path, *_] = (tmp_path / "workspace").glob("*.merged")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(OutputError, match="is only half-written") as caught:
+        run_job(job_in(tmp_path, corpus))
     remedy = re.search("; delete (.*) and give the command again", str(caught.value))
     assert remedy is not None
     Path(remedy[1]).unlink()
@@ -219,20 +217,18 @@ def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> N
         )
 
 
-def test_a_table_that_was_made_before_is_reported_where_it_is(
-    tmp_path: Path, corpus: Corpus
+@pytest.mark.slow
+def test_a_run_that_ended_before_its_folder_was_deleted_makes_the_table_again(
+    tmp_path: Path, corpus: Corpus, expected: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that ended between its table and its folder, and is given with another file."""
-    job = job_in(tmp_path, corpus)
-    for _, task, tasks in job.tasks():
-        for rank in range(tasks):
-            task(None, rank, tasks)
-            marks = Path(job.logs(task.step)) / "completions"
-            marks.mkdir(parents=True, exist_ok=True)
-            (marks / f"{rank:05d}").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr("tokalign.build.cluster.shutil.rmtree", lambda *_, **__: None)
+        job = job_in(tmp_path, corpus)
+        run_job(job)
+    assert job.folder.exists()
     [table] = run_job(replace(job, path=tmp_path / "other.tok")).tables
-    assert table.path == job.path
-    assert table.path.is_file()
+    assert table.path.read_bytes() == expected
+    assert not job.folder.exists()
 
 
 class AtOnce:

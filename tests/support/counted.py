@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.counting import token_ngrams
+from tokalign.build.counting.ngram_tree import walk_back
+from tokalign.build.counting.token_ngrams import Counting
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -52,7 +56,7 @@ def count_plainly(
     max_order: int,
     min_count: float,
 ) -> list[Counts]:
-    """The counts of each order, by Counters. weighted: the weight and the lines of each file."""
+    """As `counts_of`, by Counters. weighted: the weight and the lines of each file."""
     counters: list[Counter[tuple[int, ...]]] = [Counter() for _ in range(max_order)]
     for weight, lines in weighted:
         for line in lines:
@@ -62,7 +66,8 @@ def count_plainly(
             for n, counter in enumerate(counters, 1):
                 for start in range(len(ids) - n + 1):
                     counter[tuple(ids[start : start + n])] += weight  # type: ignore[assignment]
-    return [{g: c for g, c in counter.items() if c >= min_count} for counter in counters]
+    kept = [{g: c for g, c in counter.items() if c >= min_count} for counter in counters]
+    return [*takewhile(bool, kept)]
 
 
 def as_dict(ngrams: TokenNgrams) -> Counts:
@@ -71,3 +76,15 @@ def as_dict(ngrams: TokenNgrams) -> Counts:
         tuple(ids): count
         for ids, count in zip(ngrams.ids.tolist(), ngrams.counts.tolist(), strict=True)
     }
+
+
+def counts_of(counting: Counting, **options: Any) -> list[Counts]:
+    """The counts of each order up to the first that has none, in the order of their ids."""
+    levels = token_ngrams.count_corpus(counting, **options).levels
+    orders = []
+    for order, level in enumerate(levels, 1):
+        backwards = [*walk_back(levels, order, np.arange(len(level)))]
+        ids = np.stack(backwards[::-1], axis=1)
+        assert ids.tolist() == sorted(ids.tolist())
+        orders.append(as_dict(TokenNgrams(ids.astype(np.uint32), level.counts)))
+    return orders

@@ -1,12 +1,12 @@
-"""A dictionary counted by datatrove: on the cores of one machine, on several machines, or by Slurm.
+"""A dictionary or a pack counted by datatrove: on one machine, on several, or by Slurm.
 
     encode    n tasks    a share of the corpus files -> one run of sorted windows
     table     one task   all runs -> the table
 
-datatrove starts the tasks, marks those that are done, skips them when a run is started again, and
-writes their logs. Nothing here schedules or retries. A `Task` is a plain callable, as datatrove
-takes it, so its Slurm executor runs the same tasks: docs/scale.md has the script. datatrove is
-imported only where a job is run.
+They are the two steps of `token_ngrams.count_corpus`. datatrove starts the tasks, marks those that
+are done, skips them when a run is started again, and writes their logs; it is imported only where a
+job is run. A `Task` is a plain callable, as datatrove takes it, so its Slurm executor runs the same
+tasks: docs/scale.md has the script.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from tokalign.build.corpus import Corpus, Stage
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.ngram_tree import grow_tree
 from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace
-from tokalign.build.counting.token_ngrams import Counting, count, encode, make_encoder
+from tokalign.build.counting.token_ngrams import Counted, Counting, count, encode, make_encoder
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import peak_memory, workers
-from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
-from tokalign.build.dictionary.ngram_tree import grow_tree
-from tokalign.build.pack import counting_words, pack_bundle
-from tokalign.build.pipeline import BuildReport, WrittenTable, build_tables, require_outputs
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.pack import build_pack, counting_words
+from tokalign.build.pipeline import BuildReport, build_tables, require_outputs
 from tokalign.build.text_files import FileStamp
 from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked, write_file
-from tokalign.tables.bundle import Bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 StepName = Literal["encode", "table"]
 
-_JOB, _REPORT, _LOGS = "job.json", "table.json", "logs"
+_JOB, _LOGS = "job.json", "logs"
+_POLL = 120  # seconds between two looks at the tasks of other machines
 _REMEDY = "choose folders that you may write to with --output or --workspace"
 _TAKEN = "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictionaryJob:
-    """A back-off dictionary to be counted in shares. It can be pickled.
+    """A dictionary, or a pack, to be counted in shares. It can be pickled.
 
     folder: where the tasks find each other's files; all machines have to see it.
     path: of the table file. shares: how many tasks encode; the table does not depend on it.
@@ -83,7 +83,7 @@ class DictionaryJob:
         return str(self.folder / _LOGS / step)
 
     def record(self, rank: int) -> Path:
-        """The file that tells which run a task that encodes has left, and what it has read."""
+        """The file that says which runs a task that encodes has left, and what it has read."""
         return self.folder / f"encode-{rank:05d}.json"
 
 
@@ -109,7 +109,6 @@ def plan_dictionary(
     """
     corpus.require_room(MOST_HEADER_BYTES)
     require_outputs([path])
-    folder = options.workspace or path.with_suffix(".counting")
     job = DictionaryJob(
         counting=(
             counting_words(corpus, options.min_count)
@@ -117,7 +116,7 @@ def plan_dictionary(
             else Counting(corpus, target, min_count=options.min_count)
         ),
         options=options,
-        folder=folder.absolute(),
+        folder=(options.workspace or path.with_suffix(".counting")).absolute(),
         language=language,
         path=path.absolute(),
         shares=shares,
@@ -136,8 +135,8 @@ def _claim(job: DictionaryJob) -> None:
         if job.folder.is_dir():
             require_workspace(job.folder, _JOB)
         write_file(file, json.dumps(facts, ensure_ascii=False), parents=True, remedy=_REMEDY)
-    there = json.loads(file.read_text("utf-8"))
-    other = [name for name in facts if there.get(name) != facts[name]]
+    claimed = json.loads(file.read_text("utf-8"))
+    other = [name for name in facts if claimed.get(name) != facts[name]]
     if other:
         raise UsageError(
             f"{job.folder} holds a job that has other {', '.join(other)}; give the command that "
@@ -163,8 +162,11 @@ class Task:
         with locked(folder / f"{name}.lock", f"doing {name} in {folder}", _TAKEN):
             if self.step == "encode":
                 _encode(self.job, rank, world_size)
-            else:
-                _make_table(self.job)
+                return
+            _make_table(self.job)
+            for path in folder.iterdir():
+                if path.is_file() and path.name != _JOB:
+                    path.unlink()
 
 
 def log_problem(problem: CorpusError) -> None:
@@ -194,32 +196,23 @@ def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
     shutil.rmtree(folder)
 
 
-def _make_table(job: DictionaryJob) -> None:
-    """Count all runs, make the table, and delete the runs."""
+def _make_table(job: DictionaryJob) -> BuildReport:
+    """Count all runs and make the table."""
     records = [_read_record(job, rank) for rank in range(job.shares)]
     shards = [job.folder / name for record in records for name in record["runs"]]
-    stamps = (FileStamp(**stamp) for record in records for stamp in record["stamps"])
-    corpus = job.counting.corpus
-    corpus.finish(stamps)
-    built = build_tables(corpus, {job.path: partial(_build, job, shards)})
+    corpus, target = job.counting.corpus, job.counting.tokenizer
+    corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
+
+    def count_shards(counting: Counting, **_: object) -> Counted:
+        with workers(job.jobs, object) as apply:
+            orders, words = count(counting, shards, job.folder, apply, lambda _: None)
+        return Counted(grow_tree(orders), words)
+
+    recipe = build_pack if target is None else partial(build_dictionary, target)
+    build = partial(recipe, options=job.options, language=job.language, count=count_shards)
+    built = build_tables(corpus, {job.path: lambda corpus, stage: build(corpus, stage=stage)})
     most = max(record["peak_memory"] for record in records)
-    report = json.dumps(asdict(built) | {"peak_memory": most}, default=str)
-    write_file(job.folder / _REPORT, report)
-    for path in job.folder.iterdir():
-        if path.is_file() and path.name not in (_JOB, _REPORT):
-            path.unlink()
-
-
-def _build(job: DictionaryJob, shards: list[Path], corpus: Corpus, stage: Stage) -> Bundle:
-    """The second step of the recipe: what `build_dictionary` and `build_pack` do with a count."""
-    counting, options, language = job.counting, job.options, job.language
-    with workers(job.jobs, object) as apply:
-        counted = count(counting, shards, job.folder, apply, lambda _: None)
-        levels = grow_tree(counted.orders)
-    if counting.tokenizer is None:
-        return pack_bundle(counted.words, corpus.stamp, levels, options, language=language)
-    target = counting.tokenizer
-    return backoff_bundle(target, corpus.stamp, levels, options, language=language, stage=stage)
+    return replace(built, peak_memory=max(most, built.peak_memory))
 
 
 def _read_record(job: DictionaryJob, rank: int) -> Any:
@@ -246,12 +239,11 @@ def _read_record(job: DictionaryJob, rank: int) -> Any:
 def run_job(
     job: DictionaryJob, *, processes: int, first: int = 0, tasks: int | None = None
 ) -> BuildReport:
-    """Run the steps of a job one after the other; tasks that are marked as done are skipped.
+    """Encode, and on the machine that does task 0 make the table; finished tasks are skipped.
 
     processes: how many tasks run at once. first, tasks: the tasks of this machine; by default all.
-    The other machines do the others, and the machine that does task 0 makes the table.
-    Between two steps datatrove waits for the tasks of other machines, and looks every two minutes.
-    Where task 0 is done the folder is deleted at the end; elsewhere the report has no table.
+    The machine that does task 0 waits for the tasks of the others, makes the table and deletes the
+    folder; elsewhere the report has no table.
     Raises: what a task raised; UsageError without datatrove.
     """
     try:
@@ -261,25 +253,23 @@ def run_job(
             "--engine datatrove runs on datatrove; install it with: pip install 'tokalign[cluster]'"
         ) from error
     started = time.monotonic()
-    previous: Any = None
-    for step, task, of in job.tasks()[: 1 if first else None]:
-        previous = LocalPipelineExecutor(
-            pipeline=[task],
-            tasks=of,
-            workers=min(processes, of),
-            logging_dir=job.logs(step),
-            depends=previous,
-            local_tasks=1 if step == "table" else tasks or of - first,
-            local_rank_offset=first,
-        )
-        with safe_path():
-            previous.run()
-    seconds = time.monotonic() - started
+    encoding = LocalPipelineExecutor(
+        pipeline=[Task(job, "encode")],
+        tasks=job.shares,
+        workers=min(processes, job.shares),
+        logging_dir=job.logs("encode"),
+        local_tasks=tasks or job.shares - first,
+        local_rank_offset=first,
+    )
+    with safe_path():
+        encoding.run()
     if first:
-        return BuildReport(seconds=seconds, peak_memory=peak_memory())
-    report = json.loads((job.folder / _REPORT).read_text("utf-8"))
+        return BuildReport(seconds=time.monotonic() - started, peak_memory=peak_memory())
+    while encoding.get_incomplete_ranks(skip_completed=True):
+        time.sleep(_POLL)
+    built = _make_table(job)
+    shutil.rmtree(job.logs("encode"))  # first, as its marks promise the files
     shutil.rmtree(job.folder, ignore_errors=True)
-    [table] = report["tables"]
-    paths = {name: table[name] and Path(table[name]) for name in ("path", "previous")}
-    measured = {"seconds": seconds, "peak_memory": report["peak_memory"] * processes}
-    return BuildReport(**report | measured | {"tables": (WrittenTable(**table | paths),)})
+    return replace(
+        built, seconds=time.monotonic() - started, peak_memory=built.peak_memory * processes
+    )

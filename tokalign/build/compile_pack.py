@@ -22,12 +22,12 @@ import numpy as np
 
 from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
 from tokalign.build.counting.ngram_file import WEIGHT_UNIT
+from tokalign.build.counting.ngram_tree import Level, grow_tree
 from tokalign.build.counting.runs import open_workspace, write_run
-from tokalign.build.counting.token_ngrams import Counted, Counting, count
+from tokalign.build.counting.token_ngrams import Counting, count
 from tokalign.build.counting.windows import IdArray, IdSpace, merge_windows
 from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
-from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.pack import COUNTS, Numbers, Pack
@@ -68,7 +68,7 @@ def compile_pack(
     Raises: BundleError for a bundle that is no pack; as `backoff_bundle`.
     """
     with open_workspace(options.workspace) as folder:
-        levels = grow_tree(_count(target, bundle, options.min_count, folder, stage).orders)
+        levels = _count(target, bundle, options.min_count, folder, stage)
         return backoff_bundle(
             target, bundle.corpus, levels, options, language=bundle.language, stage=stage
         )
@@ -76,7 +76,7 @@ def compile_pack(
 
 def _count(
     target: Tokenizer[TargetId], bundle: Bundle, min_count: float, folder: Path, stage: Stage
-) -> Counted:
+) -> list[Level]:
     """The n-grams of tokens. The pack is out of memory when they come."""
     pack = Pack.from_bundle(bundle)
     positions = positions_of(pack)
@@ -95,7 +95,8 @@ def _count(
                 advance(size)
             del shards
         with stage(1000, "Counting token n-grams") as advance:
-            return count(counting, runs, folder, apply, lambda part: advance(int(1000 * part)))
+            orders, _ = count(counting, runs, folder, apply, lambda part: advance(int(1000 * part)))
+    return grow_tree(orders)
 
 
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:

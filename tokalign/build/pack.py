@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.token_ngrams import Counting, counted
+from tokalign.build.counting.ngram_tree import Floats, Level, smooth
+from tokalign.build.counting.token_ngrams import Count, Counted, Counting, count_corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-from tokalign.build.dictionary.ngram_tree import Floats, Level, grow_tree, smooth
 from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import Bundle, encode_bundle
@@ -42,21 +42,25 @@ _FULL = 0.97  # of the bytes allowed; a pack that takes so many is full
 
 
 def build_pack(
-    corpus: Corpus, options: BackoffOptions, *, language: str, stage: Stage = silent
+    corpus: Corpus,
+    options: BackoffOptions,
+    *,
+    language: str,
+    stage: Stage = silent,
+    count: Count = count_corpus,
 ) -> Bundle:
     """The pack of a corpus.
 
     options: the size, the least count of n-grams, and what counting takes.
     Raises: as `pack_bundle`.
     """
-    with counted(
+    counted = count(
         counting_words(corpus, options.min_count),
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
-    ) as found:
-        levels = grow_tree(found.orders)
-    return pack_bundle(found.words, corpus.stamp, levels, options, language=language, stage=stage)
+    )
+    return pack_bundle(counted, corpus.stamp, options, language=language, stage=stage)
 
 
 def counting_words(corpus: Corpus, min_count: float) -> Counting:
@@ -72,9 +76,8 @@ def counting_words(corpus: Corpus, min_count: float) -> Counting:
 
 
 def pack_bundle(
-    words: Sequence[str],
+    counted: Counted,
     stamp: Mapping[str, Any],
-    levels: Sequence[Level],
     options: BackoffOptions,
     *,
     language: str,
@@ -84,11 +87,11 @@ def pack_bundle(
 
     Raises: UsageError if nothing fits.
     """
-    max_bytes, best = options.max_bytes, None
+    levels, max_bytes, best = counted.levels, options.max_bytes, None
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:
         for _ in range(_TRIALS):
-            pack = select(words, levels, _most_valuable(levels, worth, room))
+            pack = select(counted.words, levels, _most_valuable(levels, worth, room))
             bundle = Bundle(
                 kind=KIND,
                 fingerprints={},

@@ -104,15 +104,14 @@ import resource, sys
 from pathlib import Path
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting import token_ngrams
-from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
+from tokalign.build.counting.token_ngrams import Counting, count_corpus
 from tokalign.names.registry import resolve_tokenizer
 
 if __name__ == "__main__":
     corpus, memory = Path(sys.argv[1]), int(sys.argv[2])
     counting = Counting(Corpus([corpus]), resolve_tokenizer("bielik").tokenizer)
     token_ngrams.jobs_for = lambda _: 2
-    for _ in count_token_ngrams(counting, memory=memory):
-        pass
+    count_corpus(counting, memory=memory)
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         print(resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 """

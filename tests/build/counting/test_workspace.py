@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from counted import Counts, as_dict, count_plainly, small_tokenizer, write_files
+from counted import Counts, count_plainly, counts_of, small_tokenizer, write_files
 from polish import SENTENCES
 from processes import wait_for
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.runs import is_whole
-from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
-from tokalign.build.counting.windows import TokenNgrams
+from tokalign.build.counting.runs import is_whole, open_workspace
+from tokalign.build.counting.token_ngrams import Counting, count_corpus
 from tokalign.errors import UsageError
 
 COUNT_IN_PROCESS = """
@@ -26,7 +25,7 @@ import sys
 from pathlib import Path
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting import token_ngrams
-from tokalign.build.counting.token_ngrams import Counting, count_token_ngrams
+from tokalign.build.counting.token_ngrams import Counting, count_corpus
 from tokalign.tokenizer.self_check import read_tokenizer
 
 if __name__ == "__main__":
@@ -34,8 +33,8 @@ if __name__ == "__main__":
     token_ngrams.jobs_for = lambda _: 2
     token_ngrams._SHARD, token_ngrams._AT_ONCE, token_ngrams._MOST_RUNS = 1, 1, 7
     counting = Counting(Corpus([corpus]), read_tokenizer(tokenizer))
-    for ngrams in count_token_ngrams(counting, workspace=workspace):
-        print(ngrams.ids.tolist(), ngrams.counts.tolist())
+    for level in count_corpus(counting, workspace=workspace).levels:
+        print(level.keys.tolist(), level.counts.tolist())
 """
 
 
@@ -71,6 +70,14 @@ def test_a_killed_count_goes_on_from_its_finished_files(
     assert not workspace.exists()
 
 
+@contextmanager
+def fails(_total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A stage that fails when all is counted."""
+    yield lambda _: None
+    if label.startswith("Counting"):
+        raise RuntimeError
+
+
 def test_what_another_count_left_does_not_matter(tmp_path: Path) -> None:
     """Files are named by what they were made from: another corpus, tokenizer or order."""
     workspace, tokenizer = tmp_path / "workspace", small_tokenizer()
@@ -78,14 +85,7 @@ def test_what_another_count_left_does_not_matter(tmp_path: Path) -> None:
     def count(text: str, order: int, stage: Stage = silent) -> list[Counts]:
         corpus = Corpus(write_files(tmp_path, {"a.txt": [text, text]}))
         counting = Counting(corpus, tokenizer, max_order=order)
-        counted = count_token_ngrams(counting, workspace=workspace, stage=stage)
-        return [as_dict(ngrams) for ngrams in counted]
-
-    @contextmanager
-    def fails(_total: int, label: str) -> Iterator[Callable[[int], None]]:
-        yield lambda _: None
-        if label.startswith("Counting"):
-            raise RuntimeError
+        return counts_of(counting, workspace=workspace, stage=stage)
 
     for text, order in (("Ala ma kota", 9), ("Ala ma psa", 3)):
         with pytest.raises(RuntimeError):
@@ -113,13 +113,9 @@ def test_runs_that_a_power_cut_has_damaged_are_made_again(tmp_path: Path, damage
     corpus = Corpus(write_files(tmp_path, {"a.txt": lines}))
     workspace, tokenizer = tmp_path / "workspace", small_tokenizer()
 
-    def count() -> Iterator[TokenNgrams]:
-        return count_token_ngrams(Counting(corpus, tokenizer, max_order=3), workspace=workspace)
-
-    stopped = count()
-    next(stopped)
+    counting = Counting(corpus, tokenizer, max_order=3)
     with pytest.raises(RuntimeError):
-        stopped.throw(RuntimeError)  # type: ignore[attr-defined]
+        count_corpus(counting, workspace=workspace, stage=fails)
     files = sorted(workspace.glob("*.run"))
     assert files
     assert all(map(is_whole, files))
@@ -127,28 +123,21 @@ def test_runs_that_a_power_cut_has_damaged_are_made_again(tmp_path: Path, damage
         path.write_bytes(DAMAGES[damage](path.read_bytes()))
         assert not is_whole(path)
     expected = count_plainly(tokenizer, [(1, lines)], max_order=3, min_count=2)
-    assert [as_dict(ngrams) for ngrams in count()] == expected
+    assert counts_of(counting, workspace=workspace) == expected
 
 
 def counting_ala(folder: Path) -> Counting:
     return Counting(Corpus(write_files(folder, {"a.txt": ["Ala ma kota"]})), small_tokenizer())
 
 
-def test_nothing_is_left_when_not_all_orders_are_asked_for(tmp_path: Path) -> None:
-    workspace = tmp_path / "workspace"
-    counted = count_token_ngrams(counting_ala(tmp_path), workspace=workspace)
-    next(counted)
-    assert workspace.exists()
-    del counted
-    assert not workspace.exists()
-
-
 def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
     counting, workspace = counting_ala(tmp_path), tmp_path / "workspace"
-    first = count_token_ngrams(counting, workspace=workspace)
-    next(first)
-    with pytest.raises(UsageError, match="is building in"):
-        next(count_token_ngrams(counting, workspace=workspace))
+    with (
+        open_workspace(workspace),
+        pytest.raises(UsageError, match="is building in"),
+    ):
+        count_corpus(counting, workspace=workspace)
+    assert not workspace.exists()
 
 
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -156,7 +145,7 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> 
     counting = counting_ala(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UsageError, match=r"no build has left.*--workspace"):
-        next(count_token_ngrams(counting, workspace=tmp_path))
+        count_corpus(counting, workspace=tmp_path)
     assert sorted(tmp_path.iterdir()) == before
     (tmp_path / "empty").mkdir()
-    list(count_token_ngrams(counting, workspace=tmp_path / "empty"))
+    count_corpus(counting, workspace=tmp_path / "empty")

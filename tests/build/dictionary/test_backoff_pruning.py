@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokalign.build.counting.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import (
     entries_within,
     find_candidates,
     make_table,
 )
-from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
 from tokalign.build.dictionary.pruning import (
     Contexts,
     gains,

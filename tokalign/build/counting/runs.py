@@ -140,9 +140,8 @@ _REMEDY = "choose folders that you may write to with --output or --workspace"
 def open_workspace(folder: Path | None) -> Iterator[Path]:
     """Make or reopen a workspace, a temporary one if `folder` is None.
 
-    It is deleted when the body ends, and when a generator that holds it open is closed early, with
-    the folders that were made for it and are empty. When the body raises or the process dies, the
-    finished files stay.
+    It is deleted when the body ends, with the folders that were made for it and are empty. When the
+    body raises or the process dies, the finished files stay.
     Raises: UsageError if another process is using the folder, if it holds other files, or if it
         cannot be written to; OutputError for a full disk.
     """
@@ -162,8 +161,6 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
         is_done = True
         try:
             yield folder
-        except GeneratorExit:
-            pass
         except BaseException:
             is_done = all(path.name == _LOCK for path in folder.iterdir())
             raise

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy as np
 
 from tokalign.build.corpus import Corpus, Stage, batches, silent
 from tokalign.build.counting.ngram_file import WEIGHT_UNIT, NgramFile
+from tokalign.build.counting.ngram_tree import Level, grow_tree
 from tokalign.build.counting.runs import (
     digest,
     is_whole,
@@ -109,37 +109,23 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One `TokenNgrams` per order, the shortest first; an order may be empty.
+    """The n-grams that are kept, with the prefix and the suffix of each, as a tree.
 
-    The prefix and the suffix of a kept n-gram are kept too.
-    words: by the numbers in the n-grams, if these are of words.
+    levels: of each order, the shortest first. words: by their numbers in the n-grams of a pack.
     """
 
-    orders: Iterator[TokenNgrams]
+    levels: list[Level]
     words: Sequence[str] = ()
 
 
-def count_token_ngrams(
+def count_corpus(
     counting: Counting,
     *,
     memory: int = MEMORY,
     workspace: Path | None = None,
     stage: Stage = silent,
-) -> Iterator[TokenNgrams]:
-    """The orders of `counted`, where the words are not needed."""
-    with counted(counting, memory=memory, workspace=workspace, stage=stage) as found:
-        yield from found.orders
-
-
-@contextmanager
-def counted(
-    counting: Counting,
-    *,
-    memory: int = MEMORY,
-    workspace: Path | None = None,
-    stage: Stage = silent,
-) -> Iterator[Counted]:
-    """Count n-grams; the orders are to be read once, in the body.
+) -> Counted:
+    """Count the n-grams of a corpus on this machine.
 
     The result does not depend on `memory` and `workspace`.
     memory: how many bytes all processes together may hold at once, without the result.
@@ -160,10 +146,14 @@ def counted(
                 shards, stamps = encode(counting, readings, folder, apply)
             counting.corpus.finish(stamps)
             with stage(size, "Counting n-grams") as advance:
-                found = count(
+                orders, words = count(
                     counting, shards, folder, apply, lambda part: advance(int(part * size))
                 )
-        yield found
+        return Counted(grow_tree(orders), words)
+
+
+Count = Callable[..., Counted]
+"""Counts what it is given, as `count_corpus` does."""
 
 
 def make_encoder(tokenizer: Tokenizer[TargetId] | None, max_words: int) -> WordEncoder | None:
@@ -238,10 +228,11 @@ def count(
     folder: Path,
     apply: Apply,
     advance: Callable[[float], object],
-) -> Counted:
+) -> tuple[Iterator[TokenNgrams], Sequence[str]]:
     """Count the n-grams of all shards. Those of each order are a file in the folder.
 
     advance: called with the part of all windows that is counted next.
+    Returns: those of each order, to be read once, and the words of a pack by their numbers.
     """
     words: Sequence[str] = ()
     runs, space = list(shards), IdSpace(counting.vocabulary_size)
@@ -270,7 +261,7 @@ def count(
     kept = np.append(raised[:0:-1].cumsum()[::-1], 0)
     more = int(np.argmax(kept <= counting.max_ngrams)) * WEIGHT_UNIT
     whole = all(weight == int(weight) for weight in counting.corpus.weights.values())
-    return Counted((order.kept(more, whole=whole) for order in orders), words)
+    return (order.kept(more, whole=whole) for order in orders), words
 
 
 def _count_stretch(

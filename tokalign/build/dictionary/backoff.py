@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.windows import IdArray
-from tokalign.build.dictionary.ngram_tree import (
+from tokalign.build.counting.ngram_tree import (
     Floats,
     Level,
     in_other_text,
     smooth,
     walk_back,
 )
+from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.pruning import (
     ROW_COST,
     Contexts,

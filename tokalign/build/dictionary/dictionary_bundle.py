@@ -9,21 +9,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.token_ngrams import (
-    MAX_NGRAMS,
-    MIN_COUNT,
-    Counting,
-    count_token_ngrams,
-)
-from tokalign.build.counting.workers import MEMORY
-from tokalign.build.dictionary.backoff import P_MIN, make_table
-from tokalign.build.dictionary.ngram_tree import (
+from tokalign.build.counting.ngram_tree import (
     CONCENTRATION,
     DISCOUNT,
     OPTIMISM,
     Level,
-    grow_tree,
 )
+from tokalign.build.counting.token_ngrams import (
+    MAX_NGRAMS,
+    MIN_COUNT,
+    Count,
+    Counting,
+    count_corpus,
+)
+from tokalign.build.counting.workers import MEMORY
+from tokalign.build.dictionary.backoff import P_MIN, make_table
 from tokalign.build.dictionary.pruning import ROW_COST
 from tokalign.errors import UsageError, require_number
 from tokalign.tables.backoff import KIND as BACKOFF
@@ -66,19 +66,21 @@ def build_dictionary(
     *,
     language: str,
     stage: Stage = silent,
+    count: Count = count_corpus,
 ) -> Bundle:
-    """The dictionary that `options` describe.
+    """The dictionary that `options` describe. count: who counts, by default this machine.
 
     Raises: UsageError if not even its header fits in the size asked for.
     """
-    counted = count_token_ngrams(
+    counted = count(
         Counting(corpus, target, min_count=options.min_count),
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
     )
-    levels = grow_tree(counted)
-    return backoff_bundle(target, corpus.stamp, levels, options, language=language, stage=stage)
+    return backoff_bundle(
+        target, corpus.stamp, counted.levels, options, language=language, stage=stage
+    )
 
 
 def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> BackoffTable:

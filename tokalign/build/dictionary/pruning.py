@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.build.counting.ngram_tree import MISSING, Floats, Level
 from tokalign.build.counting.windows import IdArray
-from tokalign.build.dictionary.ngram_tree import MISSING, Floats, Level
 
 ROW_COST = 0.05
 """What a verified row costs, in passes of the target."""
