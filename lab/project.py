@@ -203,7 +203,7 @@ class RecordedDrafter(ModelDrafter):
         clock: SimulatedClock,
         length: int = MAX_DRAFT,
     ) -> None:
-        self.passes, self.seconds = 0, 0.0
+        self.passes = 0
         super().__init__(self, length, 0)
         self._name, self._text, self._costs, self._clock = name, text, costs, clock
         self._asked = length

@@ -131,7 +131,7 @@ class RecordedModel(ModelDrafter):
     def __init__(
         self, answers: Answers, steps: int, took: Callable[[int], None] = lambda _: None
     ) -> None:
-        self.passes, self.seconds = 0, 0.0
+        self.passes = 0
         super().__init__(self, steps, DEFAULT_ALTERNATIVES)
         self._answers, self._took = answers, took
 

@@ -129,11 +129,11 @@ class Runner:
         generation = self._generate(name, asked.text, self.tokens)
         self.keep_store(name, self._decoders[name])
         rounds = [
-            (len(one.emitted), one.rows, one.draft_passes, one.seconds, one.model_seconds)
+            (len(one.emitted), one.rows, one.draft_passes, one.seconds, one.verify_seconds)
             for one in generation.rounds[1:]
         ]
-        tokens, rows, passes, seconds, in_models = (list(of) for of in zip(*rounds, strict=True))
-        host = [round(1e3 * max(0.0, a - b), 3) for a, b in zip(seconds, in_models, strict=True)]
+        tokens, rows, passes, seconds, verifying = (list(of) for of in zip(*rounds, strict=True))
+        host = [round(1e3 * max(0.0, a - b), 3) for a, b in zip(seconds, verifying, strict=True)]
         return {
             "kind": asked.kind,
             "number": asked.number,

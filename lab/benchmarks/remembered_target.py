@@ -183,7 +183,7 @@ class RememberingVerifier:
             self._store.learn(context.ids, tree, *likely)
         path = tree.agreed_path(choices)
         ids = tuple([choices[index] for index in (0, *[i + 1 for i in path])])
-        return Verdict(ids=ids, path=tuple(path), rows=1 + len(tree), model_seconds=seconds)
+        return Verdict(ids=ids, path=tuple(path), rows=1 + len(tree), verify_seconds=seconds)
 
     def _key(self, length: int, path: Sequence[TargetId]) -> Key:
         right = 0

@@ -186,12 +186,13 @@ def costs_of(curve: CostCurve, sample: Sample) -> Costs:
     """The costs of a sample of a `priced` condition, in plain passes.
 
     Passes are as the curve says for its context. The host's time is that of the curve, and what was
-    measured of the sample's own rounds outside model passes.
+    measured of the sample's own rounds outside the target's pass, without the draft's passes.
     """
     context = sample.prompt_tokens + sample.tokens // 2
     costs = costs_at(curve, context)
-    own = sample.host_ms / 1e3 / curve.plain_at(context)
-    return replace(costs, host=costs.host + own)
+    rounds = max(1, sum(sample.work.rows.values()))
+    own = sample.host_ms / 1e3 / curve.plain_at(context) - drafting_time(sample, costs) / rounds
+    return replace(costs, host=costs.host + max(0.0, own))
 
 
 def expected_time(sample: Sample, costs: Costs) -> float:

@@ -46,7 +46,7 @@ def a_sample(
         "proposed": 14 if drafts else 0,
         "accepted": 6 if drafts else 0,
         "draft_passes": 14 if model else 0,
-        "host_ms": 0.5,
+        "host_ms": 20.5 if model else 0.5,  # two draft passes take 20
         "finish_reason": "length",
         "sources": {"target": rounds} | ({"draft": 6} if drafts else {}),
         "work": Work(

@@ -89,7 +89,7 @@ def test_what_goes_to_stdout_and_what_to_stderr(target: str) -> None:
     assert result.code == 0
     assert "/retry" in result.err
     assert "tokens of context are kept" in result.err
-    assert "host per round" not in result.err
+    assert "beside the passes" not in result.err
     assert "\x1b[" not in result.out + result.err
     text = answers(target, "Dzień dobry")[0]["text"]
     assert result.out == text + "\n"

@@ -41,7 +41,7 @@ def test_outcomes_add_up(one: Round) -> None:
 def round_of(
     proposed: int, accepted: int, *, limit: int = 9, source: str = "draft", read: int = 0
 ) -> Round:
-    """A round of 10 ms, 8 of them in passes of the models."""
+    """A round of 10 ms, 8 of them in the pass of the target."""
     return Round(
         limit=limit,
         tree=TokenTree.chain(ids(*range(proposed)), source),
@@ -51,8 +51,7 @@ def round_of(
         draft_passes=2,
         counts={"healed": 1, "masked": 0},
         seconds=0.010,
-        model_seconds=0.008,
-        translation_seconds=0.0007,
+        verify_seconds=0.008,
     )
 
 
@@ -95,7 +94,6 @@ def test_rates_of_output_leave_out_the_first_round() -> None:
     assert found["prompt_tokens_per_second"] == pytest.approx(50 / 0.010)
     assert found["tokens_per_second"] == pytest.approx(4 / 0.020)
     assert found["host_ms_per_round"] == {"p50": 2.0, "p99": 2.0}
-    assert found["translation_ms_per_round"] == {"p50": 0.7, "p99": 0.7}
 
 
 def test_a_round_with_a_limit_of_zero_is_not_counted_as_empty() -> None:

@@ -32,7 +32,7 @@ def rounds(draw: st.DrawFn) -> Round:
         rows=1 + len(proposed),
         draft_passes=len(proposed),
         seconds=0.25,
-        model_seconds=0.125,
+        verify_seconds=0.125,
     )
 
 

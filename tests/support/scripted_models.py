@@ -19,7 +19,7 @@ class ScriptedModel(ModelDrafter):
     """A draft model that finds what a function says, given the context and the steps."""
 
     def __init__(self, find: Find, steps: int = 3) -> None:
-        self.passes, self.seconds = 0, 0.0
+        self.passes = 0
         super().__init__(self, steps, 0)
         self._found = find
 

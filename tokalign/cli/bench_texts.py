@@ -165,6 +165,5 @@ def _figures(statistics: Statistics) -> dict[str, Any]:
         "generation_tokens": statistics.generation_tokens,
         **{name: getattr(statistics, name) for name in _SHOWN},
         "host_ms_per_round": statistics.host_ms_per_round,
-        "translation_ms_per_round": statistics.translation_ms_per_round,
         "translation_counts": dict(sorted(statistics.counts.items())),
     }

@@ -171,15 +171,12 @@ def as_text(
 ) -> str:
     """The statistics as a table; summary, plain_seconds: as in `closing_line`.
 
-    host_times: also what the host did between the passes, for those who work on the code.
+    host_times: also the time of a round beside the target's pass, for those who work on the code.
     """
     emitted, drafted = summary["generation_tokens"], summary["num_accepted_draft_tokens"]
     per_second, compared = _rate(summary), _compared(summary, plain_seconds)
     speed = "" if per_second is None else f", {per_second:.1f} tokens/s"
-    times = [
-        ("host per round", _milliseconds(summary["host_ms_per_round"])),
-        ("translation", _milliseconds(summary["translation_ms_per_round"])),
-    ]
+    host = "{p50:.2f} ms (p99 {p99:.2f} ms)".format(**summary["host_ms_per_round"])
     sources = [
         f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
         for source, counts in summary["per_source"].items()
@@ -192,15 +189,11 @@ def as_text(
             ("drafted", f"{drafted / emitted if emitted else 0.0:.0%} of the output"),
             *([] if compared is None else [("speed", compared)]),
             ("by source", ", ".join(sources)),
-            *(times if host_times else []),
+            *([("beside the passes", host)] if host_times else []),
             ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
             ("finished", summary["finish_reason"]),
         ]
     )
-
-
-def _milliseconds(quantiles: Mapping[str, float]) -> str:
-    return f"{quantiles['p50']:.2f} ms (p99 {quantiles['p99']:.2f} ms)"
 
 
 def _prompt(summary: Mapping[str, Any]) -> str:

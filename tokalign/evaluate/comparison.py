@@ -84,7 +84,7 @@ class Measurement:
     """One generation.
 
     tokens_per_second: after the first round, which reads the prompt; 0 if there was no other.
-    host_ms: median time of a round outside model passes. sources: accepted tokens by source.
+    host_ms: median time of a round outside the target's pass. sources: accepted tokens by source.
     """
 
     block: Block

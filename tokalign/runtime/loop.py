@@ -141,8 +141,7 @@ def decode(
             draft_passes=proposal.draft_passes,
             counts=proposal.counts,
             seconds=clock() - began + learning,
-            model_seconds=proposal.model_seconds + verdict.model_seconds,
-            translation_seconds=proposal.translation_seconds,
+            verify_seconds=verdict.verify_seconds,
             pause=0.0 if ended is None else began - ended,
             waited=verdict.waited,
             logprobs=verdict.logprobs,
@@ -225,7 +224,7 @@ class TargetVerifier:
             path=tuple(path),
             rows=fed,
             logprobs=[logprobs[row] for row in rows],
-            model_seconds=seconds,
+            verify_seconds=seconds,
             waited=self._waited,
         )
 

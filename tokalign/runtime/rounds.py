@@ -77,8 +77,6 @@ class Proposal:
 
     tree: the ids to verify in one pass, one row each; empty where a drafter has no guess.
     draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
-    model_seconds: time spent in those passes; the rest of a drafter's time is host time.
-    translation_seconds: the host's time between those passes and the ids.
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
     parked: nothing has been worth proposing for long, so nothing is stored for later drafts.
     """
@@ -86,8 +84,6 @@ class Proposal:
     tree: TokenTree[TargetId] = EMPTY_TREE
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
-    model_seconds: float = 0.0
-    translation_seconds: float = 0.0
     run_ahead: bool = False
     parked: bool = False
 
@@ -98,7 +94,7 @@ class Verdict(NamedTuple):
     path: indices of the proposed ids that were accepted; the first of `ids` are these.
     rows: how many rows the target computed for it, steps that fill in a long prompt excluded.
     logprobs: for each id f[vocabulary], lazy; None when no model was asked.
-    model_seconds: of the pass as far as the host saw it. waited: how much of that the device spent
+    verify_seconds: of the pass as far as the host saw it. waited: how much of that the device spent
     on passes of other generations, which had begun before.
     """
 
@@ -106,7 +102,7 @@ class Verdict(NamedTuple):
     path: tuple[int, ...]
     rows: int
     logprobs: Sequence[Array] | None = None
-    model_seconds: float = 0.0
+    verify_seconds: float = 0.0
     waited: float = 0.0
 
 
@@ -131,8 +127,8 @@ class Round:
     """One pass of the target: the proposal, the verdict and the time they took.
 
     limit: how many ids the drafter was asked for at most. emitted: the accepted ids, then the
-    target's own; already committed. seconds: of the whole round, `model_seconds` of it in passes of
-    either model. pause: seconds before it in which the events of the round before were used and
+    target's own; already committed. seconds: of the whole round, `verify_seconds` of it in the
+    target's pass. pause: seconds before it in which the events of the round before were used and
     other generations had their rounds. They belong to no round, but a pass that runs ahead may have
     been computed meanwhile.
     ends: why the generation ends with this round; None if it goes on.
@@ -147,8 +143,7 @@ class Round:
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    model_seconds: float = 0.0
-    translation_seconds: float = 0.0
+    verify_seconds: float = 0.0
     pause: float = 0.0
     waited: float = 0.0
     logprobs: Sequence[Array] | None = field(default=None, compare=False, repr=False)

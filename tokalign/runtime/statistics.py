@@ -30,7 +30,6 @@ class Statistics:
         self._proposed_by: Counter[str] = Counter()
         self._accepted_by: Counter[str] = Counter()
         self._host_seconds: list[float] = []
-        self._translation_seconds: list[float] = []
         self._first_rounds = [0, 0.0]  # tokens, seconds: prompts are read in these
         self._later_rounds = [0, 0.0]
         self._first = True
@@ -68,9 +67,7 @@ class Statistics:
         spent[0] += len(one.emitted)
         spent[1] += one.seconds
         if not self._first:
-            self._host_seconds.append(max(0.0, one.seconds - one.model_seconds))
-            if one.draft_passes:
-                self._translation_seconds.append(one.translation_seconds)
+            self._host_seconds.append(max(0.0, one.seconds - one.verify_seconds))
         self._first = False
 
     # -- figures ------------------------------------------------------------------------------
@@ -120,13 +117,10 @@ class Statistics:
 
     @property
     def host_ms_per_round(self) -> dict[str, float]:
-        """p50 and p99 of a round's time outside model passes; the first round is left out."""
-        return _quantiles_ms(self._host_seconds)
-
-    @property
-    def translation_ms_per_round(self) -> dict[str, float]:
-        """p50 and p99 of the host time between a draft model's passes and the target ids."""
-        return _quantiles_ms(self._translation_seconds)
+        """p50 and p99 of a round's time outside the target's pass; the first round is left out."""
+        ordered = sorted(self._host_seconds) or [0.0]
+        at = {"p50": 0.50, "p99": 0.99}
+        return {name: round(ordered[int(q * len(ordered))] * 1e3, 4) for name, q in at.items()}
 
     @property
     def per_source(self) -> dict[str, dict[str, int]]:
@@ -160,7 +154,6 @@ class Statistics:
             "acceptance_histogram": [self._accepted_lengths[n] for n in range(longest + 1)],
             "finish_reason": self.finish_reason,
             "host_ms_per_round": self.host_ms_per_round,
-            "translation_ms_per_round": self.translation_ms_per_round,
             "per_source": self.per_source,
             "translation_counts": dict(sorted(self.counts.items())),
         }
@@ -169,10 +162,3 @@ class Statistics:
 def ratio(part: float, whole: float) -> float:
     """Return part / whole, 0 where there is no whole."""
     return part / whole if whole else 0.0
-
-
-def _quantiles_ms(seconds: list[float]) -> dict[str, float]:
-    """p50 and p99: more than that share of the times are at most so long."""
-    ordered = sorted(seconds) or [0.0]
-    at = {"p50": 0.50, "p99": 0.99}
-    return {name: round(ordered[int(q * len(ordered))] * 1e3, 4) for name, q in at.items()}

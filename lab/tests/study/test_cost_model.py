@@ -116,7 +116,7 @@ def test_project_expects_the_same_of_the_same_rounds(shapes: list[tuple[int, int
 
 def test_an_expectation_by_hand() -> None:
     """Six rounds emit 12 tokens. Each takes 0.12 s for three rows, the host's work of the pass
-    included, 0.02 s for two draft passes and 0.0005 s of the drafter's own; a plain pass takes
+    included, 0.0205 s for two draft passes and the drafter's own work; a plain pass takes
     0.099 s, because 0.001 s of 0.1 s is hidden."""
     samples = [a_sample(c, speed=s) for c, s in ((PLAIN, 10), (CONTROL, 10), (CONTEXT[2], 15))]
     [found] = expectations(trials(samples), {"draft": a_curve()})

@@ -13,10 +13,9 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from random_models import VOCABULARY, random_model
 
 from tokalign.errors import CacheError, IncompatibleError
-from tokalign.runtime.mlx import session
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import BusyTime, ModelSession
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import common_prefix
 from tokalign.tables.alignment import NO_TOKEN, Intersection
@@ -87,25 +86,6 @@ def test_a_full_context_drafts_nothing() -> None:
     assert session.draw(full[1:], 2, sampler=Sampling(), after=[]).read() == []
     assert session.start_shortlists(full, 0).among([], 3).read() == []
     assert session.passes == 0
-
-
-@pytest.mark.parametrize(
-    "begin",
-    [
-        lambda session: session.draft([1, 2], 2),
-        lambda session: session.draw([1, 2], 2, sampler=Sampling(), after=[]),
-        lambda session: session.start_shortlists([1, 2], 0).among([], 3),
-    ],
-    ids=["draft", "draw", "shortlists"],
-)
-def test_a_result_counts_as_time_of_the_passes_until_it_is_read(begin: Any) -> None:
-    session = DraftModelSession(random_model())
-    pending = begin(session)
-    before = session.seconds
-    assert session.seconds > before
-    pending.read()
-    after = session.seconds
-    assert session.seconds == after
 
 
 def test_a_shortlist_is_the_top_of_each_row() -> None:
@@ -192,19 +172,3 @@ def test_the_common_prefix_by_bisection(left: list[int], right: list[int], share
     while expected < min(len(left), len(right)) and left[expected] == right[expected]:
         expected += 1
     assert common_prefix(left, right) == expected
-
-
-def test_time_in_which_passes_overlap_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(session, "perf_counter", lambda: now)
-    time = BusyTime()
-    time.begin()
-    now = 1.0
-    time.begin()
-    now = 2.0
-    time.end()
-    assert time.seconds == 2.0
-    now = 3.0
-    time.end()
-    now = 7.0
-    assert time.seconds == 3.0

@@ -70,7 +70,7 @@ class Oracle:
     ) -> None:
         self._draft, self._text = draft, draft.text_bytes(text)
         self._canonical, self.can_branch = canonical, can_branch
-        self.passes, self.seconds = 0, 0.0
+        self.passes = 0
 
     def draft(self, ids: Sequence[int], steps: int, shared: Any = None) -> Ready:
         self.passes += steps

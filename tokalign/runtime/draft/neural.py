@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
-from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
@@ -100,13 +99,10 @@ else chooses from: with more passes a round costs more, so that a row more is a 
 
 
 class Passes(Protocol):
-    """A session that counts its passes and their time."""
+    """A session that counts its passes."""
 
     @property
     def passes(self) -> int: ...
-
-    @property
-    def seconds(self) -> float: ...
 
 
 class ModelDrafter(Drafter):
@@ -148,17 +144,14 @@ class ModelDrafter(Drafter):
         steps = min(steps, limit)
         if not steps:
             return Proposal()
-        passes, seconds, began = self.session.passes, self.session.seconds, perf_counter()
+        passes = self.session.passes
         tree, counts = self.find(context, steps)
         tree = tree.most_probable(len(tree), least=0.0, depth=limit)
-        took, in_model = perf_counter() - began, self.session.seconds - seconds
         self._chain = tree.first_chain
         return Proposal(
             tree=tree,
             draft_passes=self.session.passes - passes,
             counts=counts,
-            model_seconds=in_model,
-            translation_seconds=max(0.0, took - in_model),
         )
 
     def observe(self, one: Round) -> None:

@@ -26,7 +26,7 @@ import mlx.core as mx
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import BusyTime, TargetModelSession, timed, top_k
+from tokalign.runtime.mlx.session import TargetModelSession, top_k
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Array, Context
 from tokalign.runtime.translation.base import Translated, chain_with_leaves
@@ -170,15 +170,8 @@ class DrafterSession:
     def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
         self._drafter, self._target = drafter, target
         self._step = drafter.step if mx.default_device().type == mx.cpu else compiled_step(drafter)
-        self.busy = BusyTime()
         self.passes = 0
 
-    @property
-    def seconds(self) -> float:
-        """Time spent in searches and chains."""
-        return self.busy.seconds
-
-    @timed
     def search(
         self,
         ids: Sequence[TargetId],
@@ -208,7 +201,6 @@ class DrafterSession:
         mx.eval(*found)  # the one wait of a round's drafting
         return Beams(*(array.tolist() for array in found))
 
-    @timed
     def draw(
         self, ids: Sequence[TargetId], steps: int, *, sampler: Sampling
     ) -> list[TargetId] | None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay, timed, top_k
+from tokalign.runtime.mlx.session import ModelSession, UnderWay, top_k
 from tokalign.runtime.rounds import Array
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -63,13 +63,12 @@ class DraftModelSession(ModelSession[DraftId]):
         last = DraftId(self.vocabulary_size - 1)
         return super().tokens([min(token, last) for token in ids])
 
-    @timed
     def draft(
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
     ) -> UnderWay[GreedyDraft]:
         """Take the most probable next id `steps` (at least 1) times, with one pass each."""
         if not self._can_draft(ids, steps):
-            return UnderWay(self.busy, lambda: GreedyDraft([]))
+            return UnderWay(lambda: GreedyDraft([]))
         mask = None if shared is None else self._project(shared).mask
         row, drafted, masked_out = self.logits(ids), list[Array](), list[Array]()
         while True:
@@ -87,9 +86,8 @@ class DraftModelSession(ModelSession[DraftId]):
             found = cast("list[DraftId]", results.tolist())
             return GreedyDraft(found[:steps], sum(found[steps:]))
 
-        return UnderWay(self.busy, read)
+        return UnderWay(read)
 
-    @timed
     def draw(
         self,
         ids: Sequence[DraftId],
@@ -104,7 +102,7 @@ class DraftModelSession(ModelSession[DraftId]):
         after: the target ids that they follow. shared: None if both models have the same ids.
         """
         if not self._can_draft(ids, steps):
-            return UnderWay(self.busy, list[TargetId])
+            return UnderWay(list[TargetId])
         onto = None if shared is None else self._project(shared)
 
         def advance(token: Array) -> Array:
@@ -116,19 +114,17 @@ class DraftModelSession(ModelSession[DraftId]):
         first = row if onto is None else onto.logits(row)
         drawn = sampler.draw_chain(first, advance, steps, after=after)
         self.start(drawn)
-        return UnderWay(self.busy, lambda: cast("list[TargetId]", drawn.tolist()))
+        return UnderWay(lambda: cast("list[TargetId]", drawn.tolist()))
 
-    @timed
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> Shortlists:
         """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
         if not self._can_draft(ids, 1):
-            return Shortlists(self.busy, None, self.tokens([]))
+            return Shortlists(None, self.tokens([]))
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
-        return Shortlists(self.busy, logprobs, self.tokens(list(ids[len(ids) - back :])))
+        return Shortlists(logprobs, self.tokens(list(ids[len(ids) - back :])))
 
-    @timed
     def branch(
         self,
         ids: Sequence[DraftId],
@@ -148,7 +144,7 @@ class DraftModelSession(ModelSession[DraftId]):
         """
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
-            return UnderWay(self.busy, lambda: [Shortlist([], [], 0.0)] * lists)
+            return UnderWay(lambda: [Shortlist([], [], 0.0)] * lists)
         rows = self.tree(ids, tree, computed).astype(mx.float32)
         onto = None if shared is None else self._project(shared)
         if sampler is None:
@@ -166,7 +162,7 @@ class DraftModelSession(ModelSession[DraftId]):
             rows = zip(cast("list[list[DraftId]]", found.tolist()), values.tolist(), strict=True)
             return [Shortlist(ids, logprobs, 0.0) for ids, logprobs in rows]
 
-        return UnderWay(self.busy, read)
+        return UnderWay(read)
 
     def _can_draft(self, ids: Sequence[DraftId], steps: int) -> bool:
         """Whether there is a text to go on from, and room for so many more ids.
@@ -189,9 +185,8 @@ class Shortlists:
     context is full. tail: the ids u32[back] that are taken back, in their order in the text.
     """
 
-    def __init__(self, busy: BusyTime, logprobs: Array, tail: Array) -> None:
-        self._busy, self._logprobs, self._tail = busy, logprobs, tail
-        busy.begin()
+    def __init__(self, logprobs: Array, tail: Array) -> None:
+        self._logprobs, self._tail = logprobs, tail
 
     def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> UnderWay[list[Shortlist]]:
         """Have the top `count` ids of every position listed. Call it exactly once.
@@ -202,8 +197,7 @@ class Shortlists:
         """
         logprobs = self._logprobs
         if logprobs is None:
-            self._busy.end()
-            return UnderWay(self._busy, list)
+            return UnderWay(list)
         known = logprobs.shape[-1]  # a tokenizer may have more ids than its model
         allowed = [ids[ids < known] for ids in allowed]
         best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed])]
@@ -212,9 +206,7 @@ class Shortlists:
         values = mx.concatenate([*(values for _, values in best), kept])
         mx.async_eval(ids, values)  # type: ignore[no-untyped-call]
         sizes = [values.shape[0] for _, values in best]
-        listed = UnderWay(self._busy, partial(_shortlists, ids, values, sizes))
-        self._busy.end()  # the time counts on until `listed` is read
-        return listed
+        return UnderWay(partial(_shortlists, ids, values, sizes))
 
 
 def _shortlists(ids: Array, values: Array, sizes: list[int]) -> list[Shortlist]:

@@ -1,15 +1,14 @@
-"""Sessions: passes of a language model over whole contexts and over trees, counted and timed.
+"""Sessions: passes of a language model over whole contexts and over trees, counted.
 
 A session is a cache (`cache.py`) that runs passes. The draft model's session can do more
-(`draft_session.py`). `BusyTime` counts how long passes are under way, until their result is read.
+(`draft_session.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, wraps
-from time import perf_counter
-from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
+from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import mlx.core as mx
 
@@ -26,68 +25,13 @@ from tokalign.tokenizer.vocabulary import Id, TargetId
 T = TypeVar("T")
 
 
-class BusyTime:
-    """Seconds between `begin` and `end`; where several overlap, each moment counts once."""
-
-    def __init__(self) -> None:
-        self._seconds = self._since = 0.0
-        self._under_way = 0
-
-    @property
-    def seconds(self) -> float:
-        return self._seconds + (perf_counter() - self._since if self._under_way else 0.0)
-
-    def begin(self) -> None:
-        """One more pass is under way."""
-        if not self._under_way:
-            self._since = perf_counter()
-        self._under_way += 1
-
-    def end(self) -> None:
-        """One pass less is under way."""
-        self._under_way -= 1
-        if not self._under_way:
-            self._seconds += perf_counter() - self._since
-
-
 class UnderWay(Generic[T]):
-    """A result that the device is computing; from now until it is read counts as busy time.
+    """A result that the device is computing. read: waits for it."""
 
-    wait: waits for the device and gives the result.
-    """
+    __slots__ = ("read",)
 
-    __slots__ = ("_busy", "_wait")
-
-    def __init__(self, busy: BusyTime, wait: Callable[[], T]) -> None:
-        self._busy, self._wait = busy, wait
-        busy.begin()
-
-    def read(self) -> T:
-        """Wait for the result. Call it exactly once: time counts as the passes' until then."""
-        try:
-            return self._wait()
-        finally:
-            self._busy.end()
-
-
-P = ParamSpec("P")
-
-
-def timed(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Count the time that a method of a session takes in the session's `busy`.
-
-    That includes the time in which the memory allocator frees what a pass leaves behind.
-    """
-
-    @wraps(method)
-    def with_time(session: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        session.busy.begin()
-        try:
-            return method(session, *args, **kwargs)
-        finally:
-            session.busy.end()
-
-    return with_time
+    def __init__(self, read: Callable[[], T]) -> None:
+        self.read = read
 
 
 class ModelSession(ModelCache[Id]):
@@ -114,14 +58,7 @@ class ModelSession(ModelCache[Id]):
         # Passes run on it, except those that fill in a long prompt.
         self._twin = model if self._states is None else self._states.model
         self.passes = self.rows = 0
-        self.busy = BusyTime()
 
-    @property
-    def seconds(self) -> float:
-        """Time spent in passes so far, each counted from its start until its result is read."""
-        return self.busy.seconds
-
-    @timed
     def logits(self, ids: Sequence[Id], last: int = 1) -> Array:
         """Logits f[last, vocabulary] of the last `last` positions of `ids`, lazy.
 
@@ -139,7 +76,6 @@ class ModelSession(ModelCache[Id]):
             self._states.keep(ids[:first], TokenTree.chain(ids[first:], ""))
         return logits[-last:]
 
-    @timed
     def feed(self, token: Array) -> Array:
         """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
         logits = self.forward(token, self._twin)
@@ -155,7 +91,6 @@ class ModelSession(ModelCache[Id]):
         """Whether passes over trees are possible."""
         return can_branch(self.model, self.layers)
 
-    @timed
     def tree(self, ids: Sequence[Id], tree: TokenTree[Id], computed: int | None = None) -> Array:
         """Logits after each id of a tree, lazy. The path that the next context goes along is kept.
 
@@ -185,7 +120,6 @@ class ModelSession(ModelCache[Id]):
     def _tree_model(self) -> TreeModel:
         return TreeModel(self._twin)
 
-    @timed
     def start(self, *arrays: Array) -> None:
         """Begin computing `arrays` without waiting for them."""
         mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
@@ -199,7 +133,6 @@ class ModelSession(ModelCache[Id]):
         """See `PassesAhead.wait_for_others`."""
         return AHEAD.wait_for_others(self, before) if AHEAD.passes else 0.0
 
-    @timed
     def read(self, array: Array) -> list[Id]:
         """Wait for an array of ids."""
         return cast("list[Id]", array.tolist())
