@@ -17,7 +17,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.build import learning as kept
 from tokalign.build.documents import Rules, UnopenedError, find_documents, read_document
 from tokalign.build.learning import Collection, Learned, collections
-from tokalign.cli.travelling import push_tables
+from tokalign.cli.sharing import push_tables
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.opening import open_dictionary

@@ -32,8 +32,8 @@ from processes import nobody
 from small_tokenizers import of_merges
 
 from tokalign.build.alignment import align
+from tokalign.cli.sharing import push_tables
 from tokalign.cli.tables import show_table, verify
-from tokalign.cli.travelling import push_tables
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, read_header
 from tokalign.tables.dictionary import Dictionaries

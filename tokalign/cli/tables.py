@@ -76,7 +76,7 @@ def pull(*, name: str) -> None:
     Every byte is verified first; of a damaged or half download nothing is kept. A model that was
     downloaded before tables were added to its repository gets them this way.
     """
-    from tokalign.cli.travelling import pull_tables
+    from tokalign.cli.sharing import pull_tables
     from tokalign.names.hub import hide_progress
 
     if asked.quiet:
@@ -95,20 +95,17 @@ def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     REPO is a repository on the Hub that you may write to (owner/name), or a local folder such as a
     model's. A section for the README of REPO goes to stdout.
     """
-    from tokalign.cli.travelling import model_card, push_tables
+    from tokalign.cli.sharing import model_card, push_tables
     from tokalign.names.hub import hide_progress
 
     if asked.quiet:
         hide_progress()
     name, tables = push_tables(files, repository, folder=folder)
     for one in tables:
-        note(f"{one.name} -> {name}/{one.path}")
+        note(f"{one.name} -> {name}/{one.about['path']}")
     card = model_card(tables, "OWNER/NAME" if as_path(name).is_dir() else name)
-    described = [one.described() for one in tables]
-    show(
-        {"repository": name, "files": described, "model_card": card},
-        lambda: card.removesuffix("\n"),
-    )
+    pushed = {"repository": name, "files": [one.about for one in tables], "model_card": card}
+    show(pushed, lambda: card.removesuffix("\n"))
 
 
 @command.command("forget", cls=Command, params=[_NAMES, _REMEMBERED])

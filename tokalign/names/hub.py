@@ -1,8 +1,7 @@
-"""Files of Hub repositories: snapshots in the Hub's cache, and tables on their way to and fro.
+"""Files of Hub repositories: snapshots in the Hub's cache, downloads elsewhere, and uploads.
 
 An interrupted download leaves a snapshot with some of its files. Such a snapshot does not count as
-found: it is completed from the Hub, or else the error says what it lacks. Tables are downloaded
-outside the cache, because a snapshot of them alone would take the place of the model's.
+found: it is completed from the Hub, or else the error says what it lacks.
 """
 
 from __future__ import annotations
@@ -31,17 +30,13 @@ class Wanted:
 
 def missing_from_model(folder: Path) -> list[str]:
     """The files that a model's folder lacks: configuration, tokenizer, weights or parts of them."""
-    absent = _absent(folder, *_weights(folder))
-    return [*_absent(folder, "config.json"), *missing_from_tokenizer(folder), *absent]
+    absent = [name for name in ("config.json", *_weights(folder)) if not (folder / name).is_file()]
+    return absent + missing_from_tokenizer(folder)
 
 
 def missing_from_tokenizer(folder: Path) -> list[str]:
     """`tokenizer.json` for a folder that has neither it nor another tokenizer that mlx-lm opens."""
     return [] if holds_tokenizer(folder) else ["tokenizer.json"]
-
-
-def _absent(folder: Path, *names: str) -> list[str]:
-    return [name for name in names if not (folder / name).is_file()]
 
 
 def _weights(folder: Path) -> list[str]:
@@ -55,14 +50,10 @@ def _weights(folder: Path) -> list[str]:
     indexed = _indexed_weights(folder / "model.safetensors.index.json")
     if indexed and (not present or set(present) & set(indexed)):
         return indexed
-    numbering = {
-        (found[1], found[2])
-        for name in present
-        if (found := re.fullmatch(r"(model.*)-\d{5}-of-(\d{5})\.safetensors", name))
-    }
+    parts = [re.fullmatch(r"(model.*)-\d{5}-of-(\d{5})\.safetensors", name) for name in present]
     numbered = [
         f"{stem}-{number:05}-of-{count}.safetensors"
-        for stem, count in sorted(numbering)
+        for stem, count in sorted({(part[1], part[2]) for part in parts if part})
         for number in range(1, int(count) + 1)
     ]
     return numbered or present or ["model.safetensors"]
@@ -94,28 +85,6 @@ def find_cached(
     return None
 
 
-def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tuple[str, Path]:
-    """Download or complete the snapshot of the first repository from which that is possible.
-
-    Raises: MissingAssetError about the repository that is here in part, or else about the first.
-    """
-    in_part: list[str] = []
-    absent: list[str] = []
-    for repository in repositories:
-        names = " ".join(pattern for pattern in wanted.patterns if "*" not in pattern)
-        command = f"hf download {repository} {names}".rstrip()
-        why = _download(repository, revision, wanted.patterns, remedy=command)
-        why = why or f"the Hub did not provide it; try: {command}"
-        folder = _cached(repository, revision)
-        if folder is None:
-            absent.append(f"{repository} is not in the Hub cache, and {why}")
-        elif missing := ", ".join(wanted.missing(folder)):
-            in_part.append(f"{repository} in the Hub cache lacks {missing}, and {why}")
-        else:
-            return repository, folder
-    raise MissingAssetError((in_part + absent)[0])
-
-
 def _cached(repository: str, revision: str) -> Path | None:
     """The folder of a repository's snapshot in the Hub's cache, complete or not."""
     from huggingface_hub import snapshot_download
@@ -131,19 +100,41 @@ def _cached(repository: str, revision: str) -> Path | None:
     return Path(folder)
 
 
-def download_files(
+def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tuple[str, Path]:
+    """Download or complete the snapshot of the first repository from which that is possible.
+
+    Raises: MissingAssetError about the repository that is here in part, or else about the first.
+    """
+    failures: list[tuple[bool, str]] = []
+    for repository in repositories:
+        command = f"hf download {repository}"
+        why = _download(repository, revision, wanted.patterns, remedy=command)
+        why = why or f"the Hub did not provide it; try: {command}"
+        folder = _cached(repository, revision)
+        if folder is None:
+            failures.append((True, f"{repository} is not in the Hub cache, and {why}"))
+        elif missing := ", ".join(wanted.missing(folder)):
+            failures.append((False, f"{repository} in the Hub cache lacks {missing}, and {why}"))
+        else:
+            return repository, folder
+    raise MissingAssetError(min(failures, key=lambda failure: failure[0])[1])
+
+
+def download_to(
+    folder: Path,
     repositories: Sequence[str],
     revision: str,
     patterns: Sequence[str],
-    folder: Path,
     *,
     remedy: str,
-) -> tuple[str, Path] | None:
+) -> tuple[str, Path]:
     """Download the files like `patterns` of the first repository that has some.
 
-    folder: an empty one outside the cache. remedy: the command that tries again.
-    Returns: the repository and the folder in `folder` in which its files have their paths; None if
-    the repositories can be reached and none has such a file.
+    They are put into a folder outside the Hub's cache, where a snapshot of these files alone would
+    take the place of the model's.
+    folder: an empty one. remedy: the command that tries again.
+    Returns: the repository, and the folder in which its files have their paths. Without any such
+    file, the first repository and an empty folder.
     Raises: MissingAssetError about the first repository if none was downloaded and one failed.
     """
     failures = []
@@ -156,10 +147,10 @@ def download_files(
             return repository, own
     if failures:
         raise MissingAssetError(failures[0])
-    return None
+    return repositories[0], folder
 
 
-def upload_files(repository: str, files: Mapping[str, bytes], *, message: str) -> None:
+def upload(repository: str, files: Mapping[str, bytes], *, message: str) -> None:
     """Add files to a Hub repository in one commit, all of them or none.
 
     files: path in the repository -> content. message: of the commit.
@@ -167,35 +158,21 @@ def upload_files(repository: str, files: Mapping[str, bytes], *, message: str) -
     refuses the commit.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     operations = [CommitOperationAdd(path, content) for path, content in files.items()]
     try:
         HfApi().create_commit(repository, operations, commit_message=message)
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise MissingAssetError(
-            f"the Hub shows you no repository {repository}; create it with: "
-            f"hf repo create {repository}, and log in with: hf auth login (or set HF_TOKEN)"
-        ) from error
-    except HfHubHTTPError as error:
-        raise UsageError(
-            f"the Hub refused the upload to {repository} ({_first_line(error)}); "
-            "log in with a token that may write to it: hf auth login (or set HF_TOKEN)"
-        ) from error
-    except OfflineModeIsEnabled as error:
-        raise MissingAssetError(
-            f"nothing was uploaded to {repository}: HF_HUB_OFFLINE is set; unset it to go online"
-        ) from error
-    except _connection_errors() as error:
-        raise MissingAssetError(
-            f"nothing was uploaded to {repository}: the Hub is out of reach "
-            f"({_first_line(error)}); try again once online"
-        ) from error
+    except _errors() as error:
+        why = _reason(error, repository, "tokalign tables push")
+        if isinstance(error, RepositoryNotFoundError):
+            why += f"; you may have to create it with: hf repo create {repository}, or to log in"
+        elif isinstance(error, HfHubHTTPError):
+            raise UsageError(
+                f"the Hub refused the upload to {repository} ({_first_line(error)}); "
+                "log in with a token that may write to it: hf auth login (or set HF_TOKEN)"
+            ) from error
+        raise MissingAssetError(f"nothing was uploaded to {repository}: {why}") from error
 
 
 def hide_progress() -> None:
@@ -215,44 +192,51 @@ def _download(
 ) -> str | None:
     """Download files into the Hub's cache, or into a folder outside it.
 
-    Returns None if all came that the repository has, else why not and what to do; remedy: the
-    command that tries again. A snapshot is asked for even where one file would do: offline it
-    fails at once, where a single file is tried again for half a minute.
+    Returns: None if all files of the repository arrived, else why not and what to do.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
 
     try:
         snapshot_download(
             repository, revision=revision, allow_patterns=list(patterns), local_dir=folder
         )
-    except GatedRepoError:
-        return (
-            f"its terms have to be accepted first: on https://huggingface.co/{repository}, "
-            "then with: hf auth login"
-        )
-    except (RepositoryNotFoundError, HFValidationError):
-        return "the Hub has no public repository of this name; check the name"
-    except LocalEntryNotFoundError:
-        return f"the Hub is out of reach; once online, run: {remedy}"
-    except _connection_errors() as error:
-        return f"downloading it failed ({_first_line(error)}); try: {remedy}"
+    except _errors() as error:
+        return _reason(error, repository, remedy)
     return None
 
 
-def _connection_errors() -> tuple[type[Exception], ...]:
+def _errors() -> tuple[type[Exception], ...]:
     """What a failed transfer raises: errors of the system, or of the Hub's HTTP library.
 
     Which library that is depends on the version of huggingface_hub; its own errors inherit from it.
     """
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
+    theirs = (base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception))
+    return (OSError, HFValidationError, *theirs)
+
+
+def _reason(error: Exception, repository: str, remedy: str) -> str:
+    """Why a transfer failed and what to do. remedy: a command."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    match error:
+        case GatedRepoError():
+            return (
+                f"its terms have to be accepted first: on https://huggingface.co/{repository}, "
+                "then with: hf auth login"
+            )
+        case RepositoryNotFoundError() | HFValidationError():
+            return "the Hub has no public repository of this name; check the name"
+        case LocalEntryNotFoundError() | OfflineModeIsEnabled():
+            return f"the Hub is out of reach; once online, run: {remedy}"
+    return f"the transfer failed ({_first_line(error)}); try: {remedy}"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,11 +1,11 @@
-"""Tables travel to a repository and back: verified at both ends, whole or not at all."""
+"""Tables are pushed and pulled: verified at both ends, whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -17,7 +17,10 @@ from places import DEMO
 from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
 
+from tokalign.cli.sharing import model_card, push_tables
+from tokalign.errors import UsageError
 from tokalign.names.registry import find_alias
+from tokalign.tables.bundle import decode_bundle, write_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -251,7 +254,7 @@ def drafter(tmp_path: Path) -> Path:
     return Path(copytree(DEMO / "drafter", tmp_path / "made" / "small.drafter"))
 
 
-def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
+def test_a_drafter_is_shared_as_a_folder(world: World, drafter: Path) -> None:
     """Pulled by itself, and with a model that is downloaded."""
     assert "| drafter |" in world.succeeds("push", drafter, "someone/model").out
     pulled = world.succeeds("pull", "someone/model", "--quiet")
@@ -270,3 +273,26 @@ def test_of_a_damaged_drafter_nothing_is_kept(world: World, drafter: Path) -> No
     world.repositories["someone/tables"][weights] += b"!"
     world.run("tables", "pull", "someone/tables").is_refused(3, "does not hold what was written")
     assert world.left() == set()
+
+
+@pytest.mark.parametrize("folder", ["", ".", "..", ".hidden", "a/b", "/a"])
+def test_a_folder_is_one_at_the_top_level(tmp_path: Path, dictionary: Path, folder: str) -> None:
+    """An empty name would make the path an absolute one."""
+    with pytest.raises(UsageError, match="top level"):
+        push_tables([dictionary], str(tmp_path), folder=folder)
+    assert list(tmp_path.rglob("*.tok")) == [dictionary]
+
+
+def test_no_header_writes_more_than_its_cell_of_a_card(tmp_path: Path, dictionary: Path) -> None:
+    bundle = decode_bundle(dictionary.read_bytes(), name="pl")
+    files = [{"name": "a\x1b[2J | b\n# <img src=x>"}]
+    write_bundle(dictionary, replace(bundle, corpus={"files": files}))
+    (tmp_path / "model").mkdir()
+    _, tables = push_tables([dictionary], str(tmp_path / "model"))
+    card = model_card(tables, "someone/model")
+    assert "\x1b" not in card
+    assert "<img" not in card
+    rows = [line for line in card.splitlines() if line.startswith("| `")]
+    assert len(rows) == 1
+    assert rows[0].replace("\\|", "").count("|") == 7
+    assert not [line for line in card.splitlines() if line.startswith("# ")]

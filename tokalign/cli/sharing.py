@@ -1,0 +1,225 @@
+"""Downloading and uploading tables and drafters: `tokalign tables push` and `tables pull`.
+
+A repository is one on the Hub or a local folder, of a model or of tables alone. Tables are pushed
+into its folder `tokalign`; they are pulled from there, from its top level and from any other folder
+at the top level. Recurrent drafters are shared in the same way, each as a folder `drafter` or
+NAME.drafter. Every byte is verified in memory, and what is uploaded or kept is written from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from tokalign.errors import MissingAssetError, UsageError, shown_path
+from tokalign.names import hub
+from tokalign.names.registry import find_alias, local_folder
+from tokalign.storage import write_file
+from tokalign.tables.bundle import decode_bundle, read_table_file
+from tokalign.tables.finding import (
+    DRAFTER_CONFIG,
+    DRAFTER_PATTERNS,
+    drafters_in,
+    find_drafter_weights,
+    pulled_folder,
+    read_drafter_config,
+    table_files,
+)
+from tokalign.tables.header import KINDS
+from tokalign.tables.opening import verify_bundle
+
+FOLDER = "tokalign"
+"""The folder of a repository that tables are pushed into."""
+
+
+class Verified(NamedTuple):
+    """A table or a drafter of which every byte was checked.
+
+    folder: of its repository, "" for the top level. name: of the file or of the drafter's folder.
+    about: what a reader of a model's page has to know about it.
+    files: their contents by their paths in `folder`, in the order of writing.
+    private: whether `tokalign learn` made it of somebody's own documents.
+    """
+
+    folder: str
+    name: str
+    about: dict[str, Any]
+    files: Mapping[str, bytes]
+    private: bool = False
+
+
+def push_tables(
+    files: Sequence[Path], repository: str, *, folder: str = FOLDER
+) -> tuple[str, list[Verified]]:
+    """Verify tables and put them into a folder of a repository, on the Hub all of them or none.
+
+    files: of tables, and folders of drafters. repository: a Hub repository, an alias, or an
+        existing local folder. folder: at the top level of the repository, where tables are found
+        beside a model.
+    Returns: the repository, and the tables.
+    Raises: BundleError or MissingAssetError for a table that cannot be used, UsageError for names
+    that cannot be found again and for what `tokalign learn` made; as `hub.upload`.
+    """
+    if not folder or "/" in folder or folder.startswith("."):
+        raise UsageError(f"--folder {folder!r} is not the name of a folder at the top level")
+    tables = [_verified(file, folder, shown_path(file)) for file in files]
+    for file, table in zip(files, tables, strict=True):
+        if table.private:
+            raise UsageError(
+                f"{shown_path(file)} was learned from private documents and is not pushed; build "
+                "a table to share from a corpus, with: tokalign build"
+            )
+    names = [table.name for table in tables]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise UsageError(
+            f"two files have the name {shown_path(min(repeated))}; push them to different folders "
+            "with --folder"
+        )
+    contents = {f"{folder}/{path}": data for table in tables for path, data in table.files.items()}
+    if (place := local_folder(repository)) is not None:
+        for path, data in contents.items():
+            write_file(place / path, data, parents=True)
+        return repository, tables
+    name = find_alias(repository).mlx
+    hub.upload(name, contents, message=f"Add tables for tokalign: {', '.join(names)}")
+    return name, tables
+
+
+def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Fetch the tables and drafters of a model or of a repository; returns where they are now.
+
+    name: a Hub repository, an alias, or a local folder. If an alias has two repositories, the first
+    one with tables is used, and `note` is given its name. The tables are in `pulled_folder()`, in a
+    folder named after the repository; tables of the same names there are replaced.
+    Raises: BundleError for a damaged table, and then none of them is kept; MissingAssetError if
+    there are none or they cannot be reached.
+    """
+    if (place := local_folder(name)) is not None:
+        return _keep(_tables_in(place, str(place)), place.resolve().name)
+    alias = find_alias(name)
+    with TemporaryDirectory(prefix="tokalign-") as temporary:
+        repository, downloaded = hub.download_to(
+            Path(temporary),
+            alias.repositories,
+            alias.revision,
+            ("*.tok", *DRAFTER_PATTERNS),
+            remedy=f"tokalign tables pull {name}",
+        )
+        note(f"{name} -> {repository}")
+        return _keep(_tables_in(downloaded, repository), repository.replace("/", "--"))
+
+
+def _tables_in(folder: Path, repository: str) -> list[Verified]:
+    """All tables and drafters of a repository whose files are in `folder`."""
+    paths = [*drafters_in(folder), *(path for kind in KINDS for path in table_files(folder, kind))]
+    if not paths:
+        kinds = ", ".join(f".{kind}.tok" for kind in KINDS)
+        raise MissingAssetError(
+            f"{repository} has no tables (no {kinds} file, and no folder of a .drafter); "
+            "make them with: tokalign build"
+        )
+    inner = [path.relative_to(folder) for path in paths]
+    return [
+        _verified(path, place.parent.name, f"{repository}/{place}")
+        for path, place in zip(paths, inner, strict=True)
+    ]
+
+
+def _verified(source: Path, folder: str, shown: str) -> Verified:
+    """Read a table file or a drafter's folder. folder: of its repository. shown: for errors.
+
+    Raises: BundleError or MissingAssetError for what cannot be used; UsageError for a name by which
+        a table would not be found.
+    """
+    if source.is_dir():
+        return _verified_drafter(source, folder)
+    data = read_table_file(source, shown)
+    bundle = decode_bundle(data, name=shown)
+    verify_bundle(bundle)
+    if not source.name.endswith(f".{bundle.kind}.tok"):
+        raise UsageError(
+            f"{shown} is a table of kind {bundle.kind}, and by its name it would not be found; "
+            f"rename it to NAME.{bundle.kind}.tok"
+        )
+    texts: Sequence[Mapping[str, Any]] = bundle.corpus.get("files", [])
+    about = {
+        "path": f"{folder}/{source.name}",
+        "kind": bundle.kind,
+        "language": bundle.parameters.get("language"),
+        "bytes": len(data),
+        "sha256": sha256(data).hexdigest(),
+        "target": bundle.fingerprints.get("target", ""),
+        "corpus": [str(text.get("name", "unnamed")) for text in texts],
+    }
+    private = any(text.get("private") for text in texts)
+    return Verified(folder, source.name, about, {source.name: data}, private)
+
+
+def _verified_drafter(source: Path, folder: str) -> Verified:
+    config = read_drafter_config(source)
+    name = source.resolve().name
+    if name != "drafter" and not name.endswith(".drafter"):
+        name = f"{name}.drafter"
+    # The configuration names the weights, so it is written last.
+    sources = find_drafter_weights(source, config), source / DRAFTER_CONFIG
+    files = {f"{name}/{file.name}": file.read_bytes() for file in sources}
+    about = {
+        "path": f"{folder}/{name}",
+        "kind": "drafter",
+        "language": None,
+        "bytes": sum(map(len, files.values())),
+        "sha256": config["sha256"],
+        "target": str(config["target"].get("tokenizer")),
+        "corpus": [],
+    }
+    return Verified(folder, name, about, files)
+
+
+def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
+    """Write verified tables to where they are found; returns their paths.
+
+    A repository may have folders of tables for several models, whose file names are equal.
+    """
+    kept = []
+    for table in tables:
+        own = slug if table.folder in ("", FOLDER) else f"{slug}--{table.folder}"
+        for path, data in table.files.items():
+            write_file(pulled_folder() / own / path, data, parents=True)
+        kept.append(pulled_folder() / own / table.name)
+    return kept
+
+
+def model_card(tables: Sequence[Verified], repository: str) -> str:
+    """A section for the README of a repository: what its tables are, and how to use them."""
+    rows = "\n".join(
+        f"| `{_cell(one['path'])}` | {one['kind']} | {_cell(one['language'] or '')} | "
+        f"{one['bytes']:,} | {_cell(', '.join(one['corpus']))} | `{one['sha256']}` |"
+        for one in (table.about for table in tables)
+    )
+    targets = sorted({table.about["target"] for table in tables} - {""})
+    fitting = ", ".join(f"`{target[:12]}…`" for target in targets)
+    which = f" whose tokenizer has the fingerprint {fitting}" if targets else ""
+    return f"""\
+## Tables for tokalign
+
+[tokalign](https://github.com/tokalign/tokalign) decodes faster with these tables. They change the
+speed, never the output. They fit every model{which}; a
+drafter fits only the model that it was trained on, a pack is compiled for any tokenizer.
+
+```sh
+tokalign tables pull {repository}
+tokalign decode --target MODEL --prompt "..."
+```
+
+| file | kind | language | bytes | counted texts | SHA-256 |
+|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def _cell(text: str) -> str:
+    """A text out of a table's header as a cell of a Markdown table, made harmless."""
+    return shown_path(text).replace("|", "\\|").replace("<", "&lt;")
