@@ -35,8 +35,8 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id
 
 _SINGLE_PASS = 32
-"""Up to this many new positions go through in one pass, even if only the last logits are wanted,
-unless `prefill_step_size` allows fewer."""
+"""Most new positions that go through in one pass although only the last logits are wanted, unless
+`prefill_step_size` allows fewer."""
 
 _PASSES_PER_CLEANUP = 256
 """How often mlx's pool of freed buffers is emptied, as in mlx-lm's generate_step."""
@@ -50,7 +50,6 @@ class ModelCache(Generic[Id]):
     its content so far stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
     unknown_positions: how many positions come first whose ids are not known.
-    computed: ids that went through the model so far, whatever for.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
 
@@ -69,13 +68,12 @@ class ModelCache(Generic[Id]):
         self._held: list[Id] = known or []
         self._unread: list[Array] = []
         self._branches: tuple[list[Id], TokenTree[Id]] | None = None
+        self._embeddings: tuple[int, Array] | None = None
         self._passes = 0
-        self.computed = 0
         self.context_length = context_length(model)
         self.vocabulary_size = vocabulary_size(model)
         self._even_length = even_length(model)
         self.on_prefill: Callable[[int], None] = lambda _: None
-        self._embeddings: tuple[int, Array] | None = None
         if rewinds and (kinds := self._layers.unknown_kinds):
             raise _cannot_rewind(kinds)
 
@@ -179,12 +177,11 @@ class ModelCache(Generic[Id]):
         The caller notes what the cache holds after the pass.
         Raises: CacheError where a model's attention cannot read a quantized cache.
         """
-        self.computed += tokens.size
         model = self.model if model is None else model
         self.quantize()
         try:
             logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError) as error:  # quantized keys are no array
             if not any(isinstance(layer, QuantizedKVCache) for layer in leaves_of(self.layers)):
                 raise
             raise self._cannot_be_quantized(
@@ -211,6 +208,14 @@ class ModelCache(Generic[Id]):
         if not self.unknown_positions:
             remember(self.layers, ids)
 
+    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
+        """Go on with another cache of the same model, which holds exactly `ids`."""
+        self._unread.clear()
+        self._branches = None
+        self.unknown_positions = 0
+        self._layers.renew(layers)
+        self._held = list(ids)
+
     def _settle_branches(self, ids: list[Id]) -> None:
         """Keep the path of the tree that `ids` goes along; its first chain, if `ids` is shorter."""
         if self._branches is None:
@@ -230,10 +235,10 @@ class ModelCache(Generic[Id]):
         """
         held = len(self._held)
         if kept < held:
-            left = self._layers.take_back(held - kept, held=held)
-            if left is None:
+            remaining = self._layers.take_back(held - kept, held=held)
+            if remaining is None:
                 self._begin_anew()
-            self._held = self._held[: left or 0]
+            self._held = self._held[: remaining or 0]
         return len(self._held)
 
     def _begin_anew(self) -> None:
@@ -241,14 +246,6 @@ class ModelCache(Generic[Id]):
         if self.unknown_positions:
             raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
         self._layers.renew(self._new_layers())
-
-    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
-        """Go on with another cache of the same model, which holds exactly `ids`."""
-        self._unread.clear()
-        self._branches = None
-        self.unknown_positions = 0
-        self._layers.renew(layers)
-        self._held = list(ids)
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
@@ -261,26 +258,25 @@ class ModelCache(Generic[Id]):
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
             read = ids[: min(at + step, end)]
-            tokens = self.tokens(read[at:])
-            self.forward(tokens, begin=at)
+            self.forward(self.tokens(read[at:]), begin=at)
             self._held = read
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
-            self.on_prefill(tokens.shape[0])
+            self.on_prefill(len(read) - at)
         return end
 
     def _embedded(self, begin: int, tokens: Array) -> dict[str, Array]:
         """The argument that a model takes embeddings by; nothing where none were given."""
         if self._embeddings is None:
             return {}
-        first, given = self._embeddings
-        if not first <= begin < first + len(given):
+        first, embeddings = self._embeddings
+        if not first <= begin < first + len(embeddings):
             return {}
-        own = given[begin - first : begin - first + tokens.shape[0]]
-        rest = tokens[own.shape[0] :]
+        rows = embeddings[begin - first : begin - first + tokens.shape[0]]
+        rest = tokens[rows.shape[0] :]
         if rest.shape[0]:
-            own = mx.concatenate([own, embedding_of(self.model)(rest).astype(own.dtype)])
-        return {"input_embeddings": own[None]}
+            rows = mx.concatenate([rows, embedding_of(self.model)(rest).astype(rows.dtype)])
+        return {"input_embeddings": rows[None]}
 
     def _new_layers(self) -> list[Any]:
         made = make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)

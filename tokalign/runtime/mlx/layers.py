@@ -3,18 +3,17 @@
 * Plain keys and values are trimmed.
 * A ring that forgets (RotatingKVCache) is replaced by a `WindowCache` while a session uses it.
 * A recurrent state (ArraysCache) cannot be trimmed. It is marked before each round, by reference,
-  and goes back to the mark; what was accepted since then is read again with the next rows.
+  and goes back to the mark; ids accepted since then are read again with the next rows.
 
-Which ids a cache holds is noted on the cache itself, and goes with it where mlx-lm copies, trims
-and extends caches. So a note holds a proof, too: what the first layer that counts positions held
-then. The note is believed as far as the cache still holds the same.
+The ids that a cache holds are noted on the cache itself, so the note goes along where mlx-lm copies
+or trims caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from operator import is_
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -30,27 +29,28 @@ from mlx_lm.models.cache import (
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 
-Mark = tuple[int, list[list[Any]]]
-"""A number of positions, and the recurrent states after them."""
-
 
 class Layers:
     """The layers of one cache. The list is changed in place.
 
     rewinds: whether positions will be taken back; without it mlx-lm's own rings stay.
+    marked: the position to which recurrent states go back after a rejection; None without any.
     """
 
     def __init__(self, layers: list[Any], *, rewinds: bool) -> None:
         self.all = layers
         self._rewinds = rewinds
-        self._mark: Mark | None = None
+        self.marked: int | None = None
+        self._states: list[list[Array]] = []
         self._windows: list[WindowCache] = []
         self._is_open = False
 
     @property
     def unknown_kinds(self) -> list[str]:
         """The kinds of layers from which positions cannot be taken back."""
-        leaves = (c for c in leaves_of(self.all) if not (isinstance(c, ArraysCache) or _is_ring(c)))
+        leaves = (
+            c for c in leaves_of(self.all) if not isinstance(c, ArraysCache | RotatingKVCache)
+        )
         return sorted({type(c).__name__ for c in leaves if not _can_take_back(c, 0)})
 
     @cached_property
@@ -59,13 +59,8 @@ class Layers:
 
         Only a ring that keeps its first positions (`max_kv_size`) has a bound: when it is full.
         """
-        rings = (c for c in leaves_of(self.all) if _is_ring(c) and c.keep)
+        rings = (c for c in leaves_of(self.all) if isinstance(c, RotatingKVCache) and c.keep)
         return min((int(ring.max_size) - 1 for ring in rings), default=UNBOUNDED)
-
-    @property
-    def marked(self) -> int | None:
-        """The position to which recurrent states go back after a rejection; None without any."""
-        return None if self._mark is None else self._mark[0]
 
     def open(self) -> None:
         """Make the layers ready for a round."""
@@ -87,20 +82,22 @@ class Layers:
 
     def hand_over(self) -> None:
         """Leave the layers as mlx-lm's own functions know them."""
-        self._replace(lambda one: one.to_rotating() if isinstance(one, WindowCache) else one)
-        self._is_open, self._mark, self._windows = False, None, []
+        self._replace(
+            lambda layer: layer.to_rotating() if isinstance(layer, WindowCache) else layer
+        )
+        self._close()
 
     def renew(self, layers: Sequence[Any]) -> None:
         """Go on with other layers."""
         self.all[:] = layers
-        self._is_open, self._mark, self._windows = False, None, []
+        self._close()
         self.open()
 
     def mark(self, positions: int) -> None:
-        """A round begins after so many positions."""
+        """A round begins after this many positions."""
         states = [list(c.cache) for c in leaves_of(self.all) if isinstance(c, ArraysCache)]
         if states and self._rewinds:
-            self._mark = positions, states
+            self.marked, self._states = positions, states
         for window in self._windows:
             window.verifies = True
 
@@ -111,22 +108,23 @@ class Layers:
         """
         leaves = list(leaves_of(self.all))
         recurrent = [c for c in leaves if isinstance(c, ArraysCache)]
-        left = held - count
-        if recurrent:
-            if self._mark is None or self._mark[0] > left:
-                return None
-            left = self._mark[0]
         others = [c for c in leaves if not isinstance(c, ArraysCache)]
-        if not all(_can_take_back(c, held - left) for c in others):
+        remaining = held - count
+        if recurrent:
+            if self.marked is None or self.marked > remaining:
+                return None
+            remaining = self.marked
+        if not can_cut_back(others, held - remaining):
             return None
-        for layer in others:
-            _take_back(layer, held - left)
-        if recurrent and self._mark is not None:
-            for layer, state in zip(recurrent, self._mark[1], strict=True):
-                layer.cache = list(state)
-        return left
+        cut_back(others, held - remaining)
+        for layer, state in zip(recurrent, self._states, strict=True):
+            layer.cache = list(state)
+        return remaining
 
-    def _replace(self, change: Any) -> None:
+    def _close(self) -> None:
+        self.marked, self._states, self._windows, self._is_open = None, [], [], False
+
+    def _replace(self, change: Callable[[Any], Any]) -> None:
         for index, layer in enumerate(self.all):
             if isinstance(layer, CacheList):
                 layer.caches = tuple(map(change, layer.caches))
@@ -145,23 +143,19 @@ def leaves_of(layers: Sequence[Any]) -> Iterator[Any]:
 
 def _opened(layer: Any) -> Any:
     if isinstance(layer, ConcatenateKVCache):
-        _take_back(layer, 0)  # what mlx-lm has trimmed is still in there
+        _take_back(layer, 0)  # drops what mlx-lm has trimmed, which is still in there
     return WindowCache.from_rotating(layer) if becomes_window(layer) else layer
 
 
 def becomes_window(layer: Any) -> bool:
     """Whether a session uses a `WindowCache` in the place of this cache."""
-    return _is_ring(layer) and not layer.keep
-
-
-def _is_ring(layer: Any) -> bool:
-    return type(layer) is RotatingKVCache
+    return isinstance(layer, RotatingKVCache) and not layer.keep
 
 
 def forgets(layers: Sequence[Any]) -> bool:
     """Whether caches of these kinds cannot be cut back to every prefix of what they have read.
 
-    It is asked of the kinds, since a ring that is not full yet, or empty, could be cut back.
+    The kind decides, since a ring that is not full yet, or empty, could be cut back.
     """
     kinds = (RotatingKVCache, WindowCache, ChunkedKVCache, ArraysCache)
     return any(isinstance(c, kinds) or not c.is_trimmable() for c in leaves_of(layers))
@@ -182,55 +176,51 @@ def _take_back(layer: Any, count: int) -> None:
     layer.trim(count)
     if isinstance(layer, ConcatenateKVCache) and layer.keys is not None:
         # Its trim only lowers the offset, and the next rows would come after what was dropped.
-        layer.keys, layer.values = (
-            part[..., : layer.offset, :] for part in (layer.keys, layer.values)
-        )
+        layer.keys = layer.keys[..., : layer.offset, :]
+        layer.values = layer.values[..., : layer.offset, :]
 
 
 def _can_take_back(layer: Any, count: int) -> bool:
     if isinstance(layer, WindowCache):
         return layer.can_take_back(count)
     if isinstance(layer, ChunkedKVCache):  # a row sees its chunk from the beginning
-        left = layer.offset - count
-        return bool(layer.start_position <= left // layer.chunk_size * layer.chunk_size)
+        remaining = layer.offset - count
+        return bool(layer.start_position <= remaining // layer.chunk_size * layer.chunk_size)
     return bool(layer.is_trimmable())
 
+
+# -- which ids a cache holds -----------------------------------------------------------------------
 
 _NOTE = "tokalign_ids"
 
 
 class _Note(NamedTuple):
-    """The ids that a cache held, and the arrays that prove it, see `_proof`."""
+    """The ids that a cache held, and its recurrent states then if it has nothing else."""
 
     ids: tuple[int, ...]
-    proof: list[Array]
+    states: list[Array]
 
 
 def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
-    """Note on a cache which ids it holds, so that it can be continued by its content.
-
-    Cost: the memory of one layer once others go on with the cache; until then it is shared.
-    """
+    """Note on a cache which ids it holds, so that it can be continued by its content."""
     if layers:
-        setattr(layers[0], _NOTE, _Note(tuple(ids), _proof(layers)))
+        setattr(layers[0], _NOTE, _Note(tuple(ids), _states(layers)))
 
 
 def remembered(layers: Sequence[Any]) -> list[int] | None:
     """The ids that a cache holds, if they were noted; what was trimmed since then is left out.
 
-    None if others have changed the cache in any other way, even to the same length: a key of the
-    first layer that sees positions tells which id was read there.
+    None if the cache has read more since then. A cache that others have trimmed and then filled
+    again to the same length cannot be told from one that they left alone.
     """
     note: _Note | None = getattr(layers[0], _NOTE, None) if layers else None
     if note is None:
         return None
     held = positions(layers)
-    if held is not None and held > len(note.ids):
-        return None
-    now = _proof(layers)
-    if len(now) != len(note.proof) or not all(map(_agree, note.proof, now, [held] * len(now))):
-        return None
-    return list(note.ids[:held])
+    if held is None:
+        now, then = _states(layers), note.states
+        return list(note.ids) if len(now) == len(then) and all(map(is_, now, then)) else None
+    return list(note.ids[:held]) if held <= len(note.ids) else None
 
 
 def positions(layers: Sequence[Any]) -> int | None:
@@ -244,23 +234,9 @@ def least_positions(layers: Sequence[Any]) -> int:
     return int(not all(c.empty() for c in leaves_of(layers))) if held is None else held
 
 
-def _proof(layers: Sequence[Any]) -> list[Array]:
-    """The arrays of the first layer that counts positions, else of all layers.
-
-    mlx-lm writes into the arrays of a cache, and copies of them stay as they are.
-    """
-    leaves = list(leaves_of(layers))
-    counting = [c for c in leaves if hasattr(c, "offset")][:1]
-    arrays = (value for _, value in tree_flatten([c.state for c in counting or leaves]))
-    return [copy(value) for value in arrays if isinstance(value, mx.array)]
-
-
-def _agree(then: Array, now: Array, held: int | None) -> bool:
-    """Whether two arrays f[..., positions, dimension] are equal in the first `held` positions.
-
-    held: None compares all.
-    """
-    if held is not None and then.ndim == now.ndim > 1:
-        rows = min(held, then.shape[-2], now.shape[-2])
-        then, now = then[..., :rows, :], now[..., :rows, :]
-    return bool(mx.array_equal(then, now))
+def _states(layers: Sequence[Any]) -> list[Array]:
+    """The arrays of a cache that counts no positions. A pass puts new arrays in their place."""
+    if positions(layers) is not None:
+        return []
+    arrays = (value for _, value in tree_flatten([c.state for c in leaves_of(layers)]))
+    return [value for value in arrays if isinstance(value, mx.array)]
