@@ -18,7 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.hidden_states import find_head
+from tokalign.runtime.mlx.hidden_states import as_head, find_head
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
 
@@ -120,7 +120,7 @@ class TargetEnds:
         hidden = embedding(mx.array([0]))
         return cls(
             embed=embedding,
-            unembed=getattr(head, "as_linear", head),
+            unembed=as_head(head),
             head_rows=partial(rows, head),
             hidden_size=int(hidden.shape[-1]),
             vocabulary_size=int(head.weight.shape[0]),

@@ -109,23 +109,18 @@ class TreeModel:
 def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
     """Move cached rows to where a chain would have put them; their rotary positions stay right.
 
-    begin: the position where a tree's rows begin. path: indices of those to keep, ascending.
+    begin: the position of the tree's first row. path: indices of the rows in the tree, ascending.
     """
-    runs = [run for run in _runs(path) if run.source != run.target]
-
-    @cache_calls
-    def moves(first: int) -> list[tuple[Array, Array, int]]:
-        return [
-            (mx.array([first + run.source]), mx.array([first + run.target]), run.rows)
-            for run in runs
-        ]
-
-    for layer in leaves_of(cache):
+    moves = [run for run in _runs(path) if run.source != run.target]
+    on_device = cache_calls(lambda position: mx.array([position]))
+    for layer in leaves_of(cache) if moves else ():
         if layer.keys is None:  # a layer that reads the keys of another one
             continue
-        for source, target, rows in moves(begin - getattr(layer, "start", 0)):
-            layer.keys = _moved(layer.keys, source, target, rows)
-            layer.values = _moved(layer.values, source, target, rows)
+        first = begin - getattr(layer, "start", 0)
+        for source, target, rows in moves:
+            ends = on_device(first + source), on_device(first + target)
+            layer.keys = _moved(layer.keys, *ends, rows)
+            layer.values = _moved(layer.values, *ends, rows)
 
 
 class _Run(NamedTuple):
@@ -208,23 +203,10 @@ def _can_hold_trees(cache: Sequence[Any]) -> bool:
     return all(type(leaf) in BRANCHING or becomes_window(leaf) for leaf in leaves_of(cache))
 
 
-class _Offset:
-    """A number of positions that may be handed to a rotary embedding, and nothing else.
-
-    log: counts what is asked for in a traced pass.
-    """
-
-    def __init__(self, log: Counter[str]) -> None:
-        self._log = log
-
-    def __mlx_array__(self) -> Array:
-        """What comes of it must not reach the logits: it is not a number."""
-        self._log["arrays"] += 1
-        return mx.array(float("nan"))
-
-
 class _Traced:
-    """A cache whose offset is an `_Offset`, and that counts the masks it is asked for."""
+    """Stands for a cache in a traced pass. Its offset is no number, and the log counts the masks
+    it was asked for and the arrays that were made of its offset.
+    """
 
     def __init__(self, leaf: Any, log: Counter[str]) -> None:
         vars(self).update(_leaf=leaf, _log=log, offset=_Offset(log))
@@ -240,20 +222,33 @@ class _Traced:
         setattr(self._leaf, name, value)
 
 
+class _Offset:
+    """A number of positions that may be handed to a rotary embedding, and used for nothing else."""
+
+    def __init__(self, log: Counter[str]) -> None:
+        self._log = log
+
+    def __mlx_array__(self) -> Array:
+        """An array that is not a number; it must not reach the logits."""
+        self._log["arrays"] += 1
+        return mx.array(float("nan"))
+
+
 @once_per_model
 def _takes_trees(model: Any) -> bool:
     log, positions = Counter[str](), RowPositions()
     positions.now = mx.arange(_ROWS)
-    try:
-        layers = make_prompt_cache(model)
-        Layers(layers, rewinds=True).open()
-        if not _can_hold_trees(layers):
-            return False
-        traced = [_traced(layer, log) for layer in layers]
-        logits = with_row_positions(model, positions)(mx.zeros((1, _ROWS), mx.uint32), cache=traced)
-        return log["masks"] > 0 and not (log["arrays"] and bool(mx.isnan(logits).any()))
-    except Exception:  # whatever a model raises when it calculates with what is no number
+    layers = make_prompt_cache(model)
+    Layers(layers, rewinds=True).open()
+    if not _can_hold_trees(layers):
         return False
+    traced = [_traced(layer, log) for layer in layers]
+    twin = with_row_positions(model, positions)
+    try:
+        logits = twin(mx.zeros((1, _ROWS), mx.uint32), cache=traced)
+    except (TypeError, ValueError):  # it calculates with the offset, or has rotary rows of its own
+        return False
+    return log["masks"] > 0 and not (log["arrays"] and bool(mx.isnan(logits).any()))
 
 
 def _traced(layer: Any, log: Counter[str]) -> Any:
