@@ -1,9 +1,8 @@
-"""Measuring a cost curve: what is timed, how long it goes on, and pauses in which a chip cools."""
+"""Measuring a cost curve: what is timed, how long it goes on, and what drafts are worth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -15,22 +14,20 @@ from ticking import ticking
 
 from tokalign.evaluate import calibrate, timed_passes
 from tokalign.evaluate.calibrate import (
-    _SEARCHES,
     CONTEXTS,
-    CONTROL_ROWS,
-    _affordable_contexts,
-    _curve,
-    _drift,
-    _repeat,
+    SEARCHES,
     conditional_acceptance,
+    curve_of,
     measure_briefly,
     measure_curve,
+    read_contexts,
     speedup_at,
+    time_passes,
 )
 from tokalign.evaluate.timed_passes import TimedPasses
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.draft.learned_costs import Costs
-from tokalign.runtime.mlx.beam_search import BeamShape
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.growth import WIDTH
@@ -53,32 +50,32 @@ class Clocked:
         self.now += 1.0
         return 1.0
 
-    def steps(self, rows: Iterable[int], searches: Iterable[BeamShape]) -> dict[Any, Any]:
+    def passes(self, rows: Iterable[int], searches: Iterable[BeamShape]) -> dict[Any, Any]:
         return {what: partial(self.verify, what) for what in (*rows, *searches)}
 
 
 @pytest.mark.parametrize(
-    ("budget", "limit", "times"),
+    ("budget", "counts", "least"),
     [
-        (5.0, 100.0, {1: 3, 2: 3, 4: 3}),  # three repetitions after the warm-up
-        (18.0, 100.0, {1: 5, 2: 5, 4: 5}),
-        (5.0, 4.5, {1: 1, 2: 1, 4: 1}),  # the warm-up is all there is
-        (5.0, 3.5, {1: 1, 2: 1}),  # a third one might take two seconds
-        (5.0, 1.0, {1: 1, 2: 1}),
-        (5.0, -1.0, {1: 1, 2: 1}),  # reading the prompt has taken all the time
-        (1e9, 1e9, {1: 15, 2: 15, 4: 15}),
+        (18.0, {1, 2, 4}, 4),
+        (4.5, {1, 2, 4}, 1),  # the warm-up is all there is
+        (3.5, {1, 2}, 1),  # a third one might take two seconds
+        (-1.0, {1, 2}, 1),  # reading the prompt has taken all the time
+        (1e9, {1, 2, 4}, 15),
     ],
 )
 def test_measuring_ends_in_time_with_what_it_has(
-    budget: float, limit: float, times: dict[int, int]
+    budget: float, counts: set[int], least: int
 ) -> None:
     """A repetition takes three seconds, and the first one is a warm-up."""
     clocked: Any = Clocked()
     shares: list[float] = []
-    limits: Any = {"budget": budget, "limit": limit, "clock": clocked.clock}
-    found = _repeat([clocked], [1, 2, 4], (), shares.append, **limits)
-    assert {count: len(seconds) for count, seconds in found[clocked].items()} == times
-    assert clocked.now <= max(limit, 2.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrate, "SEARCHES", ())
+        times = time_passes([clocked], [1, 2, 4], budget, shares.append, clocked.clock)[clocked]
+    assert times.keys() == counts
+    assert min(map(len, times.values())) == least
+    assert clocked.now <= max(budget, 2.0)
     assert 0 <= sum(shares) <= 1
 
 
@@ -86,9 +83,10 @@ def test_time_may_end_amid_the_searches_of_a_drafter(monkeypatch: pytest.MonkeyP
     """What a step of the usual search takes is not known then, and all else is."""
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
     clocked: Any = Clocked()
-    times = _repeat([clocked], [1, 2], _SEARCHES, budget=4.0, limit=4.0, clock=clocked.clock)
-    curve = _curve(None, None, times)
-    assert (curve.searches.keys(), curve.contexts[0].draft_pass) == ({1}, None)
+    times = time_passes([clocked], [1, 2], 4.0, lambda _: None, clocked.clock)
+    curve = curve_of(None, None, times)
+    assert [*curve.searches[DEFAULT_SHAPE.width]] == [1]
+    assert curve.contexts[0].draft_pass is None
 
 
 class SlowPasses:
@@ -129,7 +127,7 @@ def test_a_first_impression_is_had_in_time_where_every_row_is_slow(
 ) -> None:
     """As without a fast BLAS: reading costs as much as writing, so the context is cut short."""
     slow = SlowPasses(monkeypatch, lambda new, rows: 0.02 * max(1, new + rows - 1))
-    monkeypatch.setattr(calibrate, "_BRIEF_LIMIT", 0.8)
+    monkeypatch.setattr(calibrate, "_BRIEF_BUDGET", 0.8)
     curve = measure_briefly(a_long_model())
     assert slow.now < 1.2, "reading 128 ids would take 2.6"
     assert curve.contexts[0].tokens < 32
@@ -146,8 +144,8 @@ def a_long_model() -> Any:
 @pytest.mark.slow
 def test_what_a_row_costs_is_measured_at_three_depths_if_the_budget_allows() -> None:
     model = a_long_model()
-    for budget, lengths in ((1e6, CONTEXTS), (1e-9, (8,))):
-        found = _affordable_contexts(model, None, CONTEXTS, budget)
+    for limit, lengths in ((1e6, CONTEXTS), (1e-9, (8,))):
+        found = read_contexts(model, None, CONTEXTS, limit)
         assert tuple(context.length for context in found) == lengths
 
 
@@ -180,27 +178,26 @@ def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
     assert session is not None
     original = session.branch
 
-    def branch(ids: Any, tree: Any, computed: int | None, *args: Any) -> Any:
-        assert computed is not None
-        sizes.append(len(tree) - computed)
-        return original(ids, tree, computed, *args)
+    def branch(ids: Any, tree: Any, *args: Any) -> Any:
+        sizes.append(len(tree))
+        return original(ids, tree, *args)
 
     monkeypatch.setattr(session, "branch", branch)
-    assert passes.steps([1], ())["tree"]() > 0
-    assert sizes == [WIDTH] * 3, "after the first of four passes"
+    assert passes.passes([1])["tree"]() > 0
+    assert sizes == [WIDTH]
 
 
-def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_steps() -> None:
+def test_a_drafter_goes_on_from_the_pass_before() -> None:
     """Its searches are those of decoding: they start from the state that chose the last id."""
     model = random_model(5, vocabulary=64)
     passes = TimedPasses(model, random_drafter(model), 16)
-    timed = {shape: step() for shape, step in passes.steps([], _SEARCHES).items()}
-    assert timed.keys() == {*_SEARCHES, "ahead"}
+    timed = {shape: seconds() for shape, seconds in passes.passes([], SEARCHES).items()}
+    assert timed.keys() == {*SEARCHES, "ahead"}
     assert min(timed.values()) > 0
     assert passes._drafter is not None
     # Without the target's hidden state there would have been no passes.
-    assert passes._drafter.passes == sum(shape.length for shape in _SEARCHES)
-    assert TimedPasses(model, None, 16).steps([], _SEARCHES).keys() == {"ahead"}
+    assert passes._drafter.passes == sum(shape.length for shape in SEARCHES)
+    assert TimedPasses(model, None, 16).passes([], SEARCHES).keys() == {"ahead"}
 
 
 @pytest.mark.slow
@@ -210,54 +207,8 @@ def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
     with ticking():
         curve: CostCurve = measure_briefly(model, drafter)
     assert curve.machine == machine_of(model, drafter)
-    timed = {(w, n) for w, by_steps in curve.searches.items() for n in by_steps}
-    assert timed == {(4, 1), (4, 4)}, "of a first impression only those of decoding"
+    assert {(w, n) for w, steps in curve.searches.items() for n in steps} == {(4, 1), (4, 4)}
     assert curve.draft_pass_at(128) == pytest.approx(curve.searches[4][4].median / 4)
-
-
-class HotPasses(Clocked):
-    """Passes on a chip that each of them heats, and that every pause of a second cools by ten.
-
-    heat: how much slower wide passes are for each one before. cools: whether pauses help.
-    """
-
-    def __init__(self, heat: float, *, pauses: float, cools: bool = True) -> None:
-        super().__init__()
-        self.passes, self.heat, self.cools, self.paused = 0, heat, cools, 0.0
-        this: Any = self
-        how: dict[str, Any] = {"budget": 9, "limit": 9, "pauses": pauses, "clock": self.clock}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(calibrate, "sleep", self.sleep)
-            self.times = _repeat([this], (1, CONTROL_ROWS), **how)
-        self.drift = _drift(self.times[this][CONTROL_ROWS])
-
-    def verify(self, rows: int) -> float:
-        self.passes += 1
-        return 0.01 if rows == 1 else 0.037 * (1 + self.heat * self.passes)
-
-    def sleep(self, seconds: float) -> None:
-        self.paused += seconds
-        if self.cools:
-            self.passes = max(0, self.passes - round(10 * seconds))
-
-
-def test_a_chip_that_grows_hot_is_let_cool() -> None:
-    hot, cooled = HotPasses(0.02, pauses=0.0), HotPasses(0.02, pauses=100.0)
-    assert (hot.drift > 0.3, hot.paused) == (True, 0)
-    assert (cooled.drift < 0.2, 0 < cooled.paused < 20) == (True, True)
-    assert HotPasses(0.5, pauses=2.5).paused == 2, "pauses have an end"
-    cold = HotPasses(0.0, pauses=100.0)
-    assert (cold.drift, cold.paused) == (pytest.approx(0), 0)
-
-
-def test_waiting_ends_where_it_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program has come to stay: a second is lost, and the drift is told."""
-    monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
-    hot = HotPasses(0.02, pauses=100.0, cools=False)
-    assert hot.paused == 1
-    source = _curve(None, None, hot.times).source
-    assert f"those of {CONTROL_ROWS} rows drifted by {hot.drift:+.0%}" in source
-    assert "the times of one row differ by 0%" in source
 
 
 COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
@@ -277,12 +228,3 @@ def test_a_shorter_draft_is_worth_what_it_would_have_brought() -> None:
     assert speedup_at(rounds, COSTS, 2) == pytest.approx(3 / (1.5 + 0.0625 + 2 * 0.125))
     assert speedup_at(rounds, COSTS, 1) == pytest.approx(2 / (1.25 + 0.0625 + 0.125))
     assert conditional_acceptance(rounds, 8) == [1.0, 1.0, 0.0]
-
-
-def test_alternatives_to_the_chain_stay_with_their_parent() -> None:
-    """A chain of two, another id that might come first, and one that follows the chain."""
-    tree = TokenTree(tuple(map(TargetId, (1, 2, 3, 4))), (-1, 0, -1, 1), ("draft",) * 4)
-    costs = replace(COSTS, rows=(1.0, 1.25, 1.5, 1.75, 2.0), tree_pass=0.25)
-    rounds = [a_round(tree, 2, passes=2), a_round(tree, 0, 1, 3, passes=2)]
-    assert speedup_at(rounds, costs, 2) == pytest.approx(6 / (2 * (2.0 + 0.0625 + 2 * 0.25)))
-    assert speedup_at(rounds, costs, 1) == pytest.approx(4 / (2 * (1.5 + 0.0625 + 0.25)))

@@ -23,10 +23,9 @@ MakePrompt: TypeAlias = Callable[[Decoder], Prompt]
 
 
 class Sessions(NamedTuple):
-    """Sessions of the target and of the draft model, if there is one.
+    """Sessions that all conditions share, so only the first condition of a block reads the prompt.
 
-    All conditions share them, so of a block only the first condition has to read the prompt. Their
-    order is rotated from block to block, so each is the first now and then.
+    The order is rotated from block to block, so each condition is the first now and then.
     """
 
     target: TargetModelSession
@@ -43,11 +42,8 @@ class Sessions(NamedTuple):
 class Bench:
     """Loaded models and the prompts to decode with them.
 
-    decoder: models, tables and sampling; each condition sets its own method and draft length.
-    prompts: by the blocks in which conditions are compared. conditions: of every block.
-    knowledge: gives what the planner starts with where k is `auto`.
-
-    Each condition learns for itself, from prompt to prompt.
+    decoder: models, tables and sampling; each condition sets its own method and draft length, and
+    learns for itself, from prompt to prompt. knowledge: the planner starts with it if k is `auto`.
     """
 
     decoder: Decoder

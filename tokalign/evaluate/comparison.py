@@ -1,6 +1,6 @@
 """What `tokalign bench` compares, how each condition drafts, what was measured, and what it shows.
 
-Every run measures plain decoding twice. Its second measurement, the control, shows how much equal
+Every run measures plain decoding twice. The second measurement, the control, shows how much equal
 conditions differ on this machine; a condition is called faster only where it clears the control.
 """
 
@@ -22,17 +22,15 @@ from tokalign.runtime.statistics import ratio
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 PLAIN, CONTROL = "plain", "plain again"
-"""Plain decoding, and the same once more: how far the two differ is the noise of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One way to decode.
 
-    name: `PLAIN`, `CONTROL`, a translation of the draft model, or another method. k: ids or passes
+    name: `PLAIN`, `CONTROL`, a method, or a translation of the draft model. k: ids or passes
     drafted in a round, or "auto"; None for plain decoding and its control. draft: which of several
-    draft models, by its name; empty for the only one, and without one. chain: the draft model
-    proposes no tree, even where its translation could.
+    draft models; empty for the only one. chain: the draft model proposes no tree.
     """
 
     name: str
@@ -42,12 +40,10 @@ class Condition:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is plain decoding, with which every condition is compared."""
         return self.name == PLAIN
 
     @property
     def drafts(self) -> bool:
-        """Whether anything is drafted."""
         return self.k is not None
 
     def __str__(self) -> str:
@@ -107,13 +103,13 @@ def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
     Its name is a method, else a translation of the draft model.
     """
     name = condition.name if condition.drafts else PLAIN
-    asked: dict[str, Any] = {"method": name}
+    options: dict[str, Any] = {"method": name}
     if name not in METHODS:
-        asked = {"method": "draft", "translation": name}
+        options = {"method": "draft", "translation": name}
     if condition.chain:
-        asked["alternatives"] = 0
+        options["alternatives"] = 0
     count = condition.k if isinstance(condition.k, int) else None
-    drafting = drafting.with_options(**asked, num_draft_tokens=count)
+    drafting = drafting.with_options(**options, num_draft_tokens=count)
     return replace(drafting, mixing=Mixing(), model_worth=ModelWorth())
 
 
@@ -125,11 +121,9 @@ def conditions_of(
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
     with_drafter: bool = False,
 ) -> list[Condition]:
-    """Plain decoding and its control, and the methods and translations of these names by length.
+    """The baselines, and the methods and translations of these names by draft length.
 
-    names: by default all that can be measured, a dictionary or a recurrent drafter if there is one.
-    pair: the tokenizers of target and draft, None without a draft model. If both are the same,
-    `none` is the only translation; else the others are measured.
+    names: by default all that can be measured. pair: the tokenizers of target and draft model.
     """
     if names is None:
         translations: Sequence[str] = ()
@@ -143,7 +137,7 @@ def conditions_of(
 
 
 ENOUGH_PROMPTS = 8
-"""Fewer timed prompts decide nothing: among them noise clears the control too often."""
+"""Among fewer timed prompts noise clears the control too often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +145,8 @@ class Row:
     """One condition over the prompts of a set, or over all of them.
 
     Token figures count all tokens together; `tokens_per_second`, `host_ms` and `speedup` are
-    medians over prompts, `low` and `high` the quartiles of the speed-up. timed: how many
-    prompts have a speed; one whose output ended in its first round has none.
-    ids_that_differ: positions at which the output is not that of plain decoding, over all prompts.
-    against_plain: "faster" where tokens were accepted and `low` lies above the control's `high`,
-    "slower" where `high` lies below the control's `low`, else "no difference"; empty without
-    drafting, without a control, and for fewer than `ENOUGH_PROMPTS` timed ones.
+    medians over prompts, `low` and `high` the quartiles of the speed-up. timed: prompts with a
+    speed; one whose output ended in its first round has none. `docs/metrics.md` defines the rest.
     """
 
     condition: Condition
@@ -184,7 +174,6 @@ class Comparison:
 
     @property
     def ids_that_differ(self) -> int:
-        """Positions at which an output is not that of plain decoding, over all conditions."""
         return sum(row.ids_that_differ for row in self.overall)
 
 
@@ -193,19 +182,19 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
 
     Plain decoding and its control come first. Prompts without a plain decoding are left out.
     """
-    found = list(measurements)
-    plain = {m.block: m for m in found if m.condition.is_plain}
-    found = [m for m in found if m.block in plain]
-    conditions = sorted({m.condition for m in found}, key=order_of)
-    sets = dict.fromkeys(m.block.prompt_set for m in found)
+    measurements = list(measurements)
+    plain = {m.block: m for m in measurements if m.condition.is_plain}
+    compared = [m for m in measurements if m.block in plain]
+    conditions = sorted({m.condition for m in compared}, key=order_of)
 
-    def rows(of: str | None) -> list[Row]:
-        chosen = [m for m in found if of in (None, m.block.prompt_set)]
+    def rows(chosen: Sequence[Measurement]) -> list[Row]:
         rows = [_row(c, [m for m in chosen if m.condition == c], plain) for c in conditions]
         control = next((row for row in rows if row.condition.name == CONTROL), None)
         return [replace(row, against_plain=_against(row, control)) for row in rows]
 
-    return Comparison({name: rows(name) for name in sets}, rows(None))
+    names = dict.fromkeys(m.block.prompt_set for m in compared)
+    sets = {n: rows([m for m in compared if m.block.prompt_set == n]) for n in names}
+    return Comparison(sets, rows(compared))
 
 
 _ORDER = (
@@ -227,10 +216,9 @@ def _row(
 ) -> Row:
     proposed = sum(m.proposed for m in measured)
     rounds, tokens = sum(m.rounds for m in measured), sum(len(m.token_ids) for m in measured)
+    timed = [m for m in measured if m.tokens_per_second]
     speedups = [
-        m.tokens_per_second / usual
-        for m in measured
-        if m.tokens_per_second and (usual := plain[m.block].tokens_per_second)
+        m.tokens_per_second / usual for m in timed if (usual := plain[m.block].tokens_per_second)
     ]
     low, middle, high = np.quantile(speedups or [0.0], [0.25, 0.5, 0.75]).tolist()
     return Row(
@@ -240,23 +228,22 @@ def _row(
         acceptance=ratio(sum(m.accepted for m in measured), proposed),
         tokens_per_round=ratio(tokens, rounds),
         draft_passes_per_round=ratio(sum(m.draft_passes for m in measured), rounds),
-        tokens_per_second=_median([m.tokens_per_second for m in measured if m.tokens_per_second]),
-        host_ms=_median([m.host_ms for m in measured if m.tokens_per_second]),
+        tokens_per_second=median([m.tokens_per_second for m in timed] or [0.0]),
+        host_ms=median([m.host_ms for m in timed] or [0.0]),
         speedup=middle,
         low=low,
         high=high,
-        ids_that_differ=sum(_differing(m, plain[m.block]) for m in measured),
+        ids_that_differ=sum(
+            own != usual
+            for m in measured
+            for own, usual in zip_longest(m.token_ids, plain[m.block].token_ids)
+        ),
         timed=len(speedups),
     )
 
 
-def _differing(measured: Measurement, plain: Measurement) -> int:
-    pairs = zip_longest(measured.token_ids, plain.token_ids)
-    return sum(1 for own, wanted in pairs if own != wanted)
-
-
 def _against(row: Row, control: Row | None) -> str:
-    """How a row compares with plain decoding; see `Row.against_plain`."""
+    """Whether a row's quartiles lie beyond the control's; empty where nothing is decided."""
     if control is None or not row.condition.drafts:
         return ""
     if min(row.timed, control.timed) < ENOUGH_PROMPTS:
@@ -264,7 +251,3 @@ def _against(row: Row, control: Row | None) -> str:
     if row.low > control.high and row.acceptance > 0:
         return "faster"
     return "slower" if row.high < control.low else "no difference"
-
-
-def _median(values: Sequence[float]) -> float:
-    return median(values) if values else 0.0

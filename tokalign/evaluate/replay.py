@@ -1,9 +1,8 @@
 """Texts play the target: what drafters save on them, and what they propose at every position.
 
-The loop is the real one, with another verifier. `tokalign bench --text` measures drafters so, and
-`tokalign check` dictionaries: those there are, and one of the text's own kind. The second is built
-from nine tenths of the text and decodes the rest, so it says something of every language and
-domain, before any table of it exists. It is a lower bound: more text makes a better table.
+The loop is the real one, with another verifier. `tokalign bench --text` measures drafters in this
+way, and `tokalign check` dictionaries: those that exist, and one that is built from nine tenths of
+the text and decodes the rest. That is a lower bound: more text makes a better table.
 """
 
 from __future__ import annotations
@@ -26,16 +25,13 @@ MakeDrafter: TypeAlias = Callable[[Sequence[TargetId]], Drafter]
 
 
 class ReplayVerifier:
-    """A reference text plays the target: it goes on as it does, whatever is proposed."""
+    """A reference text plays the target, whatever is proposed."""
 
     def __init__(self, reference: Sequence[TargetId]) -> None:
         self._reference = list(reference)
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `rounds.Verifier`. Raises: IndexError at the end of the reference.
-
-        Limit `max_tokens` by its length.
-        """
+        """See `rounds.Verifier`. Raises: IndexError at the end of the reference."""
         at, tree = len(context.ids), proposal.tree
         ids = self._reference[at : at + len(tree) + 1]
         path = tree.path_of(ids)
@@ -48,10 +44,7 @@ class ReplayVerifier:
 def replay(
     reference: Sequence[TargetId], drafter: Drafter, *, prompt_tokens: int = 0
 ) -> Iterator[Event]:
-    """Decode what follows the first `prompt_tokens` ids of `reference`; no rounds if nothing does.
-
-    Every round emits the accepted ids and one more, so tokens = rounds + accepted, exactly.
-    """
+    """Decode what follows the first `prompt_tokens` ids of `reference`, which may be nothing."""
     rest = max(0, len(reference) - prompt_tokens)
     context = Context(reference[:prompt_tokens])
     return decode(context, drafter, ReplayVerifier(reference), limits=Limits(max_tokens=rest))
@@ -84,21 +77,17 @@ def emulate(drafting: Drafting, texts: Iterable[Sequence[TargetId]]) -> Statisti
     return replay_texts(texts, lambda _: make_drafter(drafting, None))
 
 
-MOST_TOKENS = 20_000
-"""So many tokens are decoded."""
-
+_MOST_TOKENS, _LEAST_LINES = 20_000, 200
 _RUN = 20
 """Lines are held out in runs of this length, so that few neighbours of theirs are counted."""
-
-_LEAST_LINES = 10 * _RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictionarySaving:
     """Tokens per pass of the target when it writes this text, if a verified row cost nothing.
 
-    found: with the dictionaries that there are for the target; None if there are none.
-    own: with one of nine tenths of the text, on the rest; None if the text is too short.
+    found: with the target's dictionaries; None if it has none. own: with one of nine tenths of the
+    text, on the rest; None if the text is too short.
     """
 
     found: float | None
@@ -124,12 +113,11 @@ def measure_dictionaries(
 
 
 def _saving(target: Tokenizer[TargetId], lines: Sequence[str], table: Dictionary) -> float:
-    texts: list[list[TargetId]] = []
-    left = MOST_TOKENS
+    texts, remaining = list[list[TargetId]](), _MOST_TOKENS
     for line in lines:
-        texts.append(target.encode(line)[:left])
-        left -= len(texts[-1])
-        if left <= 0:
+        texts.append(target.encode(line)[:remaining])
+        remaining -= len(texts[-1])
+        if remaining <= 0:
             break
     drafting = Drafting(options=DraftingOptions(method="dictionary"), dictionary=table)
     return emulate(drafting, texts).tokens_per_round

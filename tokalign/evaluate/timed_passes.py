@@ -8,8 +8,7 @@ chain takes 1.57).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from statistics import median
@@ -30,23 +29,19 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 MOST_ROWS = 33
 
-_FIRST_IDS = 8
+_FIRST_IDS, _DRAFT_PASSES = 8, 4
 _FIRST_ROWS = 6
-"""So many counts of rows are timed before the passes of the draft model."""
-_DRAFT_STEPS = 4
+"""This many counts of rows are timed before the passes of the draft model."""
 
-What = int | str | BeamShape
-"""What is timed: a pass over so many rows, a beam search, or a pass named "draft", "tree" (of the
-draft model where it grows one) or "ahead" (of plain decoding that runs ahead)."""
-Step = Callable[[], float]
-"""Times something once, in seconds."""
+Pass = int | str | BeamShape
+"""A pass over this many rows, a beam search, or a pass named "draft", "tree" (of the draft model
+where it grows one) or "ahead" (of plain decoding that runs ahead)."""
 
 
 class TimedPasses:
     """Models at one context length, up to which their caches stay filled.
 
-    What is timed once returns its seconds.
-    draft: as in `measure_curve`. length: of the context; `fill` may lower it.
+    draft: as in `measure_curve`. length: of the context; `read_context` may lower it.
     """
 
     def __init__(self, target: Any, draft: Any, length: int) -> None:
@@ -58,41 +53,43 @@ class TimedPasses:
         self._drafter = None if drafter is None else DrafterSession(drafter, session)
         self.length = length
         self._chosen = TargetId(0)
+        self._committed = Context([])
         size = max(2, vocabulary_size(target))
         draft_size = 2 if model is None else max(2, vocabulary_size(model))
         self._ids = [TargetId(i * 7919 % size) for i in range(length + MOST_ROWS)]
         self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
 
-    def fill(self, limit: float) -> float:
-        """Have both models read the context. Returns: how many seconds that took.
+    def read_context(self, limit: float) -> bool:
+        """Have the models read the context, or a part of it if all takes more than `limit` seconds.
 
-        limit: after so many seconds the context ends. It is read in parts that double it: each
-        takes about as long as all before it, or less.
+        It is read in parts that double it: each takes about as long as all before it, or less.
+        Returns: whether they have read all of it.
         """
         began, whole = perf_counter(), self.length
-        self.length = whole if limit == math.inf else min(_FIRST_IDS, whole)
+        self.length = min(_FIRST_IDS, whole)
         while True:
             self.verify(1)
             if self._draft is not None:
                 self.draft_pass()
-            seconds = perf_counter() - began
-            if self.length == whole or 2 * seconds > limit:
-                return seconds
+            if self.length == whole or 2 * (perf_counter() - began) > limit:
+                return self.length == whole
             self.length = min(2 * self.length, whole)
 
-    def steps(self, rows: Sequence[int], searches: Iterable[BeamShape]) -> dict[What, Step]:
-        """All that can be timed here, the most important first."""
-        verified: dict[What, Step] = {count: partial(self.verify, count) for count in rows}
-        steps = dict(islice(verified.items(), _FIRST_ROWS))
+    def passes(
+        self, rows: Sequence[int], searches: Sequence[BeamShape] = ()
+    ) -> dict[Pass, Callable[[], float]]:
+        """All that can be timed here, the most important first; each call gives seconds."""
+        verified: dict[Pass, Callable[[], float]] = {m: partial(self.verify, m) for m in rows}
+        timed = dict(islice(verified.items(), _FIRST_ROWS))
         if self._draft is not None:
-            steps["draft"] = self.draft_pass
+            timed["draft"] = self.draft_pass
             if self._draft.can_branch:
-                steps["tree"] = self.tree_pass
-        steps["ahead"] = self.run_ahead
-        steps |= verified
+                timed["tree"] = self.tree_pass
+        timed["ahead"] = self.run_ahead
+        timed |= verified
         if self._drafter is not None:
-            steps |= {shape: partial(self.search, shape) for shape in searches}
-        return steps
+            timed |= {shape: partial(self.search, shape) for shape in searches}
+        return timed
 
     def verify(self, rows: int) -> float:
         """A round that verifies `rows` rows, host and device one after the other.
@@ -106,7 +103,7 @@ class TimedPasses:
         verdict = self._verifier.verify(context, proposal)
         seconds = perf_counter() - began
         self._chosen = verdict.ids[-1]
-        self._committed = [*context.ids, *verdict.ids]
+        self._committed = Context([*context.ids, *verdict.ids])
         return seconds
 
     def run_ahead(self) -> float:
@@ -122,39 +119,24 @@ class TimedPasses:
         """A pass of the draft model, averaged over several."""
         assert self._draft is not None
         ids, began = self._draft_ids[: self.length], perf_counter()
-        self._draft.draft(ids, _DRAFT_STEPS).read()
-        return (perf_counter() - began) / _DRAFT_STEPS
+        self._draft.draft(ids, _DRAFT_PASSES).read()
+        return (perf_counter() - began) / _DRAFT_PASSES
 
     def tree_pass(self) -> float:
-        """A pass in which the draft model grows a tree, averaged over several.
-
-        The first pass lists what follows the text and the texts without their last ids. Each
-        further one goes on after the most texts that `Growth` chooses.
-        """
+        """A pass in which the draft model goes on after the most texts that `Growth` chooses."""
         assert self._draft is not None
+        roots = TokenTree(tuple(map(DraftId, range(WIDTH))), (-1,) * WIDTH, ("",) * WIDTH)
         ids, began = self._draft_ids[: self.length], perf_counter()
-        self._draft.start_shortlists(ids, 0).among([], CHILDREN).read()
-        tokens: list[DraftId] = []
-        parents: list[int] = []
-        rows: Sequence[int] = [-1] * WIDTH
-        for _ in range(_DRAFT_STEPS - 1):
-            computed = len(tokens)
-            tokens += map(DraftId, range(WIDTH))
-            parents += rows
-            rows = range(computed, len(tokens))
-            tree = TokenTree(tuple(tokens), tuple(parents), ("draft",) * len(tokens))
-            self._draft.branch(ids, tree, computed, CHILDREN).read()
-        return (perf_counter() - began) / _DRAFT_STEPS
+        self._draft.branch(ids, roots, None, CHILDREN).read()
+        return perf_counter() - began
 
     def search(self, shape: BeamShape) -> float:
-        """A beam search of the recurrent drafter.
+        """A beam search of the recurrent drafter, until its tree is ready.
 
-        It starts after a pass that has just ended, and ends when its tree is ready.
+        It starts after a pass that has just ended.
         """
         assert self._drafter is not None
         self.verify(1)
-        drafter = BeamDrafter(self._drafter, shape=shape)
-        committed = Context(self._committed)
-        began = perf_counter()
-        drafter.draft(committed, steps=shape.length, limit=shape.length)
+        drafter, began = BeamDrafter(self._drafter, shape=shape), perf_counter()
+        drafter.draft(self._committed, steps=shape.length, limit=shape.length)
         return perf_counter() - began
