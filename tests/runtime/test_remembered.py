@@ -212,7 +212,7 @@ def test_a_known_session_is_found_and_few_are_kept(monkeypatch: pytest.MonkeyPat
     for user in range(100):
         session_store(f"user {user}", "f", 1000)
         assert session_store("known", "f", 1000) is known, "it was used lately"
-        assert len(remembered._STORES) <= 16
+        assert len(remembered._SESSIONS._stores) <= 16
     assert len(made) == 101, "no store is made for a session that has one"
     assert session_store("user 0", "f", 1000) is not made[1], "it was dropped"
     tokalign.clear_session("known")

@@ -28,19 +28,9 @@ Message = Mapping[str, object]
 
 RESERVED = frozenset(
     {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "max_length",
-        "messages",
-        "padding",
-        "return_assistant_tokens_mask",
-        "return_dict",
-        "return_tensors",
-        "tokenize",
-        "tokenizer_kwargs",
-        "truncation",
+        *("add_generation_prompt", "chat_template", "continue_final_message", "conversation"),
+        *("max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict"),
+        *("return_tensors", "tokenize", "tokenizer_kwargs", "truncation"),
     }
 )
 """Arguments of `apply_chat_template`, which are no variables of a template."""

@@ -1,9 +1,9 @@
-"""What is kept for drafting: a session's outputs, and what a target found likely.
+"""What is kept for drafting: the outputs of a session, and a target's top-k logits.
 
-The latter is a logit store with a file, kept only where the user asks for it (`--remember`),
-because the rows tell of the texts that were read: each has up to three ids of a text, and what the
-target expected after them. How far each source could be trusted is kept with them. Each target has
-a folder in the cache that only its owner can enter, with one table of kind "logits".
+The logits are a store with a file, kept only where the user asks for it (`--remember`), because the
+rows tell of the texts that were read: each has up to three ids of a text, and what the target
+expected after them. How far each source could be trusted is kept with them. Each target has a
+folder in the cache that only its owner can enter, with one table of kind "logits".
 
 Several processes may remember the same target. Before one writes, it takes over the rows that
 others have written since, where its own store has room. Where two used the same slot, or wrote in
@@ -16,12 +16,13 @@ import os
 import shutil
 import stat
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
 from threading import Lock
 from time import time
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -47,6 +48,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 FILE = f"remembered.{KIND}.tok"
 
 _TRUST = f"{KIND}.trust"
+
+_MOST_OWNERS, _MOST_IDS = 16, 1 << 15
+"""Output stores that are kept, and the ids in each: about 17 MB, and 22 MB of logits."""
 
 _REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave --remember out"
 _ABANDONED = 60.0
@@ -94,7 +98,7 @@ class RememberedStore(LogitStore):
                     temporary.write_bytes(encode_bundle(bundle))
                 self._seen = file_state(self.path)
             except TokalignError as error:
-                self._note(f"{error}; what the target found likely is not remembered")
+                self._note(f"{error}; the target's logits are not remembered")
 
     def _take_over(self) -> None:
         """Take over the rows of the file, if it has changed and where there is room."""
@@ -219,20 +223,17 @@ def _restored(saved: bytes) -> dict[tuple[str, ...], list[_Learned]]:
     return found
 
 
-MOST_IDS = 1 << 16
-"""Ids kept per session, about 35 MB. When a store is full, its older half is dropped."""
-
-
 class OutputStore:
     """The outputs of one session, the oldest first, as one text with separators between them.
 
     It belongs to one session name and one tokenizer, and nothing of it leaves the process. It has
     no prompts; the logit store has up to three ids of any text before each row, as hashes.
     text: all outputs so far. It grows in place; when old outputs are dropped, it is replaced.
-    logits: what the target found likely, empty at first. Several threads may use a store.
+    logits: the target's top-k logits, empty at first. most_ids: kept; when the store is full, its
+    older half is dropped. Several threads may use a store.
     """
 
-    def __init__(self, *, most_ids: int = MOST_IDS) -> None:
+    def __init__(self, *, most_ids: int = _MOST_IDS) -> None:
         self.text = SuffixAutomaton()
         self.logits = LogitStore()
         self._most_ids = most_ids
@@ -255,32 +256,45 @@ class OutputStore:
             self.text.append(SEPARATOR)
 
 
-_MOST_SESSIONS = 16
-"""Sessions that are kept; the one that was not used for the longest time is dropped first."""
+class OutputStores:
+    """The output stores of the `_MOST_OWNERS` that were used last. Several threads may ask.
 
-_STORES: OrderedDict[tuple[str, str, int], OutputStore] = OrderedDict()
-_finding = Lock()
+    A request whose store was dropped goes on with it.
+    """
+
+    def __init__(self) -> None:
+        self._stores: OrderedDict[Hashable, OutputStore] = OrderedDict()
+        self._finding = Lock()
+
+    def of(self, owner: Hashable) -> OutputStore:
+        """The store of an owner, empty at first."""
+        with self._finding:
+            if owner not in self._stores:
+                self._stores[owner] = OutputStore()
+                while len(self._stores) > _MOST_OWNERS:
+                    self._stores.popitem(last=False)
+            self._stores.move_to_end(owner)
+            return self._stores[owner]
+
+    def drop(self, is_dropped: Callable[[Any], bool]) -> None:
+        """Drop the stores of some owners."""
+        with self._finding:
+            for owner in [owner for owner in self._stores if is_dropped(owner)]:
+                del self._stores[owner]
+
+
+_SESSIONS = OutputStores()
 
 
 def session_store(name: str, fingerprint: str, width: int) -> OutputStore:
-    """The store of a session, a tokenizer and targets with logits of this width, empty at first.
+    """The store of a session, a tokenizer and targets with logits of this width.
 
-    The latest `_MOST_SESSIONS` are kept. A request whose store was dropped goes on with it.
     Two models of one tokenizer may pad their vocabularies differently, and one of them must not be
     given an id that only the other has.
     """
-    key = name, fingerprint, width
-    with _finding:
-        if key not in _STORES:
-            _STORES[key] = OutputStore()
-            while len(_STORES) > _MOST_SESSIONS:
-                _STORES.popitem(last=False)
-        _STORES.move_to_end(key)
-        return _STORES[key]
+    return _SESSIONS.of((name, fingerprint, width))
 
 
 def clear_session(name: str | None = None) -> None:
     """Drop the outputs of one session, or of all sessions by default."""
-    with _finding:
-        for key in [key for key in _STORES if name in (None, key[0])]:
-            del _STORES[key]
+    _SESSIONS.drop(lambda owner: name in (None, owner[0]))

@@ -1,15 +1,15 @@
-"""What is to be written is written by a thread of its own, now and then, and at the end at last.
+"""Files are written by a thread of their own, so that decoding does not wait for a disk.
 
-Whoever decodes does not wait for a disk. What is written is asked for after every request; it is
-written at once if nothing was for `_PAUSE` seconds, else after that pause, together with what was
-asked for meanwhile. When the process ends in an orderly way, all of it is written before.
+Writing is asked for after every request. It happens at once if nothing was written for `_PAUSE`
+seconds, else after that pause, together with what was asked for meanwhile. When the process ends in
+an orderly way, everything is written before.
 """
 
 from __future__ import annotations
 
 import atexit
-from threading import Condition, Lock, Thread
-from time import sleep
+from threading import Lock, Timer
+from time import monotonic
 from typing import Protocol
 
 _PAUSE = 10.0
@@ -17,10 +17,10 @@ _PAUSE = 10.0
 
 
 class Saved(Protocol):
-    """What can be written: it knows where, and whether anything is new."""
+    """Something that has a file, and knows whether anything is new."""
 
     def save(self) -> None:
-        """Write what is new. It has an error told to the user, and raises none."""
+        """Write what is new. It reports errors to the user, and raises none."""
 
 
 class WrittenLater:
@@ -30,37 +30,31 @@ class WrittenLater:
     """
 
     def __init__(self, pause: float = _PAUSE) -> None:
-        self._pause = pause
+        self._pause, self._next = pause, 0.0
         self._due: dict[int, Saved] = {}
-        self._asked, self._writing = Condition(), Lock()
-        self._thread: Thread | None = None
+        self._asking, self._writing = Lock(), Lock()
+        self._timer: Timer | None = None
 
-    def ask(self, one: Saved) -> None:
+    def ask(self, store: Saved) -> None:
         """Have it written soon. Returns at once."""
-        with self._asked:
-            self._due[id(one)] = one
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = Thread(target=self._run, name="tokalign writes", daemon=True)
-                self._thread.start()
-            self._asked.notify()
+        with self._asking:
+            self._due[id(store)] = store
+            if self._timer is None:
+                self._timer = Timer(max(0.0, self._next - monotonic()), self.write_now)
+                self._timer.daemon = True
+                self._timer.start()
 
     def write_now(self) -> None:
-        """Write all that was asked for, and wait for what is being written."""
+        """Write everything that was asked for, and wait for what is being written."""
         with self._writing:
-            with self._asked:
-                due, self._due = self._due, {}
-            for one in due.values():
-                one.save()
-
-    def _run(self) -> None:
-        while True:
-            with self._asked:
-                self._asked.wait_for(lambda: self._due)
-            self.write_now()
-            sleep(self._pause)
+            with self._asking:
+                due, self._due, self._timer = self._due, {}, None
+                self._next = monotonic() + self._pause
+            for store in due.values():
+                store.save()
 
 
 LATER = WrittenLater()
-"""That of this process."""
+"""The writer of this process."""
 
 atexit.register(LATER.write_now)

@@ -157,7 +157,7 @@ class Job:
         """What changes the logits, as mlx-lm's batches call it. What fails there ends this job."""
         processors = list(self.sampler.processors)
         if self.answer.constraint is not None:
-            processors.append(masking(self.answer.constraint))
+            processors.append(masking(self.answer.constraint.rows))
         return [self._guarded(one) for one in processors]
 
     def _guarded(self, processor: LogitsProcessor) -> LogitsProcessor:

@@ -20,6 +20,7 @@ import mlx.core as mx
 
 from tokalign.errors import TokalignError
 from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
+from tokalign.runtime.remembered import OutputStores
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.decoding import Batch, Speculation, decoder_of
@@ -53,6 +54,7 @@ class Scheduler:
         self._contexts = Contexts(
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
+        self._outputs = OutputStores()
         self._jobs: list[Job] = []
         self._batch: Batch | None = None
         self._preparing = Preparing(self._waiting.wake)
@@ -285,9 +287,7 @@ class Scheduler:
             job,
             self.settings,
             drafts=self._can_speculate(job),
-            earlier=self._contexts.outputs(job.chain.owner)
-            if self.settings.reuse_outputs
-            else None,
+            earlier=self._outputs.of(job.chain.owner) if self.settings.reuse_outputs else None,
         )
         keep = partial(self._contexts.keep, job.chain)
         return Speculation(job, decoder, metrics=self.metrics, keep=keep)
@@ -302,7 +302,7 @@ class Scheduler:
             draft = () if job.speculation is None else job.speculation.close()
             self._contexts.keep(job.chain, held._replace(draft=draft))
             if self.settings.reuse_outputs:
-                self._contexts.outputs(job.chain.owner).add(job.emitted)
+                self._outputs.of(job.chain.owner).add(job.emitted)
         except Exception as error:
             _LOG.error("what an answer leaves could not be kept", exc_info=error)
             job.failure = job.failure or error

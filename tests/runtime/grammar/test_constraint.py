@@ -152,7 +152,7 @@ def test_a_failure_in_a_batch_is_an_error_of_its_own_processor(
     import mlx.core as mx
 
     constraint = constrain(GRAMMARS["choice"], tokenizer, PROMPT, stops)
-    process, logits = masking(constraint), mx.zeros((1, 4000))
+    process, logits = masking(constraint.rows), mx.zeros((1, 4000))
     (forbidden,) = tokenizer.encoder.encode(b"{")
     process(mx.array(PROMPT), logits)
     with pytest.raises(GrammarError):

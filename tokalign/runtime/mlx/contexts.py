@@ -13,14 +13,12 @@ import os
 from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of
-from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import common_prefix
 
 _SHARE_OF_MEMORY = 10
@@ -32,9 +30,6 @@ _MOST_STATES = 5
 _TAIL = 16
 """A prompt may end with so many ids that a later turn does not have, such as `<think>`; but with
 an eighth of its ids at most, as short prompts have little else."""
-
-_MOST_STORES, _MOST_IDS = 16, 1 << 15
-"""Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely."""
 
 
 class Held(NamedTuple):
@@ -131,7 +126,6 @@ class Contexts:
     """The chains of all conversations, apart for every owner; the least recently used goes first.
 
     size: how many are kept. most_bytes: None for a tenth of the machine's memory.
-    outputs: gives the store of an owner's answers so far.
     """
 
     def __init__(self, *, size: int, most_bytes: int | None) -> None:
@@ -142,7 +136,6 @@ class Contexts:
     def clear(self) -> None:
         """Drop everything."""
         self._chains: list[Chain] = []  # the most recently used last
-        self.outputs = lru_cache(_MOST_STORES)(_new_outputs)
 
     @property
     def nbytes(self) -> int:
@@ -202,10 +195,6 @@ class Contexts:
 def _memory() -> int:
     """Bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _new_outputs(_owner: Hashable) -> OutputStore:
-    return OutputStore(most_ids=_MOST_IDS)
 
 
 def _compact(layers: Sequence[Any]) -> None:

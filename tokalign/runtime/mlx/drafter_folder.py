@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -39,13 +39,22 @@ from tokalign.tables.finding import (
     find_drafter_weights,
     read_drafter_config,
 )
-
-if TYPE_CHECKING:
-    from tokalign.runtime.decoder import LanguageModel
-    from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 
-def target_fingerprints(target: LanguageModel[TargetId]) -> dict[str, str]:
+class Target(Protocol):
+    """A drafter's target, such as a `decoder.LanguageModel`. folder: of its files, if any."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def tokenizer(self) -> Tokenizer[TargetId]: ...
+    @property
+    def folder(self) -> Path | None: ...
+
+
+def target_fingerprints(target: Target) -> dict[str, str]:
     """What a drafter belongs to: the target's tokenizer and its weights.
 
     "weights" is that of the same weights in another number format, too: values are compared in
@@ -85,7 +94,7 @@ def save_drafter(
                 old.unlink()
 
 
-def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDrafter:
+def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     """Read the drafter in a folder, for this target, whose number format it takes.
 
     Raises: MissingAssetError if there is none; BundleError for one that is damaged or in a format
@@ -151,9 +160,7 @@ def _loaded(_: Any) -> dict[tuple[Path, str], RecurrentDrafter]:
     return {}
 
 
-def named_drafter(
-    folder: Path, target: LanguageModel[TargetId], *, note: Note = lambda _: None
-) -> RecurrentDrafter:
+def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) -> RecurrentDrafter:
     """The drafter in a folder as it is now, read once for a model. `note` is told where it is.
 
     Raises: as `load_drafter`; IncompatibleError for a target whose hidden states cannot be had.
@@ -170,9 +177,7 @@ def named_drafter(
     return loaded[state]
 
 
-def find_drafter(
-    target: LanguageModel[TargetId], *, note: Note = lambda _: None
-) -> RecurrentDrafter | None:
+def find_drafter(target: Target, *, note: Note = lambda _: None) -> RecurrentDrafter | None:
     """The first drafter of this target in its folder or in those of tables; None without one.
 
     One of another tokenizer is passed over. `note` is told which is used, and of one that should

@@ -18,7 +18,6 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
 from tokalign.errors import require_callables, require_integer, require_number
-from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE
@@ -292,14 +291,14 @@ def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsP
     return (process,)
 
 
-def masking(constraint: Constraint) -> LogitsProcessor:
+def masking(rows: Callable[..., NDArray[np.bool_] | None]) -> LogitsProcessor:
     """A grammar as a logits processor, for rows that somebody else computes.
 
-    The processor raises GrammarError where the grammar fails.
+    rows: of its `Constraint`. The processor raises GrammarError where the grammar fails.
     """
 
     def process(ids: Array, logits: Array) -> Array:
-        allowed = constraint.rows(ids.tolist(), EMPTY_TREE, logits.shape[-1])
+        allowed = rows(ids.tolist(), EMPTY_TREE, logits.shape[-1])
         return logits if allowed is None else mx.where(mx.array(allowed), logits, -mx.inf)
 
     return process
