@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,7 @@ def write_corpus(folder: Path) -> Path:
 def builders_in(folder: Path, draft: Any, target: Any) -> dict[Path, Builder]:
     def dictionary(max_bytes: int) -> Builder:
         options = BackoffOptions(max_bytes=max_bytes)
-        return lambda corpus, stage: build_dictionary(
-            target, corpus, options, language="pl", stage=stage
-        )
+        return partial(build_dictionary, target, options=options, language="pl")
 
     return {
         folder / "pl.dictionary.tok": dictionary(2 * SMALL),
@@ -90,7 +89,7 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
 def test_nothing_is_written_unless_everything_is_built(
     tmp_path: Path, tokenizers: tuple[Any, Any]
 ) -> None:
-    def interrupt(_corpus: Corpus, _stage: Any) -> Bundle:
+    def interrupt(_corpus: Corpus, **_: Any) -> Bundle:
         raise KeyboardInterrupt
 
     builders = builders_in(tmp_path / "out", *tokenizers)
@@ -114,9 +113,9 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
 def test_two_processes_cannot_build_the_same_table(tmp_path: Path) -> None:
     corpus, path = Corpus([write_corpus(tmp_path / "corpus")]), tmp_path / "out" / "pl.pack.tok"
 
-    def build(corpus: Corpus, _: Any) -> Bundle:
+    def build(corpus: Corpus, **_: Any) -> Bundle:
         with pytest.raises(UsageError, match=r"process \d+ on .* is building .*pl.pack.tok; wait"):
-            build_tables(corpus, {path: lambda *_: pytest.fail("it was built twice")})
+            build_tables(corpus, {path: lambda *_, **__: pytest.fail("it was built twice")})
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

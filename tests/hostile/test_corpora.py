@@ -315,7 +315,7 @@ def seconds_to_read(path: Path) -> float:
     started = time.process_time()
     text = TextFile(path, report=lambda _: None)
     assert list(text.texts()) == []
-    assert text.stamp().text_bytes == path.stat().st_size
+    assert text.stamp()["text_bytes"] == path.stat().st_size
     return time.process_time() - started
 
 

@@ -38,6 +38,10 @@ plain = st.one_of(
 )
 keys = st.text(max_size=8).map("{}!".format)  # none that the schema gives a type
 mappings = st.dictionaries(keys, plain, max_size=4)
+stamps = st.fixed_dictionaries(
+    {"name": st.text(max_size=8)},
+    optional={"lines": st.integers(0, 1 << 40), "weight": st.just(0.5), "private": st.booleans()},
+)
 section_names = st.text("abc._", min_size=1, max_size=8)
 bundles = st.builds(
     lambda roles, **content: Bundle(
@@ -46,7 +50,7 @@ bundles = st.builds(
         **content,
     ),
     st.sampled_from([("target",), ("target", "draft")]),
-    corpus=st.builds(lambda files: {"files": files}, st.lists(mappings, max_size=2)),
+    corpus=st.builds(lambda files: {"files": files}, st.lists(stamps, max_size=2)),
     parameters=mappings,
     statistics=mappings,
     sections=st.dictionaries(section_names, st.binary(max_size=200), max_size=4),

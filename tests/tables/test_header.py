@@ -42,6 +42,8 @@ def test_what_json_has_may_be_a_parameter(value: Any) -> None:
         {"fingerprints": {"target": "1" * 64}},
         {"corpus": {"files": [{"bytes": True}]}},
         {"corpus": {"files": [{"name": 3}]}},
+        {"corpus": {"files": [{"weight": float("nan")}]}},
+        {"corpus": {"files": [{"more": 3}]}},
         {"corpus": {"other": []}},
         {"sections": {"a": [0, 1]}},
         {"sections": {"a": True}},

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,6 @@ from tokalign.build.counting.workers import peak_memory, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack, counting_words
 from tokalign.build.pipeline import BuildReport, build_tables, require_outputs
-from tokalign.build.text_files import FileStamp
 from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.storage import locked, write_file
@@ -189,7 +188,7 @@ def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
         shard.replace(job.folder / shard.name)
     record = {
         "runs": [shard.name for shard in shards],
-        "stamps": [asdict(stamp) for stamp in stamps],
+        "stamps": stamps,
         "peak_memory": peak_memory(),
     }
     write_file(job.record(rank), json.dumps(record), remedy=REMEDY)
@@ -201,7 +200,7 @@ def _make_table(job: DictionaryJob) -> BuildReport:
     records = [_read_record(job, rank) for rank in range(job.shares)]
     shards = [job.folder / name for record in records for name in record["runs"]]
     corpus, target = job.counting.corpus, job.counting.tokenizer
-    corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
+    corpus.finish(stamp for record in records for stamp in record["stamps"])
 
     def count_shards(counting: Counting, **_: object) -> Counted:
         with workers(job.jobs, object) as apply:
@@ -210,7 +209,7 @@ def _make_table(job: DictionaryJob) -> BuildReport:
 
     recipe = build_pack if target is None else partial(build_dictionary, target)
     build = partial(recipe, options=job.options, language=job.language, count=count_shards)
-    built = build_tables(corpus, {job.path: lambda corpus, stage: build(corpus, stage=stage)})
+    built = build_tables(corpus, {job.path: build})
     most = max(record["peak_memory"] for record in records)
     return replace(built, peak_memory=max(most, built.peak_memory))
 

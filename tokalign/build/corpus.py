@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +16,9 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from tokalign.build.sources import Source
-from tokalign.build.text_files import FileStamp, Report, TextFile, refuse
+from tokalign.build.text_files import Report, TextFile, refuse
 from tokalign.errors import CorpusError
+from tokalign.tables.header import FileStamp
 
 Progress = Callable[[int], None]
 """Called with the number of units done since the last call: bytes on disk for a corpus."""
@@ -53,18 +53,20 @@ class Corpus:
         field: str = "text",
         report: Report = refuse,
         weights: Mapping[str, float] = MappingProxyType({}),
+        private: bool = False,
     ) -> None:
         """Name the files; nothing is read yet.
 
         field, report: see `TextFile`.
         weights: file name -> how many times each occurrence in the file counts; over 0, at most
             `HEAVIEST` and three decimals, 1 for files that are not named.
+        private: whether what is built from it must not be shared.
         Raises: CorpusError for a file that is missing, not a regular file, of an unknown kind or
             named twice, and for a weight that is wrong or of no file.
         """
         sources = [file if isinstance(file, Source) else Source.of_path(file) for file in files]
         self._sources = sorted(sources, key=lambda source: source.name)
-        self._field, self._report = field, report
+        self._field, self._report, self._private = field, report, private
         self._stamps: list[FileStamp] = []
         for source in self._sources:
             source.require()
@@ -100,7 +102,7 @@ class Corpus:
 
         Raises: CorpusError.
         """
-        least = [asdict(TextFile(source).stamp()) for source in self._sources]
+        least = [TextFile(source).stamp() for source in self._sources]
         size = len(msgpack.packb(least))
         if size > most_bytes:
             raise CorpusError(
@@ -111,16 +113,16 @@ class Corpus:
     @property
     def stamp(self) -> dict[str, Any]:
         """What was read, for a bundle's header; empty before the first complete reading."""
-        return {"files": [asdict(stamp) for stamp in self._stamps]} if self._stamps else {}
+        return {"files": self._stamps} if self._stamps else {}
 
     @property
     def text_bytes(self) -> int:
-        return sum(stamp.text_bytes for stamp in self._stamps)
+        return sum(stamp["text_bytes"] for stamp in self._stamps)
 
     @property
     def skipped(self) -> int:
         """Lines left out of the last complete reading."""
-        return sum(stamp.skipped for stamp in self._stamps)
+        return sum(stamp["skipped"] for stamp in self._stamps)
 
     def lines(self, progress: Progress = lambda _: None) -> Iterator[str]:
         """All paragraphs, without line ends; empty ones are left out.
@@ -151,15 +153,15 @@ class Corpus:
 
         Raises: CorpusError if there was no text at all.
         """
-        read = sorted(stamps, key=lambda stamp: stamp.name)
-        if not sum(stamp.lines for stamp in read):
-            skipped = sum(stamp.skipped for stamp in read)
+        read = sorted(stamps, key=lambda stamp: stamp["name"])
+        if not sum(stamp["lines"] for stamp in read):
+            skipped = sum(stamp["skipped"] for stamp in read)
             only = f", only {skipped:,} lines that cannot be read" if skipped else ""
             raise CorpusError(
                 f"there is no text in the corpus{only}; give at least one file with text",
                 path=", ".join(source.location for source in self._sources[:_SHOWN]) or None,
             )
-        self._stamps = read
+        self._stamps = [stamp | {"private": True} for stamp in read] if self._private else read
 
 
 def batches(lines: Iterable[str], characters: int) -> Iterator[list[str]]:

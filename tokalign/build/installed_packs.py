@@ -21,11 +21,11 @@ from subprocess import PIPE, STDOUT, Popen
 from threading import Thread
 
 from tokalign.build.compile_pack import compile_pack
-from tokalign.build.corpus import Progress
+from tokalign.build.corpus import Corpus, Progress, Stage
 from tokalign.build.counting.word_shards import words_of
+from tokalign.build.pipeline import build_tables
 from tokalign.errors import TokalignError, shown_path
-from tokalign.storage import require_writable
-from tokalign.tables.bundle import OUTPUT_REMEDY, read_bundle, write_bundle
+from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.finding import Note, find_tables, no_note, table_folder
 from tokalign.tables.pack import word_probabilities
@@ -176,18 +176,20 @@ def _user_language() -> str:
     return next((name for name in names if name), "").partition(".")[0].partition("_")[0]
 
 
-def _compile_here(pack: Path, made: Path) -> None:
-    """Compile a pack for the tokenizer that is pickled on stdin, telling the stages on stdout."""
+def _compile_here(pack: Path, path: Path) -> None:
+    """Compile a pack for the tokenizer that is pickled on stdin, with the stages on stdout."""
     target = pickle.load(sys.stdin.buffer)
 
     @contextmanager
-    def told(_total: int, label: str) -> Iterator[Progress]:
+    def printed(_total: int, label: str) -> Iterator[Progress]:
         print(label, flush=True)
         yield lambda _: None
 
+    def recipe(_: Corpus, stage: Stage) -> Bundle:
+        return compile_pack(target, read_bundle(pack), stage=stage)
+
     try:
-        require_writable(made, parents=True, remedy=OUTPUT_REMEDY)
-        write_bundle(made, compile_pack(target, read_bundle(pack), stage=told))
+        build_tables(Corpus([]), {path: recipe}, printed)
     except TokalignError as error:
         print(error)
         sys.exit(1)

@@ -8,7 +8,7 @@ A collection is a folder of its own, which only its owner can enter:
 
 No text is kept. Where a file is new, changed or gone, all documents are read again and every
 dictionary is built anew, so a collection that was updated many times equals a new one. A stale
-dictionary is overwritten and no copy of it is kept, because it may know documents that are gone.
+dictionary is deleted and no copy of it is kept, because it may know documents that are gone.
 Nothing here opens a connection: the caller finds the tokenizers.
 """
 
@@ -20,9 +20,11 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.runs import digest
@@ -32,14 +34,9 @@ from tokalign.build.dictionary.dictionary_bundle import (
     build_dictionary,
 )
 from tokalign.build.document_reader import DocumentReader
-from tokalign.build.documents import (
-    FoundFile,
-    Rules,
-    Skipped,
-    UnopenedError,
-    find_documents,
-)
+from tokalign.build.documents import FoundFile, Rules, Skipped, UnopenedError, find_documents
 from tokalign.build.never_read import CONTENTS
+from tokalign.build.pipeline import build_tables
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.storage import (
@@ -51,18 +48,16 @@ from tokalign.storage import (
     unwritable,
     write_file,
 )
-from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import learned_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _SETTINGS, _LOCK = "settings.json", "learn.lock"
+_BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
 
 Resolve = Callable[[str], tuple[str, Tokenizer[TargetId]]]
 """Finds the tokenizer that a name stands for, and a short name for its files."""
-
-_BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +119,8 @@ class Collection:
         if not self.exists:
             return Settings()
         try:
-            value = parse_json(path.read_text("utf-8"))
-            rules = value["rules"]
-            return Settings(
-                folders=tuple(value["folders"]),
-                targets=tuple(value["targets"]),
-                rules=Rules(exclude=tuple(rules["exclude"]), largest_file=rules["largest_file"]),
-                max_bytes=value["max_bytes"],
-                seen=value["seen"],
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return msgspec.convert(parse_json(path.read_text("utf-8")), Settings)
+        except (OSError, ValueError) as error:
             raise CorpusError(_BROKEN, path=str(path)) from error
 
     @contextmanager
@@ -185,16 +172,7 @@ def collections() -> list[Collection]:
     """Everything that was learned, by name."""
     folder = learned_folder()
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [one for one in map(Collection, names) if one.exists]
-
-
-class PrivateCorpus(Corpus):
-    """A corpus whose stamp marks every table that is built from it as private."""
-
-    @property
-    def stamp(self) -> dict[str, Any]:
-        files = super().stamp.get("files", [])
-        return {"files": [{**file, "private": True} for file in files]}
+    return [collection for collection in map(Collection, names) if collection.exists]
 
 
 def learn(
@@ -219,15 +197,13 @@ def learn(
     """
     collection = Collection(check_name(name))
     known = collection.settings()
-    rules = known.rules
-    if exclude is not None:
-        rules = replace(rules, exclude=tuple(exclude))
-    if largest_file is not None:
-        rules = replace(rules, largest_file=largest_file)
     settings = Settings(
         folders=tuple(str(folder.absolute()) for folder in folders) or known.folders,
         targets=tuple(dict.fromkeys((*known.targets, *map(_lasting, targets)))),
-        rules=rules,
+        rules=Rules(
+            exclude=known.rules.exclude if exclude is None else tuple(exclude),
+            largest_file=known.rules.largest_file if largest_file is None else largest_file,
+        ),
         max_bytes=max_bytes or known.max_bytes,
     )
     for kind, values in (("FOLDER", settings.folders), ("--target NAME", settings.targets)):
@@ -237,24 +213,23 @@ def learn(
                 f"tokalign learn FOLDER --name {name} --target NAME"
             )
     models = _resolve(settings.targets, resolve)
-    found, skipped = find_documents([Path(folder) for folder in settings.folders], rules)
+    documents, skipped = find_documents([*map(Path, settings.folders)], settings.rules)
     seen = digest(
-        [[os.fsencode(file.path), file.bytes, file.modified] for file in found],
+        [[os.fsencode(file.path), file.bytes, file.modified] for file in documents],
         [[slug, tokenizer.fingerprint] for slug, tokenizer in models.items()],
         settings.max_bytes,
         CONTENTS,
     )
-    tables = [collection.folder / f"{slug}.dictionary.tok" for slug in models]
+    tables = {collection.folder / f"{slug}.dictionary.tok": models[slug] for slug in models}
     with collection.changing():
-        if known.seen == seen and all(path.is_file() for path in tables):
+        is_new = known.seen != seen or not all(path.is_file() for path in tables)
+        learned = Learned(skipped=skipped, tables=dict.fromkeys(tables, is_new))
+        if not is_new:
+            learned.unchanged = len(documents)
             collection.save(replace(settings, seen=seen))
-            return Learned(
-                skipped=skipped, tables=dict.fromkeys(tables, False), unchanged=len(found)
-            )
+            return learned
         collection.save(settings)
-        learned = Learned(skipped=skipped, tables=dict.fromkeys(tables, True))
-        complete = _build(collection, settings, models, found, learned, stage)
-        if complete:
+        if _build(collection, settings, tables, documents, learned, stage):
             collection.save(replace(settings, seen=seen))
     return learned
 
@@ -262,20 +237,24 @@ def learn(
 def _build(
     collection: Collection,
     settings: Settings,
-    models: Mapping[str, Tokenizer[TargetId]],
-    found: Sequence[FoundFile],
+    tables: Mapping[Path, Tokenizer[TargetId]],
+    documents: Sequence[FoundFile],
     learned: Learned,
     stage: Stage,
 ) -> bool:
     """Read all documents and build all dictionaries; returns whether each could be opened."""
     texts = collection.counting / "documents.txt"
-    options = BackoffOptions(
-        max_bytes=settings.max_bytes, workspace=collection.counting / "workspace"
+    recipe = partial(
+        build_dictionary,
+        options=BackoffOptions(
+            max_bytes=settings.max_bytes, workspace=collection.counting / "workspace"
+        ),
+        language=collection.name,
     )
     collection.counting.mkdir()
     try:
-        with stage(sum(file.bytes for file in found) or 1, "Reading documents") as advance:
-            complete = _read_all(found, texts, learned, advance)
+        with stage(sum(file.bytes for file in documents) or 1, "Reading documents") as advance:
+            complete = _read_all(documents, texts, learned, advance)
         for path in collection.tables:  # if building fails, what is gone is forgotten all the same
             path.unlink()
         if not learned.texts:
@@ -283,19 +262,15 @@ def _build(
                 f"there is no document with text in {', '.join(settings.folders)}, so there is no "
                 "dictionary; give a folder with text, Markdown, HTML or PDF files"
             )
-        corpus = PrivateCorpus([texts])
-        for path, tokenizer in zip(learned.tables, models.values(), strict=True):
-            bundle = build_dictionary(
-                tokenizer, corpus, options, language=collection.name, stage=stage
-            )
-            write_bundle(path, bundle)
+        builders = {path: partial(recipe, target) for path, target in tables.items()}
+        build_tables(Corpus([texts], private=True), builders, stage)
     finally:
         shutil.rmtree(collection.counting)
     return complete
 
 
 def _read_all(
-    found: Sequence[FoundFile], texts: Path, learned: Learned, progress: Callable[[int], None]
+    documents: Sequence[FoundFile], texts: Path, learned: Learned, progress: Callable[[int], None]
 ) -> bool:
     """Write the text of every document to a corpus file, each text once.
 
@@ -307,21 +282,21 @@ def _read_all(
         appearing(texts, sync=False) as unfinished,
         unfinished.open("w", encoding="utf-8") as file,
     ):
-        for one in found:
+        for document in documents:
             learned.read += 1
             try:
-                text = read(Path(one.path))
+                text = read(Path(document.path))
             except CorpusError as error:
                 learned.problems.append(str(error))
                 complete = complete and not isinstance(error, UnopenedError)
                 continue
             finally:
-                progress(one.bytes)
-            name = sha256(text.encode()).digest()
-            if name in seen:
+                progress(document.bytes)
+            content = sha256(text.encode()).digest()
+            if content in seen:
                 learned.copies += 1
                 continue
-            seen.add(name)
+            seen.add(content)
             learned.texts += 1
             for line in text.split("\n"):
                 for start in range(0, len(line), LONGEST_PARAGRAPH):

@@ -20,8 +20,8 @@ from tokalign.storage import locked, require_writable, write_file
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
 from tokalign.tables.header import KINDS, MOST_HEADER_BYTES
 
-Builder = Callable[[Corpus, Stage], Bundle]
-"""A recipe with all inputs bound but the corpus."""
+Builder = Callable[..., Bundle]
+"""A recipe with all inputs bound but the corpus and the keyword `stage`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def build_tables(
     with ExitStack() as locks:
         for path in builders:
             locks.enter_context(_building(path))
-        bundles = {path: build(corpus, stage) for path, build in builders.items()}
+        bundles = {path: build(corpus, stage=stage) for path, build in builders.items()}
         tables = tuple(write_table(path, bundle) for path, bundle in bundles.items())
     return BuildReport(
         tables=tables,

@@ -15,7 +15,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from tokalign.build.sources import BROKEN, PACKINGS, Source, unpack, why_not_unpacked
 from tokalign.errors import CorpusError, UsageError
 from tokalign.storage import unwritable
+from tokalign.tables.header import FileStamp
 
 Report = Callable[[CorpusError], None]
 """Takes a line or a row that cannot be read. If it returns, that one is skipped."""
@@ -49,25 +49,6 @@ _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 20, 40
 def refuse(error: CorpusError) -> None:
     """The strictest `Report`: raise the error."""
     raise error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileStamp:
-    """What was read from one file. The same file has the same stamp in any folder, at any time.
-
-    bytes, sha256: of the file as it lies on disk (compressed, where it is).
-    text_bytes: after decompression.
-    lines: paragraphs read from it; skipped: lines that could not be read and were left out.
-    weight: how many times each occurrence in it counts.
-    """
-
-    name: str
-    weight: float
-    bytes: int
-    sha256: str
-    text_bytes: int
-    lines: int
-    skipped: int
 
 
 class TextFile:

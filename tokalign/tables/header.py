@@ -61,16 +61,22 @@ _Deep = _Value | list[_Deepest] | dict[_Text, _Deepest]
 _Plain = _Value | list[_Deep] | dict[_Text, _Deep]
 
 
-class _File(TypedDict, total=False):
-    """What is typed in the stamp of a corpus file; it may say more."""
+class FileStamp(TypedDict, total=False):
+    """What was read from a corpus file. The same file has the same stamp in any folder.
 
-    name: str
-    weight: float
-    bytes: int
-    sha256: str
-    text_bytes: int
-    lines: int
-    skipped: int
+    weight: how many times each occurrence counts. bytes, sha256: of the file as it lies on disk.
+    text_bytes: after decompression. lines: paragraphs; skipped: lines that could not be read.
+    private: whether the text is somebody's own, so that the table is not shared.
+    """
+
+    name: _Text
+    weight: _Finite
+    bytes: _Size
+    sha256: _Text
+    text_bytes: _Size
+    lines: _Size
+    skipped: _Size
+    private: bool
 
 
 class _Schema(Struct, forbid_unknown_fields=True):
@@ -78,7 +84,7 @@ class _Schema(Struct, forbid_unknown_fields=True):
 
     kind: _Name
     fingerprints: dict[str, _Fingerprint]
-    corpus: dict[Literal["files"], list[dict[_Text, _Plain]]]
+    corpus: dict[Literal["files"], list[FileStamp]]
     parameters: dict[_Text, _Plain]
     statistics: dict[_Text, _Plain]
     sections: dict[_Name, _Size]
@@ -176,8 +182,7 @@ def parse_header(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, sl
     """
     try:
         found = _DECODER.decode(data)
-        language = found.parameters.get("language", "unnamed")
-        msgspec.convert((found.corpus.get("files", []), language), tuple[list[_File], _Name])
+        msgspec.convert(found.parameters.get("language", "unnamed"), _Name)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HeaderError(str(error)) from error
     header = msgspec.structs.asdict(found)

@@ -42,8 +42,9 @@ from tokalign.build.counting.windows import (
 from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.word_shards import find_words, number_words, write_words
 from tokalign.build.counting.workers import MEMORY, Apply, Task, jobs_for, plan_processes, workers
-from tokalign.build.text_files import FileStamp, TextFile
+from tokalign.build.text_files import TextFile
 from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.tables.header import FileStamp
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
