@@ -1,7 +1,7 @@
 """A corpus: text files read as one stream of paragraphs, and stamped.
 
-A corpus is never whole in memory. While it streams, the bytes of each file are hashed, so that a
-table can say exactly which text it was built from. How one file is read: `text_files.py`.
+While it streams, the bytes of each file are hashed, so that a table can say exactly which text it
+was built from. How one file is read: `text_files.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def silent(_total: int, _label: str) -> Iterator[Progress]:
 
 
 HEAVIEST = 10_000
-"""The largest weight of a file: counts in thousandths, of any corpus, then fit into 64 bits."""
+"""The largest weight of a file: counts in thousandths then fit into 64 bits."""
 
 _SHOWN = 10
 
@@ -42,8 +42,8 @@ _SHOWN = 10
 class Corpus:
     """Text files read as one stream of paragraphs, in the order of their names.
 
-    `lines` may be read several times; `stamp` tells what the last complete reading saw. A part of
-    the files is read by `readings`; whoever reads all parts gives their stamps to `finish`.
+    `lines` may be read several times; `stamp` is that of the last complete reading. `readings`
+    reads a part of the files; who reads all parts gives their stamps to `finish`.
     """
 
     def __init__(
@@ -79,7 +79,17 @@ class Corpus:
                     path=name,
                 )
         for name, weight in weights.items():
-            _check_weight(name, weight, names)
+            if name not in names:
+                raise CorpusError(
+                    f"a weight is given for this file, but the corpus has only {', '.join(names)}",
+                    path=name,
+                )
+            if not 0 < weight <= HEAVIEST or round(weight, 3) != weight:
+                raise CorpusError(
+                    f"a weight has to be over 0 and at most {HEAVIEST:,}, with at most three "
+                    f"decimals, not {weight}",
+                    path=name,
+                )
         self.weights = {name: weights.get(name, 1.0) for name in names}
 
     @property
@@ -176,17 +186,3 @@ def batches(lines: Iterable[str], characters: int) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _check_weight(name: str, weight: float, names: Sequence[str]) -> None:
-    if name not in names:
-        raise CorpusError(
-            f"a weight is given for this file, but the corpus has only {', '.join(names)}",
-            path=name,
-        )
-    if not 0 < weight <= HEAVIEST or round(weight, 3) != weight:
-        raise CorpusError(
-            f"a weight has to be over 0 and at most {HEAVIEST:,}, with at most three decimals, "
-            f"not {weight}",
-            path=name,
-        )

@@ -2,9 +2,8 @@
 
 `find_sources` turns what a user names into `Source`s, and `Source.chunks` reads the bytes of one.
 A location with `://` is a URL that fsspec opens (`hf://datasets/...`, `s3://`, `https://`). All
-others are local files, which have to be regular because a corpus is read more than once. `unpack`
-reads `.gz`, `.zst` and `.xz` in small steps, so that no archive can fill the memory. What the bytes
-mean: `text_files.py`.
+others are local files, which have to be regular. `unpack` reads `.gz`, `.zst` and `.xz` in small
+steps, so that no archive can fill the memory. What the bytes mean: `text_files.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from __future__ import annotations
 import glob
 import lzma
 import os
-import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from io import UnsupportedOperation
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -27,8 +26,8 @@ from tokalign.errors import CorpusError, is_text
 from tokalign.storage import open_regular
 
 LARGEST_WINDOW = 1 << 27
-"""Bytes of text that an archive may refer back to, all of which are kept in memory. More than that
-the command `zstd` does not unpack either unless it is told to."""
+"""Bytes of text that an archive may refer back to, all of which are kept in memory. The command
+`zstd` has the same limit by default."""
 
 _PIECE = 1 << 18
 _GZIP = 16 + zlib.MAX_WBITS
@@ -45,9 +44,8 @@ PACKINGS: dict[str, tuple[Callable[[], Any], int]] = {
     # Zeros, which LZMA packs best, take one byte in 7,000: 14 MB at once.
     ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY), 1 << 11),
 }
-"""How a file name ends -> what makes a decompressor of one stream, and how many bytes of the
-archive it is given at once. That bounds what comes out at once, since no format can say more than
-so much in so few bytes."""
+"""By suffix: makes a decompressor of one stream, and how many bytes of an archive to give it at
+once, which bounds what comes out at once."""
 
 BROKEN = (zlib.error, zstandard.ZstdError, lzma.LZMAError, EOFError)
 """What `unpack` raises for an archive that is damaged or takes too much memory."""
@@ -67,7 +65,7 @@ _MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
 class Source:
     """One file of a corpus.
 
-    name: what stamps and weights call it; the same wherever the corpus lies.
+    name: for stamps and weights; the same wherever the corpus lies.
     location: a path, or a URL that fsspec knows.
     """
 
@@ -105,7 +103,8 @@ class Source:
             )
         if self.is_remote:
             return _size_of_url(self.location)
-        return require_regular(Path(self.location)).st_size
+        with open_source(self.location) as (_, size):
+            return size or 0
 
     def chunks(self) -> Iterator[bytes]:
         """The whole file in pieces of at most 64 KiB.
@@ -113,7 +112,7 @@ class Source:
         Raises: CorpusError for a file that cannot be read or that changes while it is read.
         """
         read = 0
-        with _naming(self.location), _open(self.location) as (file, size):
+        with open_source(self.location) as (file, size):
             while size is None or read <= size:
                 if not (chunk := file.read(_CHUNK)):
                     break
@@ -133,16 +132,15 @@ def find_sources(
     stdin: Callable[[], Path] | None = None,
     note: Callable[[str], object] = lambda _line: None,
 ) -> list[Source]:
-    """The corpus files that are meant by what a user gave, in that order.
+    """The corpus files that a user named, in that order.
 
     names: files, folders (every corpus file in them, at any depth), globs in quotation marks, URLs
     of any of these, and `-`. In a folder or under a glob a file is named by its path from there.
-    A file that is meant more than once is one source, under the first of its names. Links and
-    copies are files of their own.
-    stdin: puts what stands on standard input into a file; None where that is no corpus.
-    note: told once if files are meant more than once.
+    A file that is named twice is one source, under its first name; `note` gets a line about that.
+    Links and copies are files of their own.
+    stdin: saves standard input to a file; None where it is no corpus.
     Raises: CorpusError for a folder or a glob without corpus files, and for a URL that cannot be
-    listed.
+        listed.
     """
     found = [source for name in dict.fromkeys(names) for source in _find(name, stdin)]
     sources: dict[str, Source] = {}
@@ -157,11 +155,8 @@ def find_sources(
 
 
 def _place(source: Source) -> str:
-    """Where a source lies: one text for every way to write its path.
-
-    Links to folders are followed. The file itself may be a link: then it is another file than the
-    one it leads to, so that a text can be counted several times on purpose.
-    """
+    """One text for every way to write a source's path. Links to folders are followed, a link to a
+    file is not: so a text can be counted several times on purpose."""
     if source.is_remote:
         return source.location
     folder, name = os.path.split(source.location)
@@ -247,37 +242,17 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
 
 
 @contextmanager
-def _open(location: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """Open a file for reading, with its size where that is known.
+def open_source(location: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """Open a file or URL for reading, with its size where that is known.
 
-    A local file that has become a pipe is refused, not waited for.
+    Raises: CorpusError for what is missing or no regular file; also for an OSError in the body.
     """
     if _is_url(location):
         with _file_system(location) as (system, path), system.open(path, "rb") as remote:
             yield remote, system.size(path)
         return
-    with open_regular(location) as file:
+    with _naming(location), open_regular(location) as file:
         yield file, os.fstat(file.fileno()).st_size
-
-
-def require_regular(path: Path) -> os.stat_result:
-    """What the system knows of a local file.
-
-    Raises: CorpusError for a file that is missing, and for a folder, a pipe or a device.
-    """
-    with _naming(str(path)):
-        return _regular(str(path), path.stat())
-
-
-def _regular(location: str, state: os.stat_result) -> os.stat_result:
-    if stat.S_ISDIR(state.st_mode):
-        raise CorpusError("it is a folder; give the files in it", path=location)
-    if not stat.S_ISREG(state.st_mode):
-        raise CorpusError(
-            "it is a pipe or a device, and a corpus is read more than once; save it to a file",
-            path=location,
-        )
-    return state
 
 
 @contextmanager
@@ -291,6 +266,8 @@ def _naming(location: str) -> Iterator[None]:
         raise CorpusError("no such file; give an existing one", path=location) from error
     except IsADirectoryError as error:
         raise CorpusError("it is a folder; give the files in it", path=location) from error
+    except UnsupportedOperation as error:
+        raise CorpusError("it is a pipe or a device; save it to a file", path=location) from error
     except ImportError as error:
         raise CorpusError(f"{error}; install what is missing", path=location) from error
     except Exception as error:
@@ -301,9 +278,6 @@ def _naming(location: str) -> Iterator[None]:
             + (remedy if _is_url(location) else "give a file that you may read"),
             path=location,
         ) from error
-
-
-# -- archives --------------------------------------------------------------------------------------
 
 
 def unpack(chunks: Iterator[bytes], packing: str) -> Iterator[bytes]:

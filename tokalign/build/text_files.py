@@ -3,10 +3,8 @@ one field) or `.parquet` (one text per row of one column). The first two may be 
 `.zst` or `.xz`.
 
 The file is streamed and hashed as it lies on disk, in bounded memory whatever is in it: a text
-longer than `LONGEST_LINE` is reported like any other that cannot be read, and an archive is
-decompressed in small steps. The texts of one column of a Parquet file are read row by row, by
-pyarrow (extra `[corpora]`). `Corpus` joins several files into one stream; `cli/texts.py` takes
-whole texts out of one. Where the bytes come from: `sources.py`.
+longer than `LONGEST_LINE` is reported like any other that cannot be read. Parquet is read row by
+row, by pyarrow (extra `[corpora]`). Where the bytes come from: `sources.py`.
 """
 
 from __future__ import annotations
@@ -28,13 +26,11 @@ Report = Callable[[CorpusError], None]
 """Takes a line or a row that cannot be read. If it returns, that one is skipped."""
 
 LONGEST_LINE = 4 << 20
-"""Bytes of a line, of an object in a `.jsonl` file or of a text in a row. A novel has about one
-million. An object of JSON takes up to 25 times its bytes in memory while it is read, so this bounds
-it to 100 MB."""
+"""Bytes of a line, of an object in a `.jsonl` file or of a text in a row. JSON takes up to 25 times
+its bytes in memory while it is read."""
 
 LONGEST_PARAGRAPH = 1 << 16
-"""Characters of a paragraph. An encoder takes up to 800 bytes for each character of a word, and a
-step of a count takes whole paragraphs, so this bounds both. A longer paragraph is cut."""
+"""Characters of a paragraph; a longer one is cut. Encoding takes up to 800 bytes for each."""
 
 _ROOM = "set TMPDIR to a folder with room for the largest corpus file"
 _BOM = b"\xef\xbb\xbf"
@@ -63,9 +59,7 @@ class TextFile:
         report: Report = refuse,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Name the file; nothing is read yet.
-
-        field: where a `.jsonl` object has its text, or the column of a Parquet file. weight: for
+        """field: where a `.jsonl` object has its text, or the column of a Parquet file. weight: for
         the stamp. report: called with each line or row that cannot be read. progress: called with
         the number of bytes read from disk since the last call.
         """
@@ -171,22 +165,18 @@ class TextFile:
             return ""
         record = _JSON.decode(line.decode())
         if not self._seen_object and isinstance(record, dict) and self._field not in record:
-            raise self._unknown_field(record)
+            # This is a mistake in the command, not a broken line.
+            raise CorpusError(
+                f'no field "{self._field}"; the fields of the first object are: '
+                f"{shown_names(record, most=_SHOWN_FIELDS)}; choose one with --field",
+                path=self._source.location,
+            )
         self._seen_object = True
         text = record.get(self._field) if isinstance(record, dict) else None
         if not isinstance(text, str):
             raise ValueError(f'no text in field "{self._field}" (choose another with --field)')
         text.encode()  # JSON can spell half a surrogate pair, which is no text
         return text
-
-    def _unknown_field(self, record: dict[str, object]) -> CorpusError:
-        """A field that the first object lacks is a mistake in the command, not a broken line."""
-        fields = shown_names(record, most=_SHOWN_FIELDS)
-        return CorpusError(
-            f'no field "{self._field}"; the fields of the first object are: {fields}; '
-            "choose one with --field",
-            path=self._source.location,
-        )
 
     def _raw_lines(self) -> Iterator[bytes]:
         """The lines as they are, with `_TOO_LONG` for each that is longer than `LONGEST_LINE`."""

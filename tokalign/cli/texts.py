@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokalign.build.sources import require_regular
 from tokalign.build.text_files import TextFile
 from tokalign.errors import CorpusError, UsageError
 from tokalign.storage import ENGLISH, LANGUAGES, prompts
@@ -27,7 +26,6 @@ def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> 
     Raises: CorpusError for a file that is missing, not a regular file, empty or damaged, and for a
         line that cannot be read.
     """
-    require_regular(path)
     texts = (text.removesuffix("\r") for text in TextFile(path, field=field).texts())
     found = list(islice((text for text in texts if text.strip()), limit))
     if not found:
