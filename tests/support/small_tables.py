@@ -12,7 +12,8 @@ import numpy as np
 from tokalign.build.alignment import build_alignment
 from tokalign.build.counting.ngram_tree import grow_tree
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import Entries, make_table, pack
+from tokalign.build.dictionary.backoff import make_table, pack
+from tokalign.build.dictionary.pruning import Entries
 from tokalign.runtime.remembered import OutputStore
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, write_bundle

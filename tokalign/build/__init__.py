@@ -1,17 +1,11 @@
-"""Building tables offline: a corpus and tokenizers in, bundles out.
+"""Building tables offline: a corpus and tokenizers in, bundles out. mlx is never imported.
 
-The builders are pure functions over iterables. Paths, clocks and writing are in `pipeline.py`; its
-stages report progress through `corpus.Stage`. mlx is never imported. A bundle is what decoding gets
-from here: `build/` and `runtime/` do not import each other.
-
-    corpus.py                   text in: sources.py finds files and URLs, reads and unpacks their
-                                bytes, text_files.py takes the texts out
-    counting/                   corpus -> n-gram counts
+    corpus.py                   text in: sources.py finds files and URLs, text_files.py reads them
+    counting/                   corpus -> n-gram counts; cluster.py runs it on many machines
     dictionary/                 n-gram counts -> the dictionary of a target and a language
-    alignment.py                two tokenizers -> the alignment of a pair; merge_sites.py finds the
-                                bytes that the target would merge into a token
+    pack.py                     n-gram counts of words -> a pack; compile_pack.py makes dictionaries
+    alignment.py                two tokenizers -> the alignment of a pair
     learning.py                 a user's own documents, read by documents.py -> a private dictionary
 
-Read `pipeline.py` next, for the order of the steps; `cluster.py` has a dictionary counted by
-datatrove on many machines.
+`pipeline.py` runs the recipes. `build/` and `runtime/` do not import each other.
 """

@@ -14,14 +14,11 @@ from tokalign.build.counting.ngram_tree import Level, grow_tree, in_other_text, 
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import (
     entries_within,
-    find_candidates,
     make_table,
 )
 from tokalign.build.dictionary.pruning import (
-    Contexts,
-    gains,
+    find_candidates,
     keep_above,
-    keep_best,
     occurrences,
     ranked_predictions,
 )
@@ -148,17 +145,12 @@ def test_no_closed_set_is_worth_more_than_the_one_kept(
 @given(lines, st.integers(0, 30))
 def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], room: int) -> None:
     levels = grow_tree(as_orders(counted(text * 3)))
-    probabilities, weights = smooth(levels)
-    [predictions, *_] = ranked_predictions(levels, probabilities)
-    contexts = Contexts(
-        suffixes=[level.suffix for level in levels[:-1]],
-        counts=[level.counts for level in levels[:-1]],
-        gained=gains(levels, probabilities, weights, predictions, p_min=0.1),
-    )
-    [kept] = keep_best(contexts, room)
-    assert sum(int(mask.sum()) for mask in kept) <= room
-    for length in range(1, len(kept)):
-        assert kept[length - 1][levels[length].suffix[kept[length]]].all()
+    entries = find_candidates(levels, 0.1).best(room)
+    assert sum(len(some.nodes) for some in entries) <= room
+    kept = {some.length: some.nodes for some in entries if some.rank == 0}
+    for length in range(2, len(kept) + 1):
+        suffixes = levels[length - 1].suffix[kept[length]]
+        assert np.isin(suffixes, kept[length - 1]).all()
 
 
 @given(lines, st.integers(0, 60))

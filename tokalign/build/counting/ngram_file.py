@@ -29,13 +29,12 @@ class NgramFile:
         self._path.unlink(missing_ok=True)
 
     def add(self, ngrams: TokenNgrams) -> None:
-        """Add those of the next stretch."""
         whole, self._held = join(self._held, ngrams)
         self._write(whole)
 
     def finish(self) -> NDArray[np.int64]:
-        """Add the last one. Returns how many n-grams are left out only when the least count is
-        raised by so many."""
+        """Add the last one. Returns, by r, how many n-grams need the least count raised by r to be
+        left out."""
         self._write(self._held)
         return self._raised
 

@@ -1,15 +1,13 @@
 """The files of a count: sorted windows, merged as an external sort does it, and their folder.
 
-A *run* is a file with the different windows of a shard, sorted, and a checksum. Runs are read block
-by block: all windows up to the least of the last windows of the blocks in memory are a *stretch*,
-and no later block has one of them. So the memory does not depend on the number of runs, nor on
-what is in them. The checksum is there because runs are not synced to the disk, which would take
-longer than writing them: a power cut may leave half a file.
+A *run* is a file with the different windows of a shard, sorted, and a checksum: runs are not synced
+to the disk, so a power cut may leave half a file. They are read block by block: all windows up to
+the least of the last windows of the blocks in memory are a *stretch*, and no later block has one of
+them. So the memory does not depend on the number of runs, nor on what is in them.
 Source: external merge sort, as in BurntSushi's `fst` for keys that do not fit in memory.
 
-A *workspace* is a folder of finished runs, from which a killed build resumes. The name of a run is
-a digest of everything it was made from, so one that is found whole can be used whatever has changed
-since.
+A *workspace* is a folder of finished runs, from which a killed build resumes. A run is named after
+a digest of everything it was made from.
 """
 
 from __future__ import annotations
@@ -110,11 +108,7 @@ class _Head:
         return bytes(self._keys[-1])
 
     def fill(self) -> bool:
-        """Read the next block if less than one is left; returns whether there are windows.
-
-        So all runs have a whole block when the limit is chosen, and a stretch is about as long as
-        all blocks together.
-        """
+        """Read the next block if less than one is left; returns whether there are windows."""
         if len(self._windows) < self._size and self._left:
             count = min(self._size, self._left)
             read = np.fromfile(self._path, dtype=self._dtype, count=count, offset=self._offset)
@@ -140,8 +134,8 @@ _REMEDY = "choose folders that you may write to with --output or --workspace"
 def open_workspace(folder: Path | None) -> Iterator[Path]:
     """Make or reopen a workspace, a temporary one if `folder` is None.
 
-    It is deleted when the body ends, with the folders that were made for it and are empty. When the
-    body raises or the process dies, the finished files stay.
+    It is deleted when the body ends. When the body raises or the process dies, the finished files
+    stay.
     Raises: UsageError if another process is using the folder, if it holds other files, or if it
         cannot be written to; OutputError for a full disk.
     """

@@ -3,11 +3,11 @@
     encode    corpus files -> a run of sorted windows for every megabyte of text, merged into few
     count     all runs, stretch by stretch -> the n-grams of all orders, with their counts
 
-Each run is a file that depends on its text alone. So runs are made by several processes, or on
-several machines (`cluster.py`), and a killed count resumes from those that are there. Counts are
-added up before any n-gram is left out, so the result does not depend on how the work is cut.
-The n-grams of a pack are of words, which have numbers only when all of them are counted: the first
-step then leaves the words of each megabyte (`word_shards.py`), and the second one makes the runs.
+A run is a file that depends on its text alone. So runs are made by several processes or machines
+(`cluster.py`), and a killed count resumes from those that are there. Counts are added up before any
+n-gram is left out, so the result does not depend on how the work is cut.
+For a pack the first step leaves the words of each megabyte (`word_shards.py`): they have numbers
+only when all of them are counted. The second step then makes the runs.
 """
 
 from __future__ import annotations
@@ -63,10 +63,9 @@ _MOST_RUNS = 1 << 9  # 2 or more; more runs than that are merged, so many at a t
 class Counting:
     """What is counted: the n-grams of order 1 to `max_order` in each line of a corpus.
 
-    tokenizer: lines are cut as its `encode` does; None cuts them into the words of packs. No n-gram
-        crosses the end of a line.
-    min_count: n-grams with a lower count are left out. A count is the sum, over the corpus files,
-        of the occurrences times the weight of the file.
+    tokenizer: cuts the lines; None cuts them into the words of packs.
+    min_count: n-grams with a lower count are left out. A count is the sum of the occurrences times
+        the weights of the files.
     rare_orders: n-grams up to this order are kept from a count of 1 on.
     max_ngrams: the most n-grams to keep, of all orders together; the least counts are raised by 1
         until they fit. It bounds the memory of the result: 30 bytes per n-gram.
@@ -82,12 +81,12 @@ class Counting:
 
     @property
     def unit(self) -> str:
-        """What text is cut into: the fingerprint of a tokenizer, or words."""
+        """The fingerprint of the tokenizer, or "words"."""
         return "words" if self.tokenizer is None else self.tokenizer.fingerprint
 
     @property
     def vocabulary_size(self) -> int:
-        """Of the tokenizer; 0 for words, whose number is not known yet."""
+        """Of the tokenizer; 0 for words."""
         return 0 if self.tokenizer is None else len(self.tokenizer.vocabulary)
 
     def least(self, order: int) -> int:
@@ -128,7 +127,6 @@ def count_corpus(
 ) -> Counted:
     """Count the n-grams of a corpus on this machine.
 
-    The result does not depend on `memory` and `workspace`.
     memory: how many bytes all processes together may hold at once, without the result.
     workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
         end, and takes about 40 bytes per token, 80 from 500 MB of text on. Default: a temporary

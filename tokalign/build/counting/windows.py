@@ -1,4 +1,4 @@
-"""From encoded ids to n-gram counts of all orders: pure functions over arrays.
+"""From encoded ids to n-gram counts of all orders.
 
 A *window* is a position of the text with the ids from there on, `max_order` of them. Every n-gram
 of every order is the beginning of exactly one window, so sorted windows count all orders:
@@ -19,8 +19,8 @@ what windows hold from the end of their line on. The sort goes by ids, not by le
     s   ce  ·
     ę   ·   ·
 
-The columns of a window are u16 or u32. They are sorted least significant digit first by numpy's
-radix sort of 16-bit numbers: 12 ns per window and digit. How runs become files: `runs.py`.
+Columns are sorted least significant digit first by numpy's radix sort of 16-bit numbers: 12 ns per
+window and digit. How runs become files: `runs.py`.
 """
 
 from __future__ import annotations

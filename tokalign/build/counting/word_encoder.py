@@ -42,8 +42,7 @@ _STARTS = (" a", " Ż", " 7", " 1234", " ,", " 's", " –", "  x", " \t", " \u00
 def words_stand_alone(splitter: Splitter) -> bool:
     """Whether no piece has a space after something other than white space, as probing finds.
 
-    True for `WordSplitter` and the GPT family of pre-tokenizers: none of their alternatives has a
-    space after another character, and none looks back.
+    True for `WordSplitter` and the GPT family of pre-tokenizers.
     """
     return all(
         splitter.split(end + start) == splitter.split(end) + splitter.split(start)

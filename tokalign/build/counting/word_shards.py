@@ -1,8 +1,7 @@
 """The words of a megabyte of text as a file, and numbers for the words of all such files.
 
-A *word* of a pack is what no token reaches out of (`tables/pack.py`). Words get their numbers once
-all of them are counted, so a shard numbers its own words as they come, and names them. The corpus
-is not read again: its shards are.
+Words (see `tables/pack.py`) get their numbers once all of them are counted, so a shard numbers its
+own words as they come, and names them.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def _read(path: Path) -> _Shard:
 def find_words(shards: Sequence[Path]) -> list[str]:
     """The words with a count of 1 or more, the most frequent `MAX_WORDS` of them, sorted.
 
-    They are counted part by part, each of them in one part, so that a large corpus does not fill
-    the memory; the result does not depend on the parts, nor on the order of the shards.
+    They are counted part by part, so that a large corpus does not fill the memory.
     """
     parts = 1 + sum(path.stat().st_size for path in shards) // _AT_ONCE
     best: list[tuple[int, str]] = []

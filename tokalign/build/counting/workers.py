@@ -1,10 +1,7 @@
 """Processes that apply functions to tasks, each with a state that is costly to make.
 
-`plan_processes` says how many of them fit in a given memory.
-
-The results come in the order of the tasks, whatever the number of processes. The processes are
-spawned, so that they work alike on Linux and macOS; functions and states have to be importable or
-picklable.
+They are spawned, so that they work alike on Linux and macOS; functions and states have to be
+importable or picklable.
 """
 
 from __future__ import annotations
@@ -83,7 +80,6 @@ class Apply(Protocol):
         self, function: Callable[..., Result], tasks: Iterable[Task], /
     ) -> Iterator[Result]:
         """`function(state, *task)` of each task, in the order of the tasks."""
-        ...
 
 
 @contextmanager
@@ -119,10 +115,7 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
 
 
 def peak_memory() -> int:
-    """An upper bound of the memory that this process and its workers have held together, in bytes.
-
-    It is this process's own peak, and that of the largest worker times the number of workers.
-    """
+    """In bytes: this process's own peak, and the largest worker's times the number of workers."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return (own + _most_jobs * largest) * (1 if sys.platform == "darwin" else 1024)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,93 +15,21 @@ from numpy.typing import NDArray
 from tokalign.build.counting.ngram_tree import (
     Floats,
     Level,
-    in_other_text,
-    smooth,
     walk_back,
 )
 from tokalign.build.counting.windows import IdArray
-from tokalign.build.dictionary.pruning import (
-    ROW_COST,
-    Contexts,
-    Mask,
-    Predictions,
-    alternative_worth,
-    gains,
-    keep_best,
-    ranked_predictions,
-)
+from tokalign.build.dictionary.pruning import ROW_COST, Entries, find_candidates
 from tokalign.tables.backoff import ALTERNATIVE, BackoffParameters, BackoffTable
 from tokalign.tables.binary_fuse import FuseShape, Hashes, assign, find_shape, fingerprints, mix
 
 P_MIN = ROW_COST
-"""A chain is proposed as long as it is right with this probability: as long as its next row saves
-more than it costs."""
+"""A chain is proposed as long as its next row saves more than it costs."""
 
-MAX_PREDICTIONS = 1 << 16
-"""The most different predictions. Their numbers are u16."""
-
+MAX_PREDICTIONS = 1 << 16  # different ones: their numbers are u16
 _BYTES_PER_SLOT = 3
-
-_MARGINS = 1.05, 1.2, 1.4
-"""How many times as many different predictions some more entries may have; the first that holds."""
-
-_MOST_BINS = 8
-"""Into how many bins the probabilities of one id are put at most."""
-
-_LEAST_ODDS, _MOST_ODDS = -3.5, 4.5
-"""The log-odds at which the first bin begins and the last one ends: 0.03 and 0.99."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entries:
-    """The contexts of one length that are to be stored, with their predictions of one rank.
-
-    rank: 0 for the most probable next ids, 1 and 2 for alternatives.
-    nodes: indices into the level of their n-grams. ids: of the next token. probabilities: f32.
-    """
-
-    length: int
-    rank: int = 0
-    nodes: NDArray[np.int64]
-    ids: IdArray
-    probabilities: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """Everything that could be stored, and what it is worth.
-
-    predictions: by rank, for contexts of each length from 1 on.
-    """
-
-    predictions: list[list[Predictions]]
-    contexts: Contexts
-
-    def best(self, entries: int) -> list[Entries]:
-        """The best `entries` predictions: the most probable ids by length of their contexts, from 1
-        on, then the alternatives by rank and length."""
-        ranks = keep_best(self.contexts, entries)
-        return [
-            _entries(length, rank, mask, own)
-            for rank, (masks, known) in enumerate(zip(ranks, self.predictions, strict=True))
-            for length, (mask, own) in enumerate(zip(masks, known, strict=True), start=1)
-        ]
-
-
-def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
-    """What could be stored after each context of these n-grams."""
-    likely, weights = smooth(levels)
-    probabilities = [likely[0], *map(in_other_text, likely[1:])] if likely else []
-    ranks = ranked_predictions(levels, probabilities)
-    return Candidates(
-        predictions=ranks,
-        contexts=Contexts(
-            suffixes=[level.suffix for level in levels[:-1]],
-            counts=[level.counts for level in levels[:-1]],
-            gained=gains(levels, probabilities, weights, ranks[0], p_min=p_min),
-            worth=[[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
-        ),
-    )
+_MARGINS = 1.05, 1.2, 1.4  # by how much more entries may raise the number of predictions
+_MOST_BINS = 8  # of the probabilities of one id
+_LEAST_ODDS, _MOST_ODDS = -3.5, 4.5  # where the first bin begins and the last one ends
 
 
 def make_table(
@@ -125,14 +52,6 @@ def make_table(
             entries = more
             break
     return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min)
-
-
-def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> Entries:
-    nodes = np.flatnonzero(mask)
-    likely = predictions.probabilities[nodes]
-    # Where nothing is known, the id means nothing.
-    known = np.where(likely > 0, predictions.ids[nodes], 0)
-    return Entries(length=length, rank=rank, nodes=nodes, ids=known, probabilities=likely)
 
 
 def _answers(entries: Sequence[Entries]) -> tuple[IdArray, Floats]:

@@ -35,8 +35,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 DICTIONARY_BYTES = 5_000_000
 """The largest size of a back-off dictionary's file by default."""
 
-_SECTIONS = 4
-_LARGEST = (1 << 32) - 1
+_OF_TABLE = 512
+"""More bytes than the table's parameters, statistics and names of sections add to a header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def backoff_bundle(
         statistics={f"ngrams_of_{n}": len(level) for n, level in enumerate(levels, start=1)},
         sections={},
     )
-    room = options.max_bytes - _size_of_frame(frame)
+    room = options.max_bytes - len(encode_bundle(frame)) - _OF_TABLE
     if room <= 0:
         raise UsageError(
             f"--dictionary-bytes {options.max_bytes} is less than the header alone takes; "
@@ -146,18 +146,3 @@ def backoff_bundle(
         statistics={**frame.statistics, **found},
         sections=table.to_sections(),
     )
-
-
-def _size_of_frame(frame: Bundle) -> int:
-    """An upper bound of what a file takes in addition to the content of its sections."""
-    names = ("seed", "segment_bits", "segments", "max_context", "alternatives")
-    most = {**dict.fromkeys(names, _LARGEST), "p_min": 0.1}
-    found = {"entries": _LARGEST, "different_predictions": _LARGEST}
-    full = replace(
-        frame,
-        parameters={**frame.parameters, **most},
-        statistics={**frame.statistics, **found},
-        sections={f"backoff.predictions.probabilities{i}": bytes(1) for i in range(_SECTIONS)},
-    )
-    # In the directory, the size of each section may take four bytes more.
-    return len(encode_bundle(full)) + _SECTIONS * 4

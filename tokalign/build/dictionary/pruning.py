@@ -11,19 +11,19 @@ exceed its price. A context that predicts what its suffix predicts gains next to
 only if longer contexts need it.
 
 A kept context may also have *alternatives*: its second and third most probable ids, which a tree
-proposes beside the first. One is kept where what it saves exceeds the same price. It takes as many
-bytes as a context.
+proposes beside the first. One takes as many bytes as a context and has the same price.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.ngram_tree import MISSING, Floats, Level
+from tokalign.build.counting.ngram_tree import MISSING, Floats, Level, in_other_text, smooth
 from tokalign.build.counting.windows import IdArray
 
 ROW_COST = 0.05
@@ -33,9 +33,9 @@ RARELY_SEEN = 0.5
 """A context is met in new text as often as it was counted, less this."""
 
 _FIRST = 0.4
-"""The share of tokens that are the first of their chain: such a token is proposed if its own
-probability is at least p_min. For all others that of the whole chain has to be, and the chain so
-far is assumed to have a log-uniform probability between p_min and 1."""
+"""The share of tokens that begin a chain: they are proposed if their own probability is at least
+p_min. For all others that of the whole chain has to be, and the chain so far is assumed to have a
+log-uniform probability between p_min and 1."""
 
 _LEAST = float(np.finfo(np.float32).tiny)
 """The least p_min that is divided by; a smaller one would be 0 among probabilities."""
@@ -44,29 +44,109 @@ ALTERNATIVES = 2
 """The most ids that a context has besides the most probable one."""
 
 _ALTERNATIVE_WORTH = 0.1
-"""What a pass saved by an alternative counts, beside one saved by the best id of a context. Chains
-never propose alternatives, and trees do only where rows are cheap."""
+"""What a pass saved by an alternative counts: only trees propose it, where rows are cheap."""
 
-_PRECISION = 1e-3
-"""The relative precision to which the price of an entry is found."""
-
-_UNFILLED = 1 / 500
-"""The share of the room that may stay empty."""
+_PRECISION = 1e-3  # relative, of the price of an entry
+_UNFILLED = 1 / 500  # the share of the room that may stay empty
 
 Mask = NDArray[np.bool_]
 """Which contexts of one length are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictions:
+class Predictions(NamedTuple):
     """The most probable next id of each context of one length.
 
-    ids: [contexts]. probabilities: f32[contexts]; 0 where nothing is known, and then the id means
-    nothing.
+    probabilities: f32[contexts]; 0 where nothing is known, and then the id means nothing.
     """
 
     ids: IdArray
     probabilities: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    """The contexts of one length that are to be stored, with their predictions of one rank.
+
+    rank: 0 for the most probable next ids, 1 and 2 for alternatives.
+    nodes: indices into the level of their n-grams. ids: of the next token. probabilities: f32.
+    """
+
+    length: int
+    rank: int = 0
+    nodes: NDArray[np.int64]
+    ids: IdArray
+    probabilities: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Contexts that may be stored, by length from 1 on, and what they are worth.
+
+    predictions: by rank and length. suffixes: of each context, its index among those that are one
+    id shorter. counts: how often each occurs. gained: what each gains over its suffix. worth: for
+    each rank of alternatives what they save at an occurrence.
+    """
+
+    predictions: Sequence[Sequence[Predictions]]
+    suffixes: Sequence[NDArray[np.integer]]
+    counts: Sequence[Floats]
+    gained: Sequence[Floats]
+    worth: Sequence[Sequence[Floats]]
+
+    def best(self, entries: int) -> list[Entries]:
+        """The best `entries` predictions at most: the most probable ids by length, then the
+        alternatives by rank and length. With a context, its suffix is kept too.
+
+        The price of an entry is found by bisection.
+        """
+        low, high = 0.0, 1.0
+        best = self._worth_more_than(low)
+        if _total(best) > entries:
+            while _total(best := self._worth_more_than(high)) > entries:
+                low, high = high, 4 * high
+            while high - low > _PRECISION * high and _total(best) < (1 - _UNFILLED) * entries:
+                price = (low + high) / 2
+                trial = self._worth_more_than(price)
+                if _total(trial) <= entries:
+                    high, best = price, trial
+                else:
+                    low = price
+        return [
+            _entries(length, rank, mask, own)
+            for rank, (masks, known) in enumerate(zip(best, self.predictions, strict=True))
+            for length, (mask, own) in enumerate(zip(masks, known, strict=True), start=1)
+        ]
+
+    def _worth_more_than(self, price: float) -> list[list[Mask]]:
+        """For each rank masks by length. Alternatives are kept only with the best id."""
+        kept = keep_above(self.suffixes, self.gained, price)
+        alone = occurrences(self.suffixes, self.counts, kept)
+        alternatives = [
+            [times * value > price for times, value in zip(alone, values, strict=True)]
+            for values in self.worth
+        ]
+        return [kept, *alternatives]
+
+
+def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
+    """What could be stored after each context of these n-grams."""
+    smoothed, weights = smooth(levels)
+    probabilities = [smoothed[0], *map(in_other_text, smoothed[1:])] if smoothed else []
+    predictions = ranked_predictions(levels, probabilities)
+    return Candidates(
+        predictions=predictions,
+        suffixes=[level.suffix for level in levels[:-1]],
+        counts=[level.counts for level in levels[:-1]],
+        gained=gains(levels, probabilities, weights, predictions[0], p_min=p_min),
+        worth=[[_alternative_worth(own, p_min) for own in others] for others in predictions[1:]],
+    )
+
+
+def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> Entries:
+    nodes = np.flatnonzero(mask)
+    likely = predictions.probabilities[nodes]
+    known = np.where(likely > 0, predictions.ids[nodes], 0)
+    return Entries(length=length, rank=rank, nodes=nodes, ids=known, probabilities=likely)
 
 
 def ranked_predictions(
@@ -94,7 +174,7 @@ def _best(contexts: int, continued: Level, probabilities: Floats) -> Predictions
     # Ties go to the lowest id, so it is written last.
     winners = np.flatnonzero(probabilities == highest[continued.prefix])[::-1]
     ids[continued.prefix[winners]] = continued.last[winners]
-    return Predictions(ids=ids, probabilities=highest)
+    return Predictions(ids, highest)
 
 
 def gains(
@@ -136,58 +216,10 @@ def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
     return np.asarray(proposed * (right - ROW_COST), dtype=np.float32)
 
 
-def alternative_worth(predictions: Predictions, p_min: float) -> Floats:
+def _alternative_worth(predictions: Predictions, p_min: float) -> Floats:
     """What these alternatives save at each occurrence of their contexts; see `gains`."""
     likely = predictions.probabilities
     return np.float32(_ALTERNATIVE_WORTH) * _value(likely, likely, p_min)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contexts:
-    """Contexts that may be stored, by length, and what each gains.
-
-    suffixes: of each, where it stands among those that are one id shorter. counts: how often each
-    occurs. gained: what each gains over its suffix. worth: for each rank of alternatives what they
-    save at an occurrence, falling with rank.
-    """
-
-    suffixes: Sequence[NDArray[np.integer]]
-    counts: Sequence[Floats]
-    gained: Sequence[Floats]
-    worth: Sequence[Sequence[Floats]] = ()
-
-    def keep(self, price: float) -> list[list[Mask]]:
-        """For each rank masks by length: what is worth this price. The first rank is the best ids
-        of contexts; others are kept only with these."""
-        kept = keep_above(self.suffixes, self.gained, price)
-        met = occurrences(self.suffixes, self.counts, kept)
-        alternatives = [
-            [times * value > price for times, value in zip(met, values, strict=True)]
-            for values in self.worth
-        ]
-        return [kept, *alternatives]
-
-
-def keep_best(some: Contexts, entries: int) -> list[list[Mask]]:
-    """The best at most `entries` contexts and alternatives: for each rank masks by length.
-
-    The first masks are those of the contexts, and contain the suffix of each of them. The price of
-    an entry is found by bisection.
-    """
-    low, high = 0.0, 1.0
-    best = some.keep(low)
-    if _total(best) <= entries:
-        return best
-    while _total(best := some.keep(high)) > entries:
-        low, high = high, 4 * high
-    while high - low > _PRECISION * high and _total(best) < (1 - _UNFILLED) * entries:
-        price = (low + high) / 2
-        trial = some.keep(price)
-        if _total(trial) <= entries:
-            high, best = price, trial
-        else:
-            low = price
-    return best
 
 
 def occurrences(
