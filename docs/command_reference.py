@@ -8,12 +8,13 @@ A test compares the file with what this program prints.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import click
 
 from tokalign.cli import GROUPS, group
-from tokalign.cli.command import HELP_ALL, JSON, QUIET, Option, is_rare
+from tokalign.cli.command import HELP_ALL, JSON, QUIET
+from tokalign.cli.conflicts import conditions
 from tokalign.cli.dialogue import COMMANDS
 
 _OPENING = """\
@@ -43,19 +44,20 @@ _EVERYWHERE = (JSON, QUIET, HELP_ALL)
 def reference() -> str:
     """The reference of all commands, as Markdown. Options of several commands stand at the end."""
     commands = {title: list(_commands(names)) for title, names in GROUPS.items()}
-    users: dict[click.Option, list[str]] = {}
+    users: dict[click.Option, list[click.Context]] = {}
     for context in (one for of_group in commands.values() for one in of_group):
         for option in _options(context.command):
-            users.setdefault(option, []).append(_name(context))
-    shared = {option: names for option, names in users.items() if len(names) > 1}
+            users.setdefault(option, []).append(context)
+    shared = {option: contexts for option, contexts in users.items() if len(contexts) > 1}
     parts = [_OPENING]
     for title, contexts in commands.items():
         parts.append(f"\n## {title}\n")
         for context in contexts:
             parts += _described(context, shared)
     parts.append("\n## Options of several commands\n\n")
-    context = click.Context(group, show_default=True)
-    parts += (f"{_item(one, context)} *{', '.join(of)}*\n" for one, of in shared.items())
+    parts += (
+        f"{_item(option, of)} *{', '.join(map(_name, of))}*\n" for option, of in shared.items()
+    )
     return "".join(parts)
 
 
@@ -105,32 +107,34 @@ def _described(context: click.Context, shared: Collection[click.Option]) -> Iter
     own = [one for one in _options(command) if one not in shared]
     if own:
         yield "\n"
-        yield from (f"{_item(option, context)}\n" for option in own)
+        yield from (f"{_item(option, [context])}\n" for option in own)
     others = sum(one in shared for one in _options(command))
     if others:
         yield f"\nAnd {others} [options of several commands](#options-of-several-commands).\n"
 
 
-def _item(option: click.Option, context: click.Context) -> str:
-    """An option in a list."""
+def _item(option: click.Option, contexts: Sequence[click.Context]) -> str:
+    """An option of some commands in a list."""
     flags = " ".join(dict.fromkeys([*option.opts, *option.secondary_opts]))
-    takes = "" if option.is_flag else f" {option.make_metavar(context)}"
-    default = option.get_help_extra(context).get("default", "required" if option.required else "")
-    told = option.help or ""
-    if isinstance(option, Option):
-        needs = [one for one in option.needs if one != "--target"]
-        told += f" Needs {_conditions(needs)}." * bool(needs)
-        told += f" Not with {_conditions(option.excludes)}." * bool(option.excludes)
-    rare, given = " \\*" * is_rare(option), f" ({default})" * bool(default)
-    return f"* `{flags}{takes}`{rare}{given}: {told}"
+    takes = "" if option.is_flag else f" {option.make_metavar(contexts[0])}"
+    extra = option.get_help_extra(contexts[0])
+    default = extra.get("default", "required" if option.required else "")
+    about = option.help or ""
+    needs, excludes = zip(*(conditions(context, option) for context in contexts), strict=True)
+    needed = [one for some in needs for one in some if one != "--target"]
+    excluded = [one for some in excludes for one in some]
+    about += f" Needs {_listed(needed)}." * bool(needed)
+    about += f" Not with {_listed(excluded)}." * bool(excluded)
+    rare, given = " \\*" * option.hidden, f" ({default})" * bool(default)
+    return f"* `{flags}{takes}`{rare}{given}: {about}"
 
 
-def _conditions(conditions: Iterable[str]) -> str:
+def _listed(texts: Iterable[str]) -> str:
     """Conditions as a list; several values of one option stand together."""
-    values: dict[str, list[str]] = {}
-    for condition in conditions:
-        flag, _, value = condition.partition(" ")
-        values.setdefault(flag, []).extend([value] * bool(value))
+    values: dict[str, dict[str, None]] = {}
+    for text in texts:
+        flag, _, value = text.partition(" ")
+        values.setdefault(flag, {}).update({value: None} if value else {})
     found = [f"`{flag}{' ' * bool(of)}{', '.join(of)}`" for flag, of in values.items()]
     return " or ".join(found)
 

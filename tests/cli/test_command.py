@@ -16,7 +16,8 @@ from command_lines import words
 from places import DEMO
 
 from tokalign.cli import group
-from tokalign.cli.command import Command, FilePath, Option, flag_of
+from tokalign.cli.command import Command, FilePath, Option
+from tokalign.cli.conflicts import TABLE, Rule, flag_of
 from tokalign.cli.output import asked
 from tokalign.errors import UsageError
 from tokalign.storage import POLISH, sample_text
@@ -24,13 +25,20 @@ from tokalign.storage import POLISH, sample_text
 PARAMETERS = [
     Option("--draft", "A model.", metavar="NAME"),
     Option("--method", "How.", default="auto"),
-    Option("-s --size", "How much.", type=int, default=3, needs=("--draft", "--elsewhere")),
-    Option("--tables", "What.", type=int, excludes=("--method copy", "--json"), rare=True),
-    Option("--loud/--silent", "With noise.", default=False, needs="FILE"),
-    Option("--alone", "A condition on no option of these.", type=int, needs="--elsewhere"),
+    Option("-s --size", "How much.", type=int, default=3),
+    Option("--tables", "What.", type=int, hidden=True),
+    Option("--loud/--silent", "With noise.", default=False),
+    Option("--alone", "A condition on no option of these.", type=int),
     Option("--page", "A page.", type=FilePath(".html")),
     click.Argument(["files"], nargs=-1, metavar="[FILE]..."),
 ]
+RULES = (
+    Rule("--size", needs="--draft | --elsewhere"),
+    Rule("--tables", excludes="--method copy | --json"),
+    Rule("--loud", needs="FILE"),
+    Rule("--loud", needs="--draft", only_in="large"),
+    Rule("--alone", needs="--elsewhere"),
+)
 
 
 @click.command("small", cls=Command, params=[*PARAMETERS])
@@ -47,7 +55,9 @@ def test_what_all_commands_are_asked_is_not_asked_of_the_next_one() -> None:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(small, arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokalign.cli.conflicts.TABLE", RULES)
+        return CliRunner().invoke(small, arguments)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +131,15 @@ DECLARED = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_condition_can_hold(name: str) -> None:
-    """It is on an option or an argument that a command has, and names a value that it can have."""
-    declared = [one for one in COMMANDS[name].params if isinstance(one, Option)]
-    for condition in [text for one in declared for text in (*one.needs, *one.excludes)]:
-        flag, _, value = condition.partition(" ")
-        known = DECLARED[flag].type
-        if value and isinstance(known, click.Choice):
-            assert any(fnmatchcase(choice, value) for choice in known.choices), condition
+def test_every_rule_is_about_options_and_values_that_there_are() -> None:
+    for rule in TABLE:
+        assert all(flag in DECLARED for flag in rule.options.split()), rule
+        assert all(name in COMMANDS for name in rule.only_in.split()), rule
+        for condition in filter(None, [*rule.needs.split(" | "), *rule.excludes.split(" | ")]):
+            flag, _, value = condition.partition(" ")
+            known = DECLARED[flag].type
+            if value and isinstance(known, click.Choice):
+                assert any(fnmatchcase(choice, value) for choice in known.choices), rule
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -21,7 +21,6 @@ from tokalign.cli.options import (
     LANGUAGE,
     LIMIT,
     TEMP,
-    with_conditions,
 )
 from tokalign.errors import UsageError
 from tokalign.runtime.options import (
@@ -91,14 +90,13 @@ OPTIONS = (
         required=True,
     ),
     DRAFT,
-    with_conditions(DRAFTER, excludes="--text"),
+    DRAFTER,
     Option("--text", "FILEs are texts that play the target's output.", is_flag=True),
-    with_conditions(IGNORE_CHAT_TEMPLATE, needs=["FILE"], excludes="--text"),
+    IGNORE_CHAT_TEMPLATE,
     Option(
         "--prompt-tokens",
         "How much of each text is the prompt. Default: all; with --text, 12.",
         type=FROM_0,
-        needs=("--text", "--ignore-chat-template"),
     ),
     FIELD,
     LIMIT,
@@ -115,21 +113,9 @@ OPTIONS = (
         callback=_read_lengths,
         metavar="N,N,...",
     ),
-    Option(
-        "-m --max-tokens",
-        "Tokens to generate at most.",
-        type=AT_LEAST_1,
-        default=64,
-        excludes="--text",
-    ),
-    with_conditions(TEMP, excludes="--text"),
-    Option(
-        "--seed",
-        "Seed of sampling.",
-        type=click.IntRange(0, 0xFFFFFFFF),
-        default=0,
-        excludes="--text",
-    ),
+    Option("-m --max-tokens", "Tokens to generate at most.", type=AT_LEAST_1, default=64),
+    TEMP,
+    Option("--seed", "Seed of sampling.", type=click.IntRange(0, 0xFFFFFFFF), default=0),
     DTYPE,
     DICTIONARY,
     LANGUAGE,
@@ -140,7 +126,6 @@ OPTIONS = (
         type=NAME,
         multiple=True,
         metavar="CURVE",
-        needs="--text",
     ),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )

@@ -5,7 +5,6 @@ Which recipes build which files: `build_plan.py`. How they are run: `tokalign/bu
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,101 +32,70 @@ from tokalign.train.options import MOST_SEED, Writing
 if TYPE_CHECKING:
     from tokalign.build.pipeline import BuildReport
 
-_OTHERS = ("--draft", "--dictionary-only", "--alignment-only", "--from-model")
-_DATATROVE = "--engine datatrove"
-_counting = partial(
-    Option,
-    needs=("--dictionary-only", "--draft", "--pack", "--from-pack"),
-    excludes="--alignment-only",
-)
-_shared = partial(Option, needs=_DATATROVE, rare=True)
 
 _OPTIONS = (
     Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", type=NAME),
-    Option(
-        "--draft",
-        "The draft, or its tokenizer alone.",
-        type=NAME,
-        excludes=("--dictionary-only", "--from-model"),
-    ),
+    Option("--draft", "The draft, or its tokenizer alone.", type=NAME),
     Option(
         "--language",
         "The language of the FILEs, which names the dictionary; needed with them.",
         metavar="CODE",
-        excludes="--alignment-only",
     ),
     Option(
         "--output",
         "Where the tables go. Default: $TOKALIGN_TABLES, else your data folder.",
         type=FOLDER,
     ),
-    Option(
-        "--dictionary-only",
-        "Only the dictionary; needs no --draft.",
-        is_flag=True,
-        excludes="--alignment-only",
-    ),
-    Option(
-        "--alignment-only",
-        "Only the alignment of the pair.",
-        is_flag=True,
-        excludes="--from-model",
-    ),
+    Option("--dictionary-only", "Only the dictionary; needs no --draft.", is_flag=True),
+    Option("--alignment-only", "Only the alignment of the pair.", is_flag=True),
     Option(
         "--from-model",
         "Have TARGET, a model, read a part of the FILEs, and keep what it finds probable. With "
         "--dictionary-only: have it write text, and count that.",
         is_flag=True,
-        excludes=_DATATROVE,
     ),
     Option(
         "--prompts",
         "The lines of the FILEs are prompts, which TARGET answers. Otherwise it goes on with "
         "pieces of them.",
         is_flag=True,
-        needs="--dictionary-only",
     ),
     Option(
         "--temp temperature",
         "The temperature at which TARGET writes.",
         type=POSITIVE,
         default=0.7,
-        needs="--dictionary-only",
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--seed",
         "The seed of what TARGET writes.",
         type=click.IntRange(0, MOST_SEED),
         default=0,
-        needs="--dictionary-only",
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--pack",
         "Count the FILEs for every tokenizer: a pack of the language (docs/packs.md).",
         is_flag=True,
-        excludes=(*_OTHERS, "--target"),
     ),
     Option(
         "--from-pack",
         "Make the dictionary of TARGET from a .pack.tok file, without FILEs.",
         type=FILE,
-        excludes=(*_OTHERS, "--pack", "--language", "--engine datatrove", "FILE"),
     ),
     Option(
         "--positions tokens",
         "How many tokens the model reads or writes.",
         type=AT_LEAST_1,
         default=100_000,
-        needs="--from-model",
     ),
-    _counting(
+    Option(
         "--dictionary-bytes max_bytes",
         "The largest size of the dictionary, or of the pack. Default: 5000000 or 12000000.",
         type=AT_LEAST_1,
     ),
-    _counting(
+    Option(
         "--memory",
         "The most memory for counting, all processes together, as 500M.",
         type=Size(),
@@ -135,32 +103,32 @@ _OPTIONS = (
     ),
     FIELD,
     TRUST,
-    _counting(
+    Option(
         "--weight weights",
         "Count the file NAME (suffixes may be left out) W times; repeatable.",
         metavar="NAME=W",
         multiple=True,
-        rare=True,
+        hidden=True,
     ),
-    _counting(
+    Option(
         "--p-min",
         "The least probability of a proposal. Default: 0.05.",
         type=FiniteRange(0, 1, min_open=True),
-        rare=True,
+        hidden=True,
     ),
-    _counting(
+    Option(
         "--workspace",
         "Keep finished counts here while building; a killed build resumes from them. "
         "Default: next to the table.",
         type=FOLDER,
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--on-invalid",
         "What to do with a line that is not UTF-8 or not the expected JSON.",
         type=click.Choice(["skip", "refuse"]),
         default="skip",
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--engine",
@@ -168,26 +136,30 @@ _OPTIONS = (
         "(docs/scale.md). The table is the same.",
         type=click.Choice(["local", "datatrove"]),
         default="local",
-        rare=True,
+        hidden=True,
     ),
-    _shared(
+    Option(
         "--tasks",
         "How many tasks share the FILEs. Default: the workers.",
+        hidden=True,
         type=AT_LEAST_1,
     ),
-    _shared(
+    Option(
         "--workers",
         "How many tasks run at once. Default: one per core.",
+        hidden=True,
         type=AT_LEAST_1,
     ),
-    _shared(
+    Option(
         "--local-tasks",
         "How many of the tasks are done on this machine. Default: all the rest.",
+        hidden=True,
         type=AT_LEAST_1,
     ),
-    _shared(
+    Option(
         "--local-rank-offset",
         "The first task of this machine. The machine with task 0 makes the table.",
+        hidden=True,
         type=FROM_0,
         default=0,
     ),

@@ -44,7 +44,6 @@ _OPTIONS = (
         f"The language of the prompts on which acceptance is measured: {', '.join(LANGUAGES)}. "
         "Default: that of the model or its dictionaries, else en.",
         metavar="CODE",
-        excludes="FILE",
     ),
     Option("--refresh", "Measure again, even if nothing has changed.", is_flag=True),
     Option(

@@ -59,7 +59,7 @@ _OPTIONS = (
         "--calibrate/--no-calibrate",
         "Where it is not known what passes of these models cost, measure it for some seconds.",
         default=True,
-        rare=True,
+        hidden=True,
     ),
     Option("--history/--no-history", "Keep what is typed for the next time.", default=True),
     COLOR,
@@ -67,7 +67,6 @@ _OPTIONS = (
         "--markdown/--no-markdown",
         "On a terminal, show headings, emphasis, lists and code as such.",
         default=True,
-        excludes="--json",
     ),
 )
 

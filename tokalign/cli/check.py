@@ -31,7 +31,6 @@ _OPTIONS = (
         f"Measure on a sample text: {', '.join(LANGUAGES)}. Default: the language of the model or "
         "its dictionaries, else en.",
         metavar="CODE",
-        excludes="FILE",
     ),
     FIELD,
     TRUST,

@@ -57,8 +57,7 @@ _OPTIONS = (
         flag_value=True,
         default=None,
         metavar="[BOOLEAN]",
-        excludes=("--json", "--quiet"),
-        rare=True,
+        hidden=True,
     ),
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,39 +19,27 @@ if TYPE_CHECKING:
 _SHOWN_PROBLEMS = 10
 
 
-_learning = partial(Option, excludes="--list")
-
 _OPTIONS = (
-    _learning(
-        "--name",
-        "What the collection and its dictionary are called.",
-        metavar="NAME",
-    ),
-    _learning(
+    Option("--name", "What the collection and its dictionary are called.", metavar="NAME"),
+    Option(
         "--target targets",
         "The target, or its tokenizer alone; repeatable. Remembered.",
         type=NAME,
         multiple=True,
     ),
-    _learning(
+    Option(
         "--exclude",
         "Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
         metavar="PATTERN",
         multiple=True,
     ),
-    _learning(
-        "--largest-file",
-        "Leave out larger files. Default: 50M. Remembered.",
-        type=Size(),
-    ),
-    _learning(
+    Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", type=Size()),
+    Option(
         "--dictionary-bytes max_bytes",
         "The largest size of each dictionary. Default: 5000000. Remembered.",
         type=AT_LEAST_1,
     ),
-    Option(
-        "--list lists", "Show what was learned, and learn nothing.", is_flag=True, excludes="FOLDER"
-    ),
+    Option("--list lists", "Show what was learned, and learn nothing.", is_flag=True),
     click.Argument(["folders"], metavar="[FOLDER]...", nargs=-1, type=FOLDER),
 )
 

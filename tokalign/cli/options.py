@@ -6,10 +6,7 @@ The lists `MODEL`, `DRAFTING`, `SAMPLING`, `TEMPLATE` and `CACHE` are what `deco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import copy
 from dataclasses import Field, fields
-from functools import partial
 from typing import Any
 
 import click
@@ -29,7 +26,6 @@ from tokalign.cli.command import (
 from tokalign.errors import UsageError, is_text
 from tokalign.runtime.options import (
     ALL_ENDS,
-    METHODS,
     MLX_LM_ENDS,
     CacheOptions,
     DraftingOptions,
@@ -52,8 +48,7 @@ def declared_options(kind: Any) -> dict[str, Option]:
 
 def _option(one: Field[Any]) -> Option:
     said, flag = one.metadata, "--" + one.name.replace("_", "-")
-    others = [f"--method {name}" for name in METHODS if name not in said.get("by", METHODS)]
-    excludes, reads = said.get("excludes", ()), said.get("reads")
+    reads = said.get("reads")
     kind = _TYPES.get(said.get("takes"))
     if "among" in said:
         kind = click.Choice(said["among"])
@@ -69,18 +64,8 @@ def _option(one: Field[Any]) -> Option:
         multiple=said.get("several", False),
         default=said.get("shown", one.default),
         callback=reads and (lambda _context, _option, value: value and reads(value)),
-        needs=said.get("needs", ()),
-        excludes=(*((excludes,) if isinstance(excludes, str) else excludes), *others),
-        rare=said.get("rare", False),
+        hidden=said.get("rare", False),
     )
-
-
-def with_conditions(option: Option, *, needs: Sequence[str] = (), excludes: str) -> Option:
-    """The same option for a command in which it has further conditions."""
-    option = copy(option)
-    option.needs += tuple(needs)
-    option.excludes += (excludes,)
-    return option
 
 
 def read_text(_context: click.Context, option: click.Parameter, value: Any) -> Any:
@@ -132,23 +117,19 @@ TARGET = Option(
     type=NAME,
     required=True,
 )
-TRUST = Option("--trust-remote-code", "Run the code in a model's folder.", is_flag=True, rare=True)
+TRUST = Option(
+    "--trust-remote-code", "Run the code in a model's folder.", is_flag=True, hidden=True
+)
 
 DTYPE = Option(
     "--dtype",
     "Number format of the weights. Default: float32 on a CPU, else that of the files.",
     type=click.Choice(["float32", "float16", "bfloat16"]),
-    rare=True,
+    hidden=True,
 )
 MODEL = (
     TARGET,
-    Option(
-        "--adapter-path",
-        "An adapter that mlx_lm.lora trained.",
-        type=FOLDER,
-        needs="--target",
-        rare=True,
-    ),
+    Option("--adapter-path", "An adapter that mlx_lm.lora trained.", type=FOLDER, hidden=True),
     TRUST,
     DTYPE,
 )
@@ -159,7 +140,6 @@ DRAFT = Option(
     "--draft --draft-model draft",
     "A smaller model that drafts; its tokenizer may be another one.",
     type=NAME,
-    needs="--target",
 )
 _DRAFTING = declared_options(DraftingOptions)
 DRAFTER, DICTIONARY, LANGUAGE, ALIGNMENT = (
@@ -170,41 +150,36 @@ DRAFTING = (DRAFT, *_DRAFTING.values())
 # -- sampling --------------------------------------------------------------------------------------
 
 TEMP = Option("--temp", "Sampling temperature; 0 is greedy.", type=FiniteRange(min=0), default=0.0)
-_sampled = partial(Option, needs="--temp")
 SAMPLING = (
     TEMP,
-    _sampled(
+    Option(
         "--top-p",
         "Sample among the most probable tokens of this sum; 1 is off.",
         type=SHARE,
         default=1.0,
     ),
-    _sampled(
-        "--top-k",
-        "Sample among so many most probable tokens; 0 is off.",
-        type=FROM_0,
-        default=0,
+    Option(
+        "--top-k", "Sample among so many most probable tokens; 0 is off.", type=FROM_0, default=0
     ),
-    _sampled(
+    Option(
         "--min-p",
         "Leave out tokens below this share of the best; 0 is off.",
         type=SHARE,
         default=0.0,
     ),
-    _sampled(
+    Option(
         "--xtc-probability",
         "How often to leave out the most probable tokens; 0 is off.",
         type=SHARE,
         default=0.0,
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--xtc-threshold",
         "Tokens of at least this probability may be left out, all but one.",
         type=FiniteRange(0, 0.5),
         default=0.1,
-        needs="--xtc-probability",
-        rare=True,
+        hidden=True,
     ),
     Option("--seed", "Seed of sampling. Default: random.", type=click.IntRange(0, 0xFFFFFFFF)),
 )
@@ -217,7 +192,7 @@ EXTRA_EOS_TOKEN = Option(
     multiple=True,
     metavar="TOKEN",
     callback=read_text,
-    rare=True,
+    hidden=True,
 )
 ENDS = (
     EXTRA_EOS_TOKEN,
@@ -226,7 +201,7 @@ ENDS = (
         "End at all tokens that end a text or a turn, or only where mlx-lm ends.",
         type=click.Choice([ALL_ENDS, MLX_LM_ENDS]),
         default=ALL_ENDS,
-        rare=True,
+        hidden=True,
     ),
 )
 
@@ -246,15 +221,14 @@ TEMPLATE = (
         metavar="JSON",
         default="{}",
         callback=read_variables,
-        excludes="--ignore-chat-template",
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--prefill-response",
         "The beginning of the answer; the model continues it.",
         metavar="TEXT",
         callback=read_text,
-        rare=True,
+        hidden=True,
     ),
 )
 CACHE = tuple(declared_options(CacheOptions).values())
@@ -266,13 +240,7 @@ FIELD = Option(
     "--field",
     "The field of a .jsonl object, or the column of a Parquet file, with the text.",
     default="text",
-    needs="FILE",
-    rare=True,
+    hidden=True,
 )
 LIMIT = Option("--limit", "Only the first N texts.", type=AT_LEAST_1)
-COLOR = Option(
-    "--color/--no-color",
-    "Colour each token by how it came about.",
-    default=False,
-    excludes="--json",
-)
+COLOR = Option("--color/--no-color", "Colour each token by how it came about.", default=False)

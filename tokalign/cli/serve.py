@@ -52,7 +52,7 @@ _OPTIONS = (
         metavar="NAMES",
         default="",
         callback=_read_names,
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--allowed-origins",
@@ -61,7 +61,7 @@ _OPTIONS = (
         metavar="ORIGINS",
         default="",
         callback=_read_names,
-        rare=True,
+        hidden=True,
     ),
     *declared_options(Settings).values(),
     Option(
@@ -70,7 +70,7 @@ _OPTIONS = (
         metavar="JSON",
         default="{}",
         callback=read_variables,
-        rare=True,
+        hidden=True,
     ),
     *ENDS,
     *CACHE,

@@ -42,8 +42,6 @@ _RANK, _SMALL, _RATE_OF_LAYERS = 16, 500_000_000, 0.0003
 _LABELLING, _LABELS, _FIT = Labelling(), LabelOptions(), FitOptions()
 """Their fields have the defaults."""
 
-_of_drafter, _of_draft = partial(Option, excludes="--draft"), partial(Option, needs="--draft")
-
 _OPTIONS = (
     *MODEL,
     DRAFT,
@@ -67,8 +65,7 @@ _OPTIONS = (
         "The temperature of sampled labels.",
         type=POSITIVE,
         default=_LABELLING.temperature,
-        needs="--labels sampled",
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--positions", "Positions to train on, about.", type=AT_LEAST_1, default=_LABELS.positions
@@ -84,43 +81,36 @@ _OPTIONS = (
         "Ids of text read at once.",
         type=click.IntRange(min=16),
         default=_LABELS.window,
-        rare=True,
+        hidden=True,
     ),
-    _of_drafter(
+    Option(
         "--width",
         f"Width of the drafter. Default: the target's hidden size, at most {_WIDEST}.",
         type=AT_LEAST_1,
     ),
-    _of_drafter("--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2),
-    _of_drafter(
+    Option("--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2),
+    Option(
         "--head",
         "The output head. tied: that of the target. factored: one of its own, of low rank.",
         type=click.Choice(["tied", "factored"]),
         default="tied",
-        rare=True,
+        hidden=True,
     ),
+    Option("--rank", "The rank of a factored head.", type=AT_LEAST_1, default=512, hidden=True),
     Option(
-        "--rank",
-        "The rank of a factored head.",
-        type=AT_LEAST_1,
-        default=512,
-        needs="--head factored",
-        rare=True,
-    ),
-    _of_draft(
         "--loss losses",
         "What a draft model learns; repeatable. marginal: the labels. kl, acceptance: "
         "what the target finds probable. text: its own tokens. Default: marginal.",
         type=click.Choice(get_args(Loss)),
         multiple=True,
     ),
-    _of_draft(
+    Option(
         "--lora",
         f"Rank of LoRA adapters; 0 trains all weights. Default: {_RANK} for more than "
         f"{_SMALL // 10**6} million weights or quantized ones, else 0.",
         type=FROM_0,
     ),
-    _of_draft(
+    Option(
         "--keep",
         "Share of a draft model's own weights in the mean that is written: after a short training "
         "it keeps some of what the model knew of other text. After a long one a mean is worse.",
@@ -135,7 +125,7 @@ _OPTIONS = (
         "needs; 0 is the whole vocabulary.",
         type=FROM_0,
         default=_FIT.candidates,
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--learning-rate",
@@ -148,7 +138,7 @@ _OPTIONS = (
         "How often acceptance is measured and the state saved.",
         type=AT_LEAST_1,
         default=_FIT.evaluations,
-        rare=True,
+        hidden=True,
     ),
     Option(
         "--seed", "Seed of what is drawn.", type=click.IntRange(0, MOST_SEED), default=_FIT.seed

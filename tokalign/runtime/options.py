@@ -116,18 +116,14 @@ def check_translation(name: str | None) -> None:
 
 # -- options ---------------------------------------------------------------------------------------
 
-_DRAFTS = tuple(name for name in METHODS if name != "plain")
-_NEEDS_DRAFT = ("--draft", "--allow-model-switching")
-
 
 def declared(default: Any, about: str = "", **said: Any) -> Any:
     """A field of options, with what is said of it where it is offered and checked.
 
     about: its help on the command line, which offers no field without one.
-    said: "by", the methods that use it; "takes", "FILE" or "FOLDER" for a path, else what its value
-    is called; "among", the values that there are; "least" and "most"; "several"; "shown" and
-    "reads", the default as typed and what makes a value of what is typed; "needs", "excludes" and
-    "rare", as in `cli/command.py`.
+    said: "takes", "FILE" or "FOLDER" for a path, else what its value is called; "among", the values
+    that there are; "least" and "most"; "several"; "shown" and "reads", the default as typed and
+    what makes a value of what is typed; "rare", for an option that only --help-all shows.
     """
     return field(default=default, metadata={"about": about, **said})
 
@@ -166,15 +162,12 @@ class DraftingOptions:
         "How draft ids become target ids: none, context:P, intersection or exact. "
         "Default: none for one tokenizer, exact for two.",
         takes="NAME",
-        by=MODEL_METHODS,
-        needs=_NEEDS_DRAFT,
         rare=True,
     )
     num_draft_tokens: int | None = declared(
         None,
         "Tokens drafted in a round; auto: as many as pay, or none.",
         takes="N",
-        by=_DRAFTS,
         least=0,
         shown=AUTO,
         reads=read_draft_tokens,
@@ -183,39 +176,23 @@ class DraftingOptions:
     draft_rows: int | None = declared(None, least=1, most=256)
 
     drafter: FilePath | None = declared(
-        None,
-        "A trained drafter. Default: the one found.",
-        takes="FOLDER",
-        needs="--target",
-        excludes="--draft",
+        None, "A trained drafter. Default: the one found.", takes="FOLDER"
     )
     dictionary: FilePath | Sequence[FilePath] | None = declared(
         None,
         "A .dictionary.tok file; repeatable. Default: those found.",
         takes="FILE",
         several=True,
-        by=TABLE_METHODS,
     )
     language: str | Sequence[str] | None = declared(
-        None,
-        "Dictionaries to look for, such as pl,en. Default: all.",
-        takes="CODES",
-        several=True,
-        by=TABLE_METHODS,
+        None, "Dictionaries to look for, such as pl,en. Default: all.", takes="CODES", several=True
     )
     alignment: FilePath | None = declared(
-        None,
-        "An .alignment.tok file. Default: the one that is found.",
-        takes="FILE",
-        by=MODEL_METHODS,
-        needs=_NEEDS_DRAFT,
-        excludes=("--translation none", "--translation context:*"),
-        rare=True,
+        None, "An .alignment.tok file. Default: the one that is found.", takes="FILE", rare=True
     )
     remember: bool = declared(
         False,
         "Keep what the target found likely for later runs; tables forget --remembered deletes it.",
-        by=("hybrid",),
     )
 
     def __post_init__(self) -> None:
@@ -288,11 +265,9 @@ class CacheOptions:
         most=8,
         rare=True,
     )
-    kv_group_size: int = declared(
-        64, "Group size of the quantized KV cache.", least=1, needs="--kv-bits", rare=True
-    )
+    kv_group_size: int = declared(64, "Group size of the quantized KV cache.", least=1, rare=True)
     quantized_kv_start: int = declared(
-        5000, "Quantize the KV cache from this position on.", least=0, needs="--kv-bits", rare=True
+        5000, "Quantize the KV cache from this position on.", least=0, rare=True
     )
     prefill_step_size: int = declared(2048, "Prompt tokens read in one pass.", least=1, rare=True)
 

@@ -85,10 +85,7 @@ class Settings:
         "", "A chat template in place of the model's own.", takes="TEMPLATE", rare=True
     )
     use_default_chat_template: bool = declared(
-        False,
-        "Use the tokenizer's default template if the model has none.",
-        excludes="--chat-template",
-        rare=True,
+        False, "Use the tokenizer's default template if the model has none.", rare=True
     )
     chat_template_args: Mapping[str, object] = field(default_factory=dict)
     temp: float = declared(0.0, "Temperature where a request gives none; 0 is greedy.", least=0)

@@ -1,0 +1,148 @@
+"""Which options have an effect only beside others: one table for all commands.
+
+An option that would change nothing is refused before anything is loaded, not ignored. A condition
+is written as it is typed: "--draft" holds if that option was typed, "--method copy" if it has this
+value, "--translation context:*" if the value fits the pattern, "FILE" if that argument was given.
+A condition on an option that a command does not have says nothing there.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from tokalign.errors import UsageError
+from tokalign.runtime.options import METHODS, MODEL_METHODS, TABLE_METHODS
+
+
+class Rule(NamedTuple):
+    """options: to which it applies. needs: one of these must hold. excludes: none may hold.
+
+    only_in: the commands in which it applies, if not all.
+    """
+
+    options: str
+    needs: str = ""
+    excludes: str = ""
+    only_in: str = ""
+
+
+def _all_but(*used: str) -> str:
+    """The conditions that exclude all methods but those that use an option."""
+    return " | ".join(f"--method {name}" for name in METHODS if name not in used)
+
+
+_COUNTS = "--dictionary-bytes --memory --weight --p-min --workspace"
+
+TABLE = (
+    # models and drafting
+    Rule("--adapter-path --draft --drafter", needs="--target"),
+    Rule("--translation --alignment", needs="--draft | --allow-model-switching"),
+    Rule("--translation --alignment", excludes=_all_but(*MODEL_METHODS)),
+    Rule("--alignment", excludes="--translation none | --translation context:*"),
+    Rule("--dictionary --language", excludes=_all_but(*TABLE_METHODS)),
+    Rule("--num-draft-tokens", excludes="--method plain", only_in="decode chat serve"),
+    Rule("--remember", excludes=_all_but("hybrid")),
+    Rule("--drafter", excludes="--draft | --text"),
+    # sampling, templates and caches
+    Rule("--top-p --top-k --min-p --xtc-probability", needs="--temp", only_in="decode chat"),
+    Rule("--xtc-threshold", needs="--xtc-probability", only_in="decode chat"),
+    Rule("--chat-template-config", excludes="--ignore-chat-template"),
+    Rule("--use-default-chat-template", excludes="--chat-template"),
+    Rule("--kv-group-size --quantized-kv-start", needs="--kv-bits"),
+    # what is read and shown
+    Rule("--field", needs="FILE"),
+    Rule("--language", excludes="FILE", only_in="check calibrate"),
+    Rule("--color --markdown --verbose", excludes="--json"),
+    Rule("--verbose", excludes="--quiet"),
+    # bench
+    Rule("--ignore-chat-template", needs="FILE"),
+    Rule("--ignore-chat-template --max-tokens --temp --seed", excludes="--text"),
+    Rule("--prompt-tokens", needs="--text | --ignore-chat-template"),
+    Rule("--cost", needs="--text"),
+    # build
+    Rule("--draft", excludes="--dictionary-only | --from-model"),
+    Rule("--alignment-only", excludes="--from-model"),
+    Rule(f"--language --dictionary-only {_COUNTS}", excludes="--alignment-only"),
+    Rule(_COUNTS, needs="--dictionary-only | --draft | --pack | --from-pack", only_in="build"),
+    Rule("--pack", excludes="--draft | --dictionary-only | --alignment-only | --from-model"),
+    Rule("--pack", excludes="--target"),
+    Rule("--from-pack", excludes="--draft | --dictionary-only | --alignment-only | --from-model"),
+    Rule("--from-pack", excludes="--pack | --language | --engine datatrove | FILE"),
+    Rule("--from-model", excludes="--engine datatrove"),
+    Rule("--prompts --temp --seed", needs="--dictionary-only"),
+    Rule("--positions", needs="--from-model"),
+    Rule("--tasks --workers --local-tasks --local-rank-offset", needs="--engine datatrove"),
+    # train
+    Rule("--width --blocks --head", excludes="--draft"),
+    Rule("--loss --lora --keep", needs="--draft"),
+    Rule("--label-temp", needs="--labels sampled"),
+    Rule("--rank", needs="--head factored"),
+    # learn
+    Rule("--name --target --exclude --largest-file --dictionary-bytes", excludes="--list"),
+    Rule("--list", excludes="FOLDER"),
+)
+
+
+def conditions(context: click.Context, option: click.Parameter) -> tuple[list[str], list[str]]:
+    """What an option of a command needs, and what excludes it, as far as the command has that."""
+    needs, excludes = list[str](), list[str]()
+    for rule in TABLE:
+        is_here = not rule.only_in or context.command.name in rule.only_in.split()
+        if is_here and flag_of(option) in rule.options.split():
+            needs += rule.needs.split(" | ")
+            excludes += rule.excludes.split(" | ")
+    needs, excludes = ([one for one in some if _find(context, one)] for some in (needs, excludes))
+    return needs, excludes
+
+
+def refuse_idle(context: click.Context, option: click.Parameter) -> None:
+    """Raises: UsageError. An option that is off, or typed with its default, is let pass."""
+    value = context.params.get(option.name or "")
+    if not _was_typed(context, option) or not value or value == option.default:
+        return
+    flag, (needs, excludes) = flag_of(option), conditions(context, option)
+    if needs and not any(_holds(context, one) for one in needs):
+        missing = " or ".join(_in_full(context, one) for one in needs)
+        raise UsageError(
+            f"{flag} does nothing without {missing}; give that too, or leave {flag} out"
+        )
+    for one in excludes:
+        if _holds(context, one):
+            raise UsageError(f"{flag} does nothing with {one}; leave one of them out")
+
+
+def flag_of(option: click.Parameter) -> str:
+    """An option as it is typed in full; an argument by its name in the help."""
+    flags = [flag for flag in option.opts if flag.startswith("--")]
+    return flags[0] if flags else option.human_readable_name.strip("[].")
+
+
+def _was_typed(context: click.Context, option: click.Parameter) -> bool:
+    return context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+
+
+def _find(context: click.Context, condition: str) -> click.Parameter | None:
+    """The parameter of the command that a condition is about."""
+    flag = condition.partition(" ")[0]
+    return next((one for one in context.command.params if flag == flag_of(one)), None)
+
+
+def _holds(context: click.Context, condition: str) -> bool:
+    option, wanted = _find(context, condition), condition.partition(" ")[2]
+    assert option is not None, "only known conditions are asked about"
+    value = context.params.get(option.name or "")
+    if wanted:
+        return fnmatchcase(str(value), wanted)
+    return _was_typed(context, option) and value not in (None, False, ())
+
+
+def _in_full(context: click.Context, condition: str) -> str:
+    """A condition as it is typed, with what the option takes."""
+    option = _find(context, condition)
+    if not isinstance(option, click.Option) or option.is_flag or " " in condition:
+        return condition
+    return f"{condition} {option.make_metavar(context)}"
