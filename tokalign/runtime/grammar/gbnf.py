@@ -30,12 +30,10 @@ _TOKENS = re.compile(
 _CHARACTER = re.compile(
     r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))|([^\\])", re.DOTALL
 )
-_ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {one: one for one in '\\"[]-'}
+_ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {sign: sign for sign in '\\"[]-'}
 _LAST = 0x10FFFF
 _NAMED = re.compile(r"<(\^?)gbnf:([0-9a-f]+)>")
-_NOTHING = r"/[^\x{0}-\x{10ffff}]/"
-"""A set without members."""
-
+_NO_CHARACTER = r"/[^\x{0}-\x{10ffff}]/"
 _MOST_TIMES = 10_000
 _MOST_ITEMS = 50_000
 
@@ -49,9 +47,9 @@ def lark_of(text: str) -> str:
     if "root" not in rules:
         raise UsageError("the grammar has no rule named root, which is where a text begins")
     for rule in rules.values():
-        for item in rule.items:
-            if item.rule and item.rule not in rules:
-                raise UsageError(f"the grammar has no rule named {shown(item.rule)}")
+        for name in rule.needs:
+            if name not in rules:
+                raise UsageError(f"the grammar has no rule named {shown(name)}")
     return written(rules)
 
 
@@ -82,9 +80,9 @@ class _Reader:
         self._open: list[Rule] = []
 
     def rules(self) -> dict[str, Rule]:
-        tokens, name = self._scanned(), ""
+        name = ""
         ends_line = False  # whether a line end ends the rule
-        for kind, value in tokens:
+        for kind, value in self._scanned():
             rule = self._open[-1] if self._open else None
             if kind == "define" and name:
                 self._begin(name)
@@ -142,7 +140,8 @@ class _Reader:
             case "name", _:
                 sequence.append(Item(rule=value))
             case "text", _:
-                sequence.append(Item(lark=_text(self._characters(value))))
+                characters = map(self._character, _CHARACTER.finditer(value))
+                sequence.append(Item(lark=_text(characters)))
             case "set", _:
                 sequence.append(Item(lark=self._set(value)))
             case "any", _:
@@ -169,9 +168,6 @@ class _Reader:
         if item.most is not None and item.least > item.most:
             self._fail(f"{value} has a larger number first")
 
-    def _characters(self, text: str) -> list[int]:
-        return [self._character(match) for match in _CHARACTER.finditer(text)]
-
     def _character(self, match: re.Match[str]) -> int:
         escaped, plain = match[4], match[5]
         if plain is not None:
@@ -196,13 +192,13 @@ class _Reader:
                 at += 2
             ranges.append((first, last))
             at += 1
-        return _class(_others(ranges) if text.startswith("^") else ranges)
+        return _class(_complement(ranges) if text.startswith("^") else ranges)
 
 
 def _times(value: str) -> tuple[int, int | None]:
     if value in "*+?":
         return {"*": (0, None), "+": (1, None), "?": (0, 1)}[value]
-    numbers = [one.strip() for one in value[1:-1].split(",")]
+    numbers = [number.strip() for number in value[1:-1].split(",")]
     least = int(numbers[0][:9])
     return least, int(numbers[-1][:9]) if numbers[-1] else None
 
@@ -222,10 +218,10 @@ def _text(codes: Iterable[int]) -> str:
 
 def _class(ranges: Iterable[tuple[int, int]]) -> str:
     parts = [f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges if first <= last]
-    return f"/[{''.join(parts)}]/" if parts else _NOTHING
+    return f"/[{''.join(parts)}]/" if parts else _NO_CHARACTER
 
 
-def _others(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _complement(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     free = 0
     for first, last in sorted(ranges):
         yield free, first - 1

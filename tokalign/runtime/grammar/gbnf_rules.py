@@ -13,16 +13,18 @@ one terminal, too, and each of these takes the longest text that it can.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 EMPTY = '""'
 
 
 @dataclass(slots=True)
 class Item:
-    """A part of a sequence, so many times; no `most` is no bound. rule: a name, where it is one.
+    """A part of a sequence, repeated from `least` to `most` times; None is no bound.
 
-    lark: what it is otherwise, a regular expression between slashes or a token.
+    rule: the name of a rule. lark: without one, a regular expression between slashes or a token.
     """
 
     rule: str = ""
@@ -46,83 +48,66 @@ class Rule:
     def items(self) -> Iterator[Item]:
         return (item for alternative in self.alternatives for item in alternative)
 
+    @property
+    def needs(self) -> list[str]:
+        """The rules that it names."""
+        return [item.rule for item in self.items if item.rule]
+
 
 def written(rules: Mapping[str, Rule]) -> str:
     """The rules that `root` needs, in Lark's format."""
-    order = _reached(rules)
+    order, seen = ["root"], {"root"}
+    for name in order:
+        order += dict.fromkeys(other for other in rules[name].needs if other not in seen)
+        seen.update(rules[name].needs)
     terminals = _terminals(rules, order)
     names = {name: f"{'T' if name in terminals else 'r'}{n}" for n, name in enumerate(order)}
     lines = [f"start: {names['root']}"]
     for name in order:
         sequences = [
-            [_shown(item, names) for item in alternative]
+            [_repeated(item, names) for item in alternative]
             if name in terminals
-            else list(_runs(alternative, names, terminals, lines))
+            else list(_joined(alternative, names, terminals, lines))
             for alternative in rules[name].alternatives
         ]
-        lines.append(f"{names[name]}: {' | '.join(' '.join(one) or EMPTY for one in sequences)}")
+        lines.append(f"{names[name]}: {' | '.join(' '.join(s) or EMPTY for s in sequences)}")
     return "\n".join(lines)
 
 
-def _runs(
+def _joined(
     alternative: list[Item], names: Mapping[str, str], terminals: set[str], lines: list[str]
 ) -> Iterator[str]:
-    """A sequence in which neighbours that are terminals are one, whose line is added."""
+    """A sequence whose neighbouring terminals are one terminal, for which a line is added."""
     run: list[str] = []
     for item in [*alternative, None]:
         if item is not None and not item.is_token and (not item.rule or item.rule in terminals):
-            run.append(_shown(item, names))
+            run.append(_repeated(item, names))
             continue
         if run:
             lines.append(f"J{len(lines)}: {' '.join(run)}")
             yield lines[-1].partition(":")[0]
             run = []
         if item is not None:
-            yield _shown(item, names)
+            yield _repeated(item, names)
 
 
-def _shown(item: Item, names: Mapping[str, str]) -> str:
+def _repeated(item: Item, names: Mapping[str, str]) -> str:
     inner = names[item.rule] if item.rule else item.lark
-    match item.least, item.most:
-        case 1, 1:
-            return inner
-        case _, 0:
-            return EMPTY
-        case least, None:
-            return f"{inner}{{{least},}}"
-        case least, most:
-            return f"{inner}{{{least},{most}}}"
-    raise AssertionError
-
-
-def _reached(rules: Mapping[str, Rule]) -> list[str]:
-    """The rules that `root` needs, itself first."""
-    order, seen = ["root"], {"root"}
-    for name in order:
-        for item in rules[name].items:
-            if item.rule and item.rule not in seen:
-                seen.add(item.rule)
-                order.append(item.rule)
-    return order
+    if item.most == 0:
+        return EMPTY
+    if (item.least, item.most) == (1, 1):
+        return inner
+    return f"{inner}{{{item.least},{'' if item.most is None else item.most}}}"
 
 
 def _terminals(rules: Mapping[str, Rule], order: list[str]) -> set[str]:
     """The rules that are not recursive, name no token and need such rules only."""
-    needs = {name: {item.rule for item in rules[name].items if item.rule} for name in order}
-    users: dict[str, list[str]] = {name: [] for name in order}
-    for name, others in needs.items():
-        for other in others:
-            users[other].append(name)
-    found = set[str]()
-    ready = [name for name in order if not needs[name]]
-    waiting = {name: len(others) for name, others in needs.items()}
-    while ready:
-        name = ready.pop()
-        if any(item.is_token for item in rules[name].items):
-            continue
-        found.add(name)
-        for user in users[name]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                ready.append(user)
-    return found
+    terminals = set[str]()
+    sorter = TopologicalSorter({name: set(rules[name].needs) for name in order})
+    with suppress(CycleError):  # what recursion does not need is sorted all the same
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        plain = [n for n in ready if not any(item.is_token for item in rules[n].items)]
+        terminals.update(plain)
+        sorter.done(*plain)
+    return terminals
