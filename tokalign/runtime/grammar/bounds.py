@@ -1,47 +1,42 @@
-"""Bounds on grammars, kept before llguidance sees them.
+"""Bounds on texts and grammars, kept before llguidance sees them; `schema.py` has those on schemas.
 
 Its compiler recurses along references and nesting, up to 4 KB of stack for a level, and some of its
-steps take time that grows with a square. What is counted here does not depend on the order in which
-it follows references: levels are summed over all that is referred to.
+steps take time that grows with a square.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import lcm
 from typing import Any
-from urllib.parse import unquote
 
 from tokalign.errors import UsageError, shown
 
+_MOST_LITERAL = 1 << 14
+_MOST_CHOICES = 10_000
+_MOST_NESTING = 64
 _MOST_BYTES = 1 << 19
 _MOST_REGEX_BYTES = 1 << 15
-_MOST_LITERAL = 1 << 14
 _MOST_RULES = 2_000
 _MOST_LEVELS = 8_000
-_MOST_REFERRED = 3_000
-_MOST_NESTING = 64
-_MOST_VALUES = 100_000
-_MOST_CHOICES = 10_000
-_MOST_ALTERNATIVES = 1_000
-_MOST_ITEMS = 10_000
-_MOST_PATTERNS = 64
-_MOST_STEPS = 20_000
-_LISTS = {
+
+_WHOLE = "the JSON schema"
+_MOST_VALUES = {
     "enum": _MOST_CHOICES,
-    "anyOf": _MOST_ALTERNATIVES,
-    "oneOf": _MOST_ALTERNATIVES,
-    "allOf": _MOST_ALTERNATIVES,
-    "properties": _MOST_ALTERNATIVES,
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems", "properties"), 1_000),
+    "patternProperties": 64,
 }
+_MOST_REFERRED, _MOST_ITEMS, _MOST_STEPS = 3_000, 10_000, 20_000
+"""Levels of nesting, summed over all that is referred to; `minItems`; and the least common multiple
+of all `multipleOf`, in units of their last digits."""
 
 _LARK = re.compile(
     r"""(?P<comment>(?:\#|//)[^\n]*)
     | (?P<text>"(?:[^"\\\n]|\\.)*")
     | (?P<regex>/(?:[^/\\]|\\.)+/)
-    | (?P<json>%json\b)
+    | (?P<json>%json\b\s*)
     | (?P<colon>:)
     | (?P<open>[(\[])
     | (?P<close>[)\]])""",
@@ -77,18 +72,14 @@ def check_choices(texts: Sequence[str]) -> None:
     at_most("the choice", "characters", sum(map(len, texts)), _MOST_BYTES)
 
 
-# -- grammars --------------------------------------------------------------------------------------
+def check_lark(text: str, check_schema: Callable[[Any], object]) -> None:
+    """Raises: UsageError for a grammar in Lark's format that goes beyond a bound.
 
-
-def check_lark(text: str) -> None:
-    """Raises: UsageError for a grammar in Lark's format that goes beyond a bound."""
+    check_schema: is given every JSON schema in it.
+    """
     check_text("the grammar", text)
-    rules = levels = depth = deepest = 0
-    at, size = 0, len(text)
-    while at < size:
-        match = _LARK.search(text, at)
-        if match is None:
-            break
+    rules = levels = depth = deepest = at = 0
+    while match := _LARK.search(text, at):
         at = match.end()
         match match.lastgroup:
             case "text":
@@ -96,7 +87,8 @@ def check_lark(text: str) -> None:
             case "regex":
                 check_regex(match[0])
             case "json":
-                at = _check_embedded(text, at)
+                schema, at = _schema_at(text, at)
+                check_schema(schema)
             case "colon":
                 rules, levels = rules + 1, levels + deepest + 1
                 depth = deepest = 0
@@ -110,73 +102,45 @@ def check_lark(text: str) -> None:
     at_most("the grammar", "levels of rules and groups", levels + deepest, _MOST_LEVELS)
 
 
-def _check_embedded(text: str, at: int) -> int:
-    """Check the schema at an offset. Returns: where it ends."""
-    at += len(text[at:]) - len(text[at:].lstrip())
+def _schema_at(text: str, at: int) -> tuple[Any, int]:
+    """The JSON at an offset of a text, and where it ends."""
     try:
-        schema, end = json.JSONDecoder().raw_decode(text, at)
+        return json.JSONDecoder().raw_decode(text, at)
     except (ValueError, RecursionError) as error:
         raise UsageError("the grammar has a %json that is not followed by a schema") from error
-    check_schema(schema)
-    return end
 
 
 # -- schemas ---------------------------------------------------------------------------------------
 
 
-def check_schema(document: object) -> None:
-    """Raises: UsageError for a JSON schema that goes beyond a bound."""
-    values = list(_walk(document))
-    heights: dict[int, int] = {}
-    for _, value, _ in reversed(values):  # children come after their parents
-        inner = value.values() if isinstance(value, Mapping) else value
-        is_leaf = not isinstance(value, Mapping | list | tuple)
-        heights[id(value)] = 0 if is_leaf else 1 + max((heights[id(v)] for v in inner), default=0)
-    levels, steps, patterns = heights[id(document)], 1, 0
-    references = set[str]()
-    for path, value, _ in values:
-        if isinstance(value, str):
-            check_text(_at(path), value, _MOST_LITERAL)
-        if not isinstance(value, Mapping):
-            continue
-        for name, most in _LISTS.items():
-            if isinstance(value.get(name), Mapping | list | tuple):
-                at_most(_at(path, name), "values", len(value[name]), most)
-        if _is_above(value.get("minItems"), _MOST_ITEMS):
-            number = shown(value["minItems"])
-            raise UsageError(f"{_at(path, 'minItems')} is {number}; the maximum is {_MOST_ITEMS:,}")
-        if _is_above(value.get("multipleOf"), 0):
-            steps = lcm(steps, _coefficient(value["multipleOf"]))
-            whose = "the least common multiple of all multipleOf in the JSON schema"
-            at_most(whose, "units", steps, _MOST_STEPS)
-        if isinstance(value.get("patternProperties"), Mapping):
-            patterns += len(value["patternProperties"])
-            at_most("the JSON schema", "patternProperties", patterns, _MOST_PATTERNS)
-        if isinstance(value.get("$ref"), str):
-            references.add(value["$ref"])
-    for reference in references:
-        levels += 1 + heights.get(id(referred(document, reference)), 0)
-    at_most("the JSON schema", "levels below its references", levels, _MOST_REFERRED)
+def parsed(schema: Any) -> dict[str, Any] | bool:
+    """A schema as plain JSON. Raises: UsageError."""
+    refused = f"the JSON schema has to be an object, not {shown(schema)}"
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema, default=dict)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(refused) from error
+    check_text(_WHOLE, text)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("the JSON schema is not valid JSON") from error
+    if not isinstance(document, dict | bool):
+        raise UsageError(refused)
+    _levels(document)
+    return document
 
 
-def _is_above(value: object, least: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > least
+def _levels(value: Any, depth: int = 0) -> int:
+    """How deep the nesting of a value is. Raises: UsageError beyond the bound."""
+    at_most(_WHOLE, "nested levels", depth, _MOST_NESTING)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max((1 + _levels(item, depth + 1) for item in inner), default=0)
 
 
-def referred(document: object, reference: str) -> Any:
-    """What a reference inside a document refers to; None if there is nothing there."""
-    if not reference.startswith("#"):
-        return None
-    value: Any = document
-    for step in unquote(reference[1:]).strip("/").split("/") if reference.strip("#/") else []:
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, Mapping):
-            value = value.get(step)
-        elif isinstance(value, Sequence) and not isinstance(value, str) and step.isdecimal():
-            value = value[int(step)] if int(step) < len(value) else None
-        else:
-            return None
-    return value
+def is_number(value: object) -> bool:
+    """Whether a value is a number of JSON."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _coefficient(step: float) -> int:
@@ -185,28 +149,37 @@ def _coefficient(step: float) -> int:
     return int(digits) if digits.isdecimal() else 1
 
 
-def _at(path: str, name: str = "") -> str:
-    """How a place in a schema is called."""
-    return f"{'.'.join(filter(None, (path, name))) or 'a text'} in the JSON schema"
+class SchemaBounds:
+    """What is counted while a schema is read, keyword by keyword."""
 
+    def __init__(self) -> None:
+        self._levels, self._patterns, self._steps = -1, 0, 1
 
-def _walk(document: object) -> Iterator[tuple[str, Any, int]]:
-    """Every value of a document, with its path and its depth. Raises: UsageError if too large."""
-    pending: list[tuple[str, Any, int]] = [("", document, 0)]
-    count = characters = 0
-    while pending:
-        path, value, depth = one = pending.pop()
-        count += 1
-        inner: Iterable[tuple[str, Any]] = ()
-        if isinstance(value, Mapping):
-            inner = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
-            characters += sum(len(str(key)) for key in value)
-        elif isinstance(value, list | tuple):
-            inner = ((f"{path}[{n}]", item) for n, item in enumerate(value))
-        elif isinstance(value, str):
-            characters += len(value)
-        at_most("the JSON schema", "nested levels", depth, _MOST_NESTING)
-        at_most("the JSON schema", "values", count, _MOST_VALUES)
-        at_most("the JSON schema", "characters", characters, _MOST_BYTES)
-        yield one
-        pending += [(place, item, depth + 1) for place, item in inner]
+    def count_levels(self, value: Any) -> None:
+        """Count the levels of the whole, and those of everything that it refers to.
+
+        Their sum does not depend on the order in which references are followed.
+        """
+        self._levels += 1 + _levels(value)
+        at_most(_WHOLE, "levels below its references", self._levels, _MOST_REFERRED)
+
+    def check(self, path: str, name: str, value: Any) -> None:
+        """Raises: UsageError for a keyword that goes beyond a bound."""
+        whose = f"{path} in the JSON schema"
+        if name in _MOST_VALUES and isinstance(value, dict | list):
+            at_most(whose, "values", len(value), _MOST_VALUES[name])
+        match name:
+            case "const" | "enum":
+                for item in value if isinstance(value, list) else [value]:
+                    check_text(whose, json.dumps(item, ensure_ascii=False), _MOST_LITERAL)
+            case "pattern" if isinstance(value, str):
+                check_text(whose, value, _MOST_LITERAL)
+            case "minItems" if is_number(value) and value > _MOST_ITEMS:
+                raise UsageError(f"{whose} is {shown(value)}; the maximum is {_MOST_ITEMS:,}")
+            case "multipleOf" if is_number(value) and value > 0:
+                self._steps = lcm(self._steps, _coefficient(value))
+                multiple = f"the least common multiple of all multipleOf in {_WHOLE}"
+                at_most(multiple, "units", self._steps, _MOST_STEPS)
+            case "patternProperties" if isinstance(value, dict):
+                self._patterns += len(value)
+                at_most(_WHOLE, name, self._patterns, _MOST_VALUES[name])

@@ -16,7 +16,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.grammar.bounds import check_choices, check_lark, check_regex, check_text
 from tokalign.runtime.grammar.gbnf import lark_of
 from tokalign.runtime.grammar.matcher import first_line, invalid
-from tokalign.runtime.grammar.schema import json_part
+from tokalign.runtime.grammar.schema import check_schema, json_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Grammar:
     @classmethod
     def lark(cls, text: str) -> Grammar:
         """A grammar in Lark's format, as llguidance reads it. Raises: UsageError."""
-        check_lark(text)
+        check_lark(text, check_schema)
         return cls._checked("grammar", {"lark_grammar": text})
 
     @classmethod

@@ -15,8 +15,8 @@ from math import inf
 from typing import Any, ClassVar
 
 from tokalign.errors import UsageError
-from tokalign.runtime.grammar.bounds import referred
 from tokalign.runtime.grammar.grammar import Grammar, json_lark
+from tokalign.runtime.grammar.schema import referred
 
 Schema = Mapping[str, Any]
 

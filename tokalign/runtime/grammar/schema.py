@@ -3,7 +3,7 @@
 Clients send schemas with keywords that no grammar can follow: look-ahead, bounds that no integer
 has, references to the net. Each place is read alone. What cannot be enforced there is left out and
 named by its path, or, with `strict`, refused. A keyword whose value may be beyond llguidance is
-tried in a schema of its own.
+tried in a schema of its own. What could end or stall a process is refused in the same walk.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 from tokalign.errors import UsageError, shown
-from tokalign.runtime.grammar.bounds import check_schema, check_text, referred
+from tokalign.runtime.grammar.bounds import SchemaBounds, is_number, parsed
 from tokalign.runtime.grammar.matcher import first_line, invalid
 
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -56,19 +57,11 @@ def json_part(
     Raises: UsageError for one beyond a bound, for what is no schema, for one that nothing matches,
     and, with `strict`, for a keyword that cannot be enforced.
     """
-    if isinstance(schema, str):
-        check_text("the JSON schema", schema)
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError) as error:
-            raise UsageError("the JSON schema is not valid JSON") from error
-    if not isinstance(schema, Mapping | bool):
-        raise UsageError(f"the JSON schema has to be an object, not {shown(schema)}")
-    document = schema if root is None else root
-    check_schema(document)
+    read = parsed(schema)
+    document = read if root is None else parsed(root)
     for alone in (False, True):
         reader = _Reader(document, strict=strict, alone=alone)
-        made = reader.document(schema)
+        made = reader.document(read)
         wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
         if "circular references with sibling keys" not in wrong:
             break
@@ -78,6 +71,28 @@ def json_part(
         for path in reader.exclusive if "oneOf" in warning else ["a part of it"]:
             reader.leave_out(path, f"is not followed exactly: {first_line(warning)}")
     return made, tuple(dict.fromkeys(reader.ignored))
+
+
+def check_schema(schema: Any) -> None:
+    """Raises: UsageError for a JSON schema that goes beyond a bound, or is none."""
+    document = parsed(schema)
+    _Reader(document, strict=False, alone=False).document(document)
+
+
+def referred(document: Any, reference: str) -> Any:
+    """What a reference inside a document refers to; None if there is nothing there."""
+    if not reference.startswith("#"):
+        return None
+    value = document
+    for step in unquote(reference[1:]).strip("/").split("/") if reference.strip("#/") else []:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
 
 
 def _options(*, lenient: bool) -> dict[str, Any]:
@@ -100,7 +115,7 @@ def _is_enforced(text: str) -> bool:
 def _is_plain(value: object) -> bool:
     """Whether no number is in a value, or in a list of values."""
     values = value if isinstance(value, list) else [value]
-    return all(isinstance(one, str | bool | None) for one in values)
+    return all(isinstance(item, str | bool | None) for item in values)
 
 
 def _enforces(schema: Mapping[str, Any]) -> bool:
@@ -117,19 +132,22 @@ class _Reader:
     alone: leave out what stands beside a reference, which llguidance refuses in recursion.
     """
 
-    def __init__(self, document: Mapping[str, Any] | bool, *, strict: bool, alone: bool) -> None:
+    def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: bool) -> None:
         self._document, self._strict, self._alone = document, strict, alone
         self._names: dict[int, str] = {}
         self._pending: list[tuple[str, Any]] = []
+        self._bounds = SchemaBounds()
         self.ignored: list[str] = []
         self.exclusive: list[str] = []
 
-    def document(self, schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+    def document(self, schema: dict[str, Any] | bool) -> dict[str, Any]:
         """The whole: a schema, and below `$defs` what it refers to."""
         root = self._read("", schema)
+        self._bounds.count_levels(schema)
         definitions: dict[str, Any] = {}
         while self._pending:
             path, value = self._pending.pop()
+            self._bounds.count_levels(value)
             definitions[self._names[id(value)]] = self._read(path, value)
         if isinstance(root, bool):
             root = {} if root else {"enum": []}
@@ -148,12 +166,13 @@ class _Reader:
     def _read(self, path: str, schema: Any) -> dict[str, Any] | bool:
         if isinstance(schema, bool):
             return schema
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, dict):
             raise UsageError(
                 f"{path or 'the whole'} in the JSON schema has to be a schema, not {shown(schema)}"
             )
         made: dict[str, Any] = {}
         for name, value in schema.items():
+            self._bounds.check(_join(path, name), name, value)
             self._read_keyword(made, _join(path, name), name, value)
         if self._alone and "$ref" in made and len(made) > 1:
             for name in made:
@@ -181,13 +200,12 @@ class _Reader:
                 else:
                     self.leave_out(path, "has a value that cannot be written")
             case "required":
-                if isinstance(value, list) and all(isinstance(one, str) for one in value):
+                if isinstance(value, list) and all(isinstance(item, str) for item in value):
                     made[name] = value
                 else:
                     self.leave_out(path, "is no list of names")
             case _ if name in _COUNTS:
-                whole = isinstance(value, int | float) and 0 <= value < 1 << 31
-                if whole and not isinstance(value, bool) and int(value) == value:
+                if is_number(value) and 0 <= value < 1 << 31 and int(value) == value:
                     made[name] = int(value)
                 else:
                     self.leave_out(path, "is no number of things")
@@ -207,19 +225,19 @@ class _Reader:
 
     def _read_type(self, made: dict[str, Any], path: str, value: Any) -> None:
         asked = value if isinstance(value, list) else [value]
-        known = [one for one in asked if one in _TYPES]
+        known = [kind for kind in asked if kind in _TYPES]
         if len(known) < len(asked):
             self.leave_out(path, f"names a type that JSON does not have: {shown(asked)}")
         if known and len(known) == len(asked):
             made["type"] = value
 
     def _read_reference(self, made: dict[str, Any], path: str, value: Any) -> None:
-        base = self._document.get("$id") if isinstance(self._document, Mapping) else None
-        local = (
-            value.removeprefix(base) if isinstance(base, str) and isinstance(value, str) else value
-        )
-        target = referred(self._document, local) if isinstance(local, str) else None
-        if not isinstance(target, Mapping | bool):
+        base = self._document.get("$id") if isinstance(self._document, dict) else None
+        local = value if isinstance(value, str) else ""
+        if isinstance(base, str):
+            local = local.removeprefix(base)
+        target = referred(self._document, local)
+        if not isinstance(target, dict | bool):
             self.leave_out(path, f"refers to nothing in the schema: {shown(value)}")
             return
         if id(target) not in self._names:
@@ -228,10 +246,10 @@ class _Reader:
         made["$ref"] = f"#/$defs/{self._names[id(target)]}"
 
     def _read_map(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             self.leave_out(path, "is no object")
             return
-        inner = {key: self._read(_join(path, key), one) for key, one in value.items()}
+        inner = {key: self._read(_join(path, key), item) for key, item in value.items()}
         if name == "patternProperties":
             for key in value:
                 if not _enforces({"type": "object", name: {key: True}}):
@@ -248,7 +266,7 @@ class _Reader:
             return
         if name == "oneOf":
             self.exclusive.append(path)
-        made[name] = [self._read(f"{path}[{n}]", one) for n, one in enumerate(value)]
+        made[name] = [self._read(f"{path}[{n}]", item) for n, item in enumerate(value)]
 
     def _try_values(
         self, path: str, made: dict[str, Any], names: tuple[str, ...], kinds: tuple[str, ...]
@@ -256,7 +274,7 @@ class _Reader:
         """Leave out the values that llguidance cannot follow, alone or together."""
         values = {name: made[name] for name in names if name in made}
         asked = made.get("type", list(kinds))
-        types = [one for one in (asked if isinstance(asked, list) else [asked]) if one in kinds]
+        types = [kind for kind in (asked if isinstance(asked, list) else [asked]) if kind in kinds]
 
         def holds(some: Mapping[str, Any]) -> bool:
             return all(_enforces({"type": kind, **some}) for kind in types or kinds)
@@ -281,8 +299,8 @@ class _Reader:
         if not optional or (least <= 0 and most is None):
             return
         closed = made.get("additionalProperties") is False and "patternProperties" not in made
-        one = least <= 1 and most in (None, 1 + len(required)) and optional <= _MOST_OPTIONAL
-        if closed and one:
+        is_one = least <= 1 and most in (None, 1 + len(required)) and optional <= _MOST_OPTIONAL
+        if closed and is_one:
             return
         for name in ("minProperties", "maxProperties"):
             if name in made:
