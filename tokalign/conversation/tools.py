@@ -27,7 +27,8 @@ from tokalign.conversation.tool_calls import (
 )
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
-from tokalign.runtime.grammar.parameters import lark_literal, required_of
+from tokalign.runtime.grammar.grammar import lark_literal
+from tokalign.runtime.grammar.parameters import required_of
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 ANY_TOOL = ""

@@ -62,7 +62,7 @@ class Grammar:
             raise UsageError("a choice needs at least one text, none of them empty")
         check_choices(texts)
         # Alternatives of a terminal cost less than those of a rule.
-        lark = f"start: TEXT\nTEXT: {' | '.join(map(_quoted, texts))}"
+        lark = f"start: TEXT\nTEXT: {' | '.join(map(lark_literal, texts))}"
         return cls._checked("choice", {"lark_grammar": lark})
 
     @classmethod
@@ -90,9 +90,9 @@ class Grammar:
 
     def __or__(self, other: Grammar) -> Grammar:
         """What matches one of two grammars."""
-        (one, parts), (two, others) = self._named(), other._named()
+        (first, parts), (second, others) = self._named(), other._named()
         ignored = (*self.ignored, *other.ignored)
-        return _led(f"@{one} | @{two}", [*parts, *others], ignored)
+        return _led(f"@{first} | @{second}", [*parts, *others], ignored)
 
     def after(self, opening: str) -> Grammar:
         """The same after what `opening` matches, an expression in Lark's format."""
@@ -125,6 +125,6 @@ def json_lark(
     return f"%json {json.dumps(json_part(schema, strict=strict, root=root)[0])}"
 
 
-def _quoted(text: str) -> str:
+def lark_literal(text: str) -> str:
     """A text in Lark's format."""
-    return json.dumps(text).replace("\x7f", "\\u007f")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -8,32 +8,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import inf
+from operator import ge, gt, le, lt
 from typing import Any, ClassVar
 
 from tokalign.errors import UsageError
-from tokalign.runtime.grammar.grammar import Grammar, json_lark
+from tokalign.runtime.grammar.grammar import Grammar, json_lark, lark_literal
 from tokalign.runtime.grammar.schema import referred
 
 Schema = Mapping[str, Any]
 
 _MOST_ALTERNATIVES, _DEEPEST_REFERENCE, _LONGEST_TEXT = 256, 32, 4096
-_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
+_JSON_TYPES: Mapping[str, Any] = {
     "object": dict,
     "array": list,
+    "string": str,
     "boolean": bool,
     "null": type(None),
     "number": (int, float),
     "integer": (int, float),
 }
+_LIMITS: Mapping[str, Callable[[float, float], bool]] = {
+    "minimum": le,
+    "maximum": ge,
+    "exclusiveMinimum": lt,
+    "exclusiveMaximum": gt,
+}
+"""How a bound has to compare with a number."""
 _HINTS: Mapping[str, tuple[str, ...]] = {
     "object": ("properties", "additionalProperties", "required"),
     "array": ("items", "prefixItems"),
     "string": ("pattern", "minLength", "maxLength", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "number": (*_LIMITS, "multipleOf"),
 }
 """Keywords that tell the type of a schema without one."""
 
@@ -59,20 +67,22 @@ class Parameter:
     @property
     def is_text(self) -> bool:
         """Whether a value is its text, whatever that is."""
-        return all(_is_text(one) and "type" in one for one in self.alternatives)
+        return all(_is_text(schema) and "type" in schema for schema in self.alternatives)
 
     def value(self, text: str) -> Any:
         """The value that a text means."""
-        for one in self.alternatives:
-            for value in one.get("enum", ()):
+        for schema in self.alternatives:
+            for value in schema.get("enum", ()):
                 if text == _written(value):
                     return value
-        is_json, value = _json(text)
-        if is_json and not isinstance(value, str):
-            for one in self.alternatives:
-                if _fits_at_all(value, one, self.root):
-                    return int(value) if one.get("type") == "integer" else value
-        return value if is_json and not any(map(_is_text, self.alternatives)) else text
+        try:
+            value = _json(text)
+            for schema in [] if isinstance(value, str) else self.alternatives:
+                if _fits(value, schema, self.root):
+                    return int(value) if schema.get("type") == "integer" else value
+        except (ValueError, RecursionError):  # it is no JSON, or nested too deeply
+            return text
+        return text if any(map(_is_text, self.alternatives)) else value
 
     # -- grammar -----------------------------------------------------------------------------------
 
@@ -82,16 +92,16 @@ class Parameter:
         end: a tag with white space around it, or nothing where a special token ends the value.
         terminals: get the names of those that the part needs.
         """
-        literals = [_written(v) for one in self.alternatives for v in one.get("enum", ())]
+        literals = [_written(v) for schema in self.alternatives for v in schema.get("enum", ())]
         tag, ending = end.strip(), lark_literal(end) if end else ""
         literals = [text for text in literals if not tag or tag not in text]
-        others = [one for one in self.alternatives if "enum" not in one]
+        others = [schema for schema in self.alternatives if "enum" not in schema]
         if not any(map(_is_text, others)):
             either = [lark_literal(text) for text in literals]
-            either += [self._json_lark(one) for one in others]
+            either += [self._json_lark(schema) for schema in others]
             return f"({' | '.join(either)}) {ending}"
         # One terminal for all: a lexer cannot tell where a text ends and its tag begins.
-        bodies = [_pattern(one) for one in others]
+        bodies = [_pattern(schema) for schema in others]
         if not self.is_text:  # the quotes of JSON would be a part of the text
             bodies = [f'(({" | ".join(bodies)}) & ~/"(?s:.*)"/)']
         body = f"({' | '.join([*bodies, *map(lark_literal, literals)])})"
@@ -114,11 +124,6 @@ class Parameter:
 Parameter.ANYTHING = Parameter([{}], {})
 
 
-def lark_literal(text: str) -> str:
-    """A text in Lark's format."""
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _is_text(alternative: Schema) -> bool:
     """Whether any text is a value."""
     return "enum" not in alternative and alternative.get("type", "string") == "string"
@@ -129,14 +134,11 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _json(text: str) -> tuple[bool, Any]:
-    """Whether a text is JSON, or one of Python's names for JSON's, and of what."""
-    try:
-        value = json.loads(_PYTHON.get(text.strip(), text), strict=False)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError):
-        return False, None
-    return True, value
+def _json(text: str) -> Any:
+    """The value of a text in JSON, or of one of Python's names for JSON's. Raises: ValueError."""
+    value = json.loads(_PYTHON.get(text.strip(), text), strict=False)
+    json.dumps(value, allow_nan=False)
+    return value
 
 
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
@@ -144,52 +146,29 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 def _fits(value: Any, schema: Schema, root: Schema) -> bool:
-    """Whether a value that is no text has the types that a schema asks for, inside too."""
+    """Whether a value has the types that an alternative asks for, inside too."""
+    if "enum" in schema:
+        return value in schema["enum"]
     kind = schema.get("type")
     if kind is None:
         return True
-    if kind == "string" or not isinstance(value, _JSON_TYPES[kind]):
+    if not isinstance(value, _JSON_TYPES[kind]) or isinstance(value, bool) != (kind == "boolean"):
         return False
-    if isinstance(value, bool):
-        return bool(kind == "boolean")
-    if isinstance(value, int | float):
-        least, most = _number(schema, "minimum", value), _number(schema, "maximum", value)
-        above, below = (
-            _number(schema, "exclusiveMinimum", -inf),
-            _number(schema, "exclusiveMaximum", inf),
-        )
-        within = least <= value <= most and above < value < below
-        return within and (kind == "number" or value == int(value))
-    if isinstance(value, list):
-        return all(_fits_any(one, schema.get("items"), root) for one in value)
-    if isinstance(value, dict):
+    if kind in ("integer", "number"):
+        limits = ((schema.get(name), within) for name, within in _LIMITS.items())
+        in_bounds = all(w(limit, value) for limit, w in limits if isinstance(limit, int | float))
+        return in_bounds and (kind == "number" or value == int(value))
+    if kind == "array":
+        return all(_fits_any(item, schema.get("items"), root) for item in value)
+    if kind == "object":
         inner = properties_of(schema)
-        there = all(name in value for name in required_of(schema))
-        return there and all(_fits_any(value[n], inner[n], root) for n in inner if n in value)
+        is_whole = all(name in value for name in required_of(schema))
+        return is_whole and all(_fits_any(value[n], inner[n], root) for n in inner if n in value)
     return True
 
 
-def _fits_at_all(value: Any, schema: Schema, root: Schema) -> bool:
-    try:
-        return "enum" not in schema and _fits(value, schema, root)
-    except RecursionError:
-        return False
-
-
-def _number(schema: Schema, name: str, default: float) -> float:
-    value = schema.get(name)
-    return value if isinstance(value, int | float) else default
-
-
 def _fits_any(value: Any, schema: Any, root: Schema) -> bool:
-    return any(
-        value in one["enum"]
-        if "enum" in one
-        else _is_text(one)
-        if isinstance(value, str)
-        else _fits(value, one, root)
-        for one in Parameter.of(schema, root).alternatives
-    )
+    return any(_fits(value, inner, root) for inner in Parameter.of(schema, root).alternatives)
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -246,7 +225,7 @@ def _plain(schema: Schema) -> Schema:
     if isinstance(schema.get("enum"), list) and schema["enum"]:
         return {"enum": schema["enum"]}
     kind = schema.get("type")
-    if isinstance(kind, str) and (kind in _JSON_TYPES or kind == "string"):
+    if isinstance(kind, str) and kind in _JSON_TYPES:
         return schema
     for kind, hints in _HINTS.items():
         if any(hint in schema for hint in hints):
