@@ -19,14 +19,7 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import Bundle, encode_bundle
-from tokalign.tables.pack import (
-    KIND,
-    MAX_NGRAMS,
-    MAX_ORDER,
-    Pack,
-    WordNgrams,
-    levels_of,
-)
+from tokalign.tables.pack import KIND, MAX_NGRAMS, MAX_ORDER, Pack, WordNgrams, levels_of
 
 PACK_BYTES = 12_000_000
 """The largest size of a pack by default."""

@@ -98,8 +98,7 @@ class Source:
             raise CorpusError("its name is not UTF-8; rename it", path=self.location)
         if not self.name.endswith(KINDS):
             raise CorpusError(
-                f"not a kind of corpus file; give one of {', '.join(KINDS)}",
-                path=self.location,
+                f"not a kind of corpus file; give one of {', '.join(KINDS)}", path=self.location
             )
         if self.is_remote:
             return _size_of_url(self.location)

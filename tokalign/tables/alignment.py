@@ -216,11 +216,7 @@ class Alignment:
 
     @classmethod
     def from_bundle(
-        cls,
-        bundle: Bundle,
-        *,
-        draft: Sequence[bytes] | None = None,
-        target_size: int | None = None,
+        cls, bundle: Bundle, *, draft: Sequence[bytes] | None = None, target_size: int | None = None
     ) -> Alignment:
         """The tables in a bundle, with all ids in them checked.
 

@@ -12,11 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.ngram_tree import (
-    Floats,
-    Level,
-    walk_back,
-)
+from tokalign.build.counting.ngram_tree import Floats, Level, walk_back
 from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.pruning import ROW_COST, Entries, find_candidates
 from tokalign.tables.backoff import ALTERNATIVE, BackoffParameters, BackoffTable

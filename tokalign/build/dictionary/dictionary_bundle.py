@@ -9,12 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.ngram_tree import (
-    CONCENTRATION,
-    DISCOUNT,
-    OPTIMISM,
-    Level,
-)
+from tokalign.build.counting.ngram_tree import CONCENTRATION, DISCOUNT, OPTIMISM, Level
 from tokalign.build.counting.token_ngrams import (
     MAX_NGRAMS,
     MIN_COUNT,
@@ -133,10 +128,7 @@ def backoff_bundle(
         )
     with stage(1, "Choosing contexts") as advance:
         table = make_table(
-            levels,
-            vocabulary_size=len(target.vocabulary),
-            max_bytes=room,
-            p_min=options.p_min,
+            levels, vocabulary_size=len(target.vocabulary), max_bytes=room, p_min=options.p_min
         )
         advance(1)
     found = {"entries": len(table), "different_predictions": table.predictions}

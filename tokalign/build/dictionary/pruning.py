@@ -233,9 +233,7 @@ def occurrences(
     for length in range(1, len(kept)):
         nodes = np.flatnonzero(kept[length])
         found[length - 1] -= np.bincount(
-            suffixes[length][nodes],
-            weights=counts[length][nodes],
-            minlength=len(found[length - 1]),
+            suffixes[length][nodes], weights=counts[length][nodes], minlength=len(found[length - 1])
         )
     return found
 
@@ -247,9 +245,7 @@ def keep_above(
     worth = [gain.astype(np.float64) - price for gain in gained]
     for length in range(len(worth) - 1, 0, -1):
         worth[length - 1] += np.bincount(
-            suffixes[length],
-            weights=np.maximum(worth[length], 0),
-            minlength=len(worth[length - 1]),
+            suffixes[length], weights=np.maximum(worth[length], 0), minlength=len(worth[length - 1])
         )
     kept = [value > 0 for value in worth]
     for length in range(1, len(kept)):
