@@ -3,9 +3,8 @@
     preamble | header (msgpack) | SHA-256 of both | sections | SHA-256 of all
 
 `read_header` reads what tables are found by, in O(header). `read_bundle` reads a whole file into
-memory, where nobody else can change it, and checks every byte. A checksum only says that a file
-arrived as it was made, and files come from strangers. So `header.py` checks what the header says,
-and a table reads its sections with the methods of `Bundle`, which check what is in them.
+memory and checks every byte. Files come from strangers, and a checksum only says that one arrived
+as it was made: `header.py` checks the header, the methods of `Bundle` what is in sections.
 Equal bundles give equal bytes: keys are sorted, and there are no timestamps.
 """
 
@@ -27,13 +26,7 @@ from numpy.typing import NDArray
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError, shown_path
 from tokalign.storage import open_regular, write_file
-from tokalign.tables.header import (
-    MOST_HEADER_BYTES,
-    Header,
-    HeaderError,
-    encode_header,
-    parse_header,
-)
+from tokalign.tables.header import MOST_HEADER_BYTES, Header, encode_header, parse_header
 
 MAGIC = b"tokalign"
 FORMAT_VERSION = 3
@@ -149,7 +142,7 @@ def read_header(path: Path) -> Header:
     Raises: as `read_bundle`.
     """
     name = shown_path(path)
-    with _opened(path, name) as (_, _, (header, _)):
+    with _opened(path, name) as (_, _, header, _):
         return Header(**header, name=name)
 
 
@@ -160,13 +153,13 @@ def read_bundle(path: Path) -> Bundle:
     an unreadable file.
     """
     name = shown_path(path)
-    with _opened(path, name) as (file, start, checked):
-        return _checked(start + file.read(), checked, name)
+    with _opened(path, name) as (file, start, header, places):
+        return _bundle(start + file.read(), header, places, name)
 
 
 def read_table_file(path: Path, name: str) -> bytes:
     """The bytes of a file that has the header of a table of its size. Raises: as `read_bundle`."""
-    with _opened(path, name) as (file, start, _):
+    with _opened(path, name) as (file, start, _, _):
         return start + file.read()
 
 
@@ -175,16 +168,18 @@ def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundl
 
     Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
     """
-    return _checked(data, _decode_header(data, len(data), name), name)
+    return _bundle(data, *_decode_header(data, len(data), name), name)
 
 
-_Checked = tuple[dict[str, Any], dict[str, slice]]
-"""A header without its directory, and where in the file each section lies."""
+Places = dict[str, slice]
+"""Where in the file each section lies."""
 
 
-def _checked(data: bytes | memoryview, checked: _Checked, name: str) -> Bundle:
+def _bundle(
+    data: bytes | memoryview, header: Mapping[str, Any], places: Places, name: str
+) -> Bundle:
     """The bundle in a file whose header has been checked. Raises: BundleError."""
-    view, (header, places) = memoryview(data).toreadonly(), checked
+    view = memoryview(data).toreadonly()
     if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
         raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
     sections = {section: view[place] for section, place in places.items()}
@@ -192,7 +187,7 @@ def _checked(data: bytes | memoryview, checked: _Checked, name: str) -> Bundle:
 
 
 @contextmanager
-def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, _Checked]]:
+def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, Mapping[str, Any], Places]]:
     """A table file, its start and its checked header, before memory is taken for the sections.
 
     Raises: BundleError for what is no regular file; MissingAssetError.
@@ -205,7 +200,7 @@ def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, _Checked]]
                 raise irregular
             start = file.read(_PREAMBLE.size)
             start += file.read(_header_end(start, name) - len(start))
-            yield file, start, _decode_header(start, size, name)
+            yield file, start, *_decode_header(start, size, name)
     except (IsADirectoryError, UnsupportedOperation) as error:
         raise irregular from error
     except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
@@ -238,7 +233,9 @@ def _header_end(start: bytes | memoryview, name: str) -> int:
     return int(_PREAMBLE.size + length + _DIGEST_SIZE)
 
 
-def _decode_header(start: bytes | memoryview, size: int, name: str) -> _Checked:
+def _decode_header(
+    start: bytes | memoryview, size: int, name: str
+) -> tuple[dict[str, Any], Places]:
     """Check a header, once for each reading of its file.
 
     start: at least the file's header. size: of the whole file, which has to be as the header says.
@@ -251,7 +248,7 @@ def _decode_header(start: bytes | memoryview, size: int, name: str) -> _Checked:
         raise BundleError(f"{name} is damaged: its header's checksum does not match; {_REMEDY}")
     try:
         header, places = parse_header(start[_PREAMBLE.size : covered])
-    except HeaderError as error:
+    except ValueError as error:
         raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
     places = {key: slice(end + at.start, end + at.stop) for key, at in places.items()}
     expected = max((place.stop for place in places.values()), default=end) + _DIGEST_SIZE

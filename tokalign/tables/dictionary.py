@@ -18,7 +18,7 @@ MAX_CONTEXT = 8
 """The longest context that a dictionary uses, in ids."""
 
 LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What a dictionary's language may be called: the name is in its header and in that of its file."""
+"""What a dictionary's language may be called."""
 
 HOW_TO_BUILD = "tokalign build --dictionary-only --target TARGET --language CODE FILE"
 """The command for messages that say what to do without a dictionary."""
@@ -55,11 +55,8 @@ class Dictionary(Protocol):
 class Dictionaries:
     """Dictionaries by the names of their sources, of two languages, or one of them of a domain.
 
-    A hybrid takes each as a source of its own and learns which to trust. Everything else asks them
-    as one dictionary: the longest match answers, the surer one of equally long ones.
-    `benchmarks/languages.py` compares this rule with others.
-    weights: by source. A match counts as so many times as long, for a dictionary that knows the
-    text better than another.
+    The longest match answers, the surer one of equally long ones; `lab/benchmarks/languages.py`
+    compares this rule with others. weights: by source, factors of the lengths of matches.
     """
 
     def __init__(
@@ -75,12 +72,12 @@ class Dictionaries:
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
         """See `Dictionary`: what the dictionary with the longest match expects."""
-        found = [
+        answers = [
             (self._length(source, suffix), expected)
             for source, table in self.by_source.items()
             if (expected := table.expected(suffix))
         ]
-        return max(found, key=lambda one: (one[0], one[1][0][1]))[1] if found else ()
+        return max(answers, key=lambda answer: (answer[0], answer[1][0][1]), default=(0, ()))[1]
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         return max(table.match_length(suffix) for table in self.by_source.values())

@@ -48,7 +48,7 @@ KINDS: Mapping[str, Kind] = {
     "logits": Kind(("target",), "rows", f"{_TABLES}.logit_rows", "LogitRows"),
     "pack": Kind((), "ngrams", f"{_TABLES}.pack", "Pack"),
 }
-"""Everything that is said of a kind of tables; nothing else lists them."""
+"""The only list of the kinds of tables."""
 
 _Name = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,64}\Z")]
 _Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -144,16 +144,16 @@ class Header:
     def vocabulary_size(self, expected: int | None = None) -> int:
         """The vocabulary size that a table of target ids is for.
 
-        expected: of the tokenizer in use; by default, what the header says is believed.
+        expected: of the tokenizer in use, where it is known.
         Raises: BundleError if it is missing or another one.
         """
-        said = int(self.number("vocabulary_size", least=1, most=1 << 32))
-        if expected not in (None, said):
-            raise self.wrong(f"it is for a vocabulary of {said} ids, not {expected}")
-        return said
+        size = int(self.number("vocabulary_size", least=1, most=1 << 32))
+        if expected not in (None, size):
+            raise self.wrong(f"it is for a vocabulary of {size} ids, not {expected}")
+        return size
 
     def wrong(self, what: str) -> BundleError:
-        """The error about a table that is not as its builder makes it."""
+        """The error about a table that no builder makes."""
         return BundleError(f"{self.name}: {what}; rebuild the table with: tokalign build")
 
 
@@ -170,28 +170,24 @@ def encode_header(header: Header, sections: Mapping[str, int]) -> bytes:
     return _ENCODER.encode({**values, "sections": sections})
 
 
-class HeaderError(ValueError):
-    """A header that breaks the schema; the message says where."""
-
-
 def parse_header(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, slice]]:
     """The header in these bytes, every rule of the schema checked, and the place of each section.
 
     The places are counted from the end of the header; sections lie in the order of their names.
-    Raises: HeaderError.
+    Raises: ValueError, which says what breaks the schema.
     """
     try:
-        found = _DECODER.decode(data)
-        msgspec.convert(found.parameters.get("language", "unnamed"), _Name)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HeaderError(str(error)) from error
-    header = msgspec.structs.asdict(found)
+        parsed = _DECODER.decode(data)
+        msgspec.convert(parsed.parameters.get("language", "unnamed"), _Name)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    header = msgspec.structs.asdict(parsed)
+    # A key that is there twice, or a number in more bytes than it takes, could hide something.
+    if _ENCODER.encode(header) != data:
+        raise ValueError("it is not as encode_header writes it")
+    kind = KINDS.get(parsed.kind)
+    if kind is not None and set(kind.roles) != parsed.fingerprints.keys():
+        raise ValueError(f"its fingerprints are not those of a table of kind {parsed.kind}")
     sizes = header.pop("sections")
-    # Also what is there twice, or in other bytes than it takes, is a hiding place.
-    if _ENCODER.encode({**header, "sections": sizes}) != data:
-        raise HeaderError("it is not as encode_header writes it")
-    kind = KINDS.get(found.kind)
-    if kind is not None and set(kind.roles) != found.fingerprints.keys():
-        raise HeaderError(f"its fingerprints are not those of a table of kind {found.kind}")
     bounds = pairwise(accumulate(sizes.values(), initial=0))
     return header, {name: slice(*bound) for name, bound in zip(sizes, bounds, strict=True)}

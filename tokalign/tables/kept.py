@@ -1,7 +1,4 @@
-"""What was read of table files is kept until they change: looking at one costs a call of `stat`.
-
-A program calls `stream_generate` again and again, and reading tables takes tens of milliseconds.
-"""
+"""What was read of table files is kept until they change, as reading takes tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ _MOST_HEADERS, _MOST_TABLES = 512, 64
 
 
 class Kept(Generic[T]):
-    """What was made of files, the latest `most` of them. Several threads may use one object.
-
-    What went wrong is kept too, so that a damaged file is read once as well.
-    """
+    """What was made of files, the latest `most` of them, or why it failed. Threads may share it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -40,24 +34,19 @@ class Kept(Generic[T]):
         """
         state = file_state(path)
         known = self._known.get(key)
-        if state is None or known is None or known[0] != state:
-            found: T | Exception
+        if state is None:
+            return read(path)
+        if known is None or known[0] != state:
             try:
-                found = read(path)
+                known = state, read(path)
             except (BundleError, MissingAssetError) as error:
-                found = error
-            if state is None:
-                return _given(found)
-            self._known[key] = known = state, found
+                known = state, error
+            self._known[key] = known
             while len(self._known) > self._most:
                 self._known.popitem(last=False)
-        return _given(known[1])
-
-
-def _given(found: T | Exception) -> T:
-    if isinstance(found, Exception):
-        raise found.with_traceback(None)
-    return found
+        if isinstance(known[1], Exception):
+            raise known[1].with_traceback(None)
+        return known[1]
 
 
 _headers = Kept[Header](_MOST_HEADERS)

@@ -1,15 +1,14 @@
 """Opening the tables that a run needs: named by the user, found by fingerprint, or computed.
 
-Every byte of a table is checked before it is used: that it arrived as it was made, and that all ids
-in it are those of the tokenizers. A table that was found and cannot be used is skipped with a note;
-one that was named is an error. A table is read once for a tokenizer, unless its file changes.
-To read on: `finding` for where tables are looked for, `bundle` for the file format.
+Every byte of a table is checked before it is used. A table that was found and cannot be used is
+skipped with a note; one that was named is an error. A table is read once for a tokenizer, unless
+its file changes. `finding` says where tables are looked for, `bundle` is the file format.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -43,9 +42,8 @@ def open_dictionary(
 
     files: those that are named. languages: those to look for besides, each of which has to be found
     or be that of a named file. With neither, the dictionaries of every language are used. A
-    language may have several, such as a general one and one of a domain, told apart by their
-    file names; of equal names the first folder's is used (see `finding`).
-    model_folder: the model's own folder. `note` is told which are used, and which cannot be.
+    language may have several of different file names, such as a general one and one of a domain.
+    model_folder: the model's own folder. note: gets a line for each that is used or cannot be.
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError where `files` or
     `languages` cannot be honoured.
     """
@@ -60,15 +58,15 @@ def open_dictionary(
     kept = partial(kept_table, target, ("dictionary",), read=read)
     opened = [kept(path) for path in named.values()]
     if languages or not files:
-        found = list(
-            find_tables(
+        found = [
+            *find_tables(
                 "dictionary", target=target.fingerprint, model_folder=model_folder, note=note
             )
-        )
-        known = {one.language for one in opened} | {header.language for _, header in found}
+        ]
+        known = {table.language for table in opened} | {header.language for _, header in found}
         _require_languages(languages, known)
-        others = [one for one in found if os.path.abspath(one[0]) not in named]
-        opened += _usable("dictionary", _of_languages(others, languages), kept, note)
+        others = [table for table in found if os.path.abspath(table[0]) not in named]
+        opened += _usable("dictionary", others, languages, kept, note)
     if len(opened) < 2:
         return opened[0].table if opened else None
     tables = _by_source(opened)
@@ -97,11 +95,9 @@ def open_logit_rows(
         bundle = _read(path, LOGITS, target, remedy="tokalign build --from-model")
         return LogitRows.from_bundle(bundle, len(target.vocabulary))
 
-    found = list(
-        find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)
-    )
+    found = [*find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)]
     kept = partial(kept_table, target, (LOGITS,), read=read)
-    rows = list(_usable(LOGITS, _of_languages(found, languages), kept, note))
+    rows = [*_usable(LOGITS, found, languages, kept, note)]
     return joined(rows) if len(rows) > 1 else rows[0] if rows else None
 
 
@@ -138,7 +134,7 @@ def open_alignment(
         model_folder=model_folder,
         note=note,
     )
-    for alignment in _usable("alignment", found, kept, note):
+    for alignment in _usable("alignment", [*found], (), kept, note):
         return alignment
     note(
         "alignment -> computed now, because no table of this pair was found; "
@@ -193,17 +189,22 @@ def _read(
 
 
 def _usable(
-    kind: str, found: Iterable[tuple[Path, Header]], read: Callable[[Path], T], note: Note
+    kind: str,
+    found: Sequence[tuple[Path, Header]],
+    languages: Sequence[str],
+    read: Callable[[Path], T],
+    note: Note,
 ) -> Iterator[T]:
     """For each language and file name, the first table that can be used.
 
-    `note` is told which these are, and which cannot be used.
+    languages: in the order wanted; all of them if none is named.
     """
     same: dict[tuple[str, str], list[Path]] = {}
     for path, header in found:
         same.setdefault((header.language, path.name), []).append(path)
-    for paths in same.values():
-        for path in paths:
+    chosen = [key for language in languages for key in same if key[0] == language]
+    for key in dict.fromkeys(chosen) if languages else same:
+        for path in same[key]:
             try:
                 table = read(path)
             except (BundleError, MissingAssetError) as error:
@@ -212,15 +213,6 @@ def _usable(
             note(f"{kind} -> {shown_path(path)}")
             yield table
             break
-
-
-def _of_languages(
-    found: Sequence[tuple[Path, Header]], languages: Sequence[str]
-) -> list[tuple[Path, Header]]:
-    """The tables of these languages, in the order asked for; all of them if none is named."""
-    if not languages:
-        return list(found)
-    return [one for language in languages for one in found if one[1].language == language]
 
 
 def _require_languages(wanted: Sequence[str], known: set[str]) -> None:
@@ -240,11 +232,10 @@ def _by_source(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
     Example: pl.dictionary.tok and crh.dictionary.tok are `dictionary:pl` and `dictionary:crh`, and
     so are pl.dictionary.tok and law.dictionary.tok, both Polish, `dictionary:pl`, `dictionary:law`.
     """
-    labels = [one.language for one in opened]
+    labels = [table.language for table in opened]
     if len(set(labels)) < len(labels):
-        names = (shown_path(one.path.name) for one in opened)
+        names = (shown_path(table.path.name) for table in opened)
         labels = [name.removesuffix(".tok").removesuffix(".dictionary") for name in names]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{number}" for number, label in enumerate(labels, 1)]
-    tables = (one.table for one in opened)
-    return {f"{SOURCE}:{label}": table for label, table in zip(labels, tables, strict=True)}
+    return {f"{SOURCE}:{label}": own.table for label, own in zip(labels, opened, strict=True)}
