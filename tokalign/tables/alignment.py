@@ -20,26 +20,21 @@ from tokalign.tokenizer.bpe.encoder import TokenOrder
 from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 
 OtherId = TypeVar("OtherId", bound=int)
-"""The ids of a second tokenizer."""
 
 NO_TOKEN = -1
 """In an array of ids: there is none."""
 
-
 MOST_DOUBLES = 8
-"""The most draft ids with the same bytes. There are two where a byte is a literal and a fallback.
-
-Adding up their probabilities takes a step for each.
-"""
+"""The most draft ids with the same bytes; two where a byte is a literal and a fallback."""
 
 
 @dataclass(frozen=True)
 class Intersection:
     """Tokens of two vocabularies that stand for the same bytes.
 
-    draft_to_target: i32[draft vocabulary]; target_to_draft: i32[target vocabulary]; -1 for none.
-    A byte string with two ids on one side, literal and byte fallback, maps to the literal one.
-    Special tokens are left out; `match_roles` matches them by role.
+    draft_to_target: i32[draft vocabulary]; target_to_draft: i32[target vocabulary]; NO_TOKEN for
+    none. A byte string with two ids on one side, literal and byte fallback, maps to the literal
+    one. Special tokens are left out; `match_roles` matches them.
     """
 
     draft_to_target: NDArray[np.int32]
@@ -47,7 +42,7 @@ class Intersection:
 
     @cached_property
     def pairs(self) -> int:
-        """The number of different byte strings that are tokens on both sides."""
+        """How many byte strings are tokens on both sides."""
         mapped = self.draft_to_target
         return len(np.unique(mapped[mapped != NO_TOKEN]))
 
@@ -71,11 +66,9 @@ class Intersection:
     def from_bundle(
         cls, bundle: Bundle, draft_size: int | None = None, target_size: int | None = None
     ) -> Intersection:
-        """The table in a bundle, in place.
+        """The table in a bundle, every id of which is checked.
 
-        draft_size, target_size: of the vocabularies, where they are known.
-        Raises: BundleError if a section is missing, has an id outside the other vocabulary, or more
-        than MOST_DOUBLES draft ids for one target id.
+        draft_size, target_size: of the vocabularies, where they are known. Raises: BundleError.
         """
         to_target, to_draft = "intersection.draft_to_target", "intersection.target_to_draft"
         found = cls(
@@ -114,13 +107,12 @@ def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
 class HealingTrie:
     """The draft's tokens sorted by their bytes, to find those that extend pending bytes.
 
-    Sorted, the vocabulary serves as a trie: the tokens that begin with a prefix are one range. It
-    is made from the vocabulary when it is first asked, so nothing in a table file reaches it.
-    A marisa trie takes 4 ms and more where a thousand tokens match (`lab/results/tries.md`).
+    The tokens that begin with a prefix are one range. They are sorted when they are first looked
+    for. A marisa trie takes 4 ms and more where a thousand tokens match (`lab/results/tries.md`).
     """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
-        """tokens: id -> bytes; those without bytes, special ones, are left out."""
+        """tokens: id -> bytes; special ones have none."""
         self._tokens = tokens
         self.extending = lru_cache(maxsize=4096)(self._extending)
 
@@ -146,10 +138,9 @@ class MergeSites:
     proposal that begins with `p` then contradicts where the target ended its token.
     Example (Bielik): ` nie` has the site b"d", because no token that begins with "d" may follow it;
     "niedziela" is ` n|ied|z|iel|a`.
-    The table has the sites that take long to derive: the shortest `p` with which more than
-    `absorption.MIN_FANOUT` tokens begin. `Absorption` derives the others from the merges.
-    rows: u32[target vocabulary], the row of each token. Tokens with the same sites share a row; row
-    0 has none.
+    The table has the shortest `p` with which more than `absorption.MIN_FANOUT` tokens begin;
+    `Absorption` derives the others from the merges.
+    rows: u32[target vocabulary]; tokens with the same sites share a row, and row 0 has none.
     sites: for each row its sites, sorted. No site begins with another one of its row.
     """
 
@@ -178,10 +169,7 @@ class MergeSites:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int) -> MergeSites:
-        """The table in a bundle. Cost: 1 ms for 4,000 sites.
-
-        vocabulary_size: of the target. Raises: BundleError if a section is missing or wrong.
-        """
+        """The table in a bundle. vocabulary_size: of the target. Raises: BundleError."""
         # Lengths of 0 would let a small file ask for any amount of memory.
         row_lengths = bundle.array("merge_sites.row_lengths", "<u4")
         site_lengths = bundle.array("merge_sites.site_lengths", "u1")
@@ -218,11 +206,10 @@ class Alignment:
     def from_bundle(
         cls, bundle: Bundle, *, draft: Sequence[bytes] | None = None, target_size: int | None = None
     ) -> Alignment:
-        """The tables in a bundle, with all ids in them checked.
+        """The tables in a bundle, every id of which is checked.
 
-        draft: the draft's tokens, id -> bytes; without them (`verify`) the tables answer nothing.
-        target_size: of the target's vocabulary, where it is known.
-        Raises: BundleError if a section is missing, or holds what no vocabulary of this size has.
+        draft: the draft's tokens, id -> bytes; without them (`verify`) nothing can be healed.
+        target_size: of the target's vocabulary, where it is known. Raises: BundleError.
         """
         intersection = Intersection.from_bundle(
             bundle, None if draft is None else len(draft), target_size

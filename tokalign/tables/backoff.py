@@ -9,7 +9,7 @@ the answers of contexts of their own, which begin with the id `ALTERNATIVE` once
 has that id, so chains are not affected.
 
 Contexts are not stored themselves, only fingerprints of 8 bits (`binary_fuse`): about one search in
-256 takes a context for stored that is not. That can cost a wrong guess, never a wrong output.
+256 finds a context that is not stored. That can cost a wrong guess, never a wrong output.
 """
 
 from __future__ import annotations
@@ -52,10 +52,8 @@ _SHORTER = 2
 """The most answers of shorter contexts besides those of the longest."""
 
 _SHORTER_ODDS = tuple([0.5 * odds - 1.3 for odds in LOG_ODDS])
-"""Log-odds of a shorter context's answer, by those stored, where a longer one has another answer.
-
-A straight line through what the tiny target's own output after ten prompts showed.
-"""
+"""Log-odds of a shorter context's answer, by those stored, where a longer one has another answer:
+a line through what ten answers of the tiny target showed."""
 
 _, _SECOND, _THIRD = OFFSET_SHIFTS
 _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
@@ -65,7 +63,7 @@ _MOST_SEGMENT_BITS = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffParameters:
-    """What a reader has to know besides the sections; it is in the bundle's header.
+    """What the header says of a table.
 
     max_context: ids in the longest context. p_min: the least probability of a whole continuation,
     where the caller gives none. alternatives: the most that a context has.
@@ -118,8 +116,8 @@ class BackoffTable:
     ) -> None:
         self.parameters = parameters
         self._entries = entries
-        # Both planes side by side, as a search waits for each place of cold memory. Indexing a
-        # memoryview gives a plain Python int, several times faster than an array.
+        # Both planes side by side, as a search waits for each place of cold memory. A memoryview
+        # gives plain ints, several times faster than an array.
         slots = (numbers.astype(np.uint32) << FINGERPRINT_WIDTH | fingerprints).data
         self._ids = cast("Sequence[TargetId]", ids.data)
         self._probabilities = probabilities.data
@@ -139,7 +137,7 @@ class BackoffTable:
 
     @property
     def predictions(self) -> int:
-        """The number of different predictions (an id with a probability)."""
+        """The number of different pairs of an id and a probability."""
         return len(self._ids)
 
     @property
@@ -168,10 +166,9 @@ class BackoffTable:
 
     def _follow(self, last: int, ids: Sequence[int]) -> tuple[int, list[int]]:
         """The keys that begin with the hash `last` and go on with 1, 2, ... ids, up to the first
-        that is not stored.
+        that is not stored: the hash of the last one, and of each the number of its prediction.
 
-        Returns: the hash of the last stored key, and of each the number of its prediction; that of
-        a key whose fingerprint was right by chance may be larger than any.
+        A key whose fingerprint is right by chance may have a larger number than there are.
         """
         segments, bits, size, mask, slots = self._shape
         stored: list[int] = []
@@ -232,7 +229,7 @@ class BackoffTable:
         return TokenTree.chain(text[given:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold this table; its parameters are not in them."""
+        """The sections of a bundle; the parameters are in its header."""
         slots, ids, probabilities = self.arrays
         return {
             "backoff.fingerprints": array_bytes(slots.astype(np.uint8)),
@@ -242,10 +239,9 @@ class BackoffTable:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> BackoffTable:
-        """The table in a bundle, with all ids in it checked.
+        """The table in a bundle, every id of which is checked.
 
-        vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
-        Raises: BundleError if something is missing, or holds what no vocabulary of this size has.
+        vocabulary_size: of the tokenizer in use, where it is known. Raises: BundleError.
         """
         if (kind := bundle.parameters.get("kind")) != KIND:
             raise bundle.wrong(f"the dictionary is of kind {shown(kind)}, not {KIND!r}")

@@ -3,14 +3,13 @@
 A map has planes of the same shape, such as fingerprints and values. In each plane a key's value is
 the XOR of its three slots. Keys themselves are not stored, so a key that was never added reads as
 noise; its fingerprint of 8 bits shows that, except once in 256. A key takes 9/8 slots.
-Keys are sequences of ids. They are hashed id by id, from the last one of the text to the first, so
-that one pass over a text hashes all of its suffixes. `BackoffTable` and `BatchLookup` read slots.
+Keys are sequences of ids, hashed from the last id of the text to the first, so that one pass hashes
+all suffixes of a text.
 
-Filling a map means to find an order in which every key still has a slot of its own. A slot that
-only one key uses can be left to that key. Without such keys, other slots have a single user, and so
-on. If all keys are taken that way, the slots are set in the reverse order, and setting a key's own
-slot last makes its three slots give its value. All keys that can be taken at one time are taken
-together, as arrays; none of them uses a slot that another one owns.
+To fill a map, slots that only one key uses are left to that key. Without such keys, other slots
+have a single user, and so on. If all keys are taken that way, slots are set in the reverse order:
+setting a key's own slot last makes its three slots give its value. All keys that can be taken at
+one time are taken together, as arrays; none of them uses a slot that another one owns.
 Source: Graf and Lemire, "Binary fuse filters" (2022), used as a map as in Chazelle et al., "The
 Bloomier filter" (2004), and peeled (section 3) in rounds instead of with a queue.
 """
@@ -136,8 +135,8 @@ def find_shape(
     """The shape with the first seed under which all keys find a slot, and their hashes, slots and
     rounds.
 
-    hash_keys: given the hash to start from (`FuseShape.start`), the hashes of all keys.
-    Raises: ValueError if no seed will do, which means that two keys are the same.
+    hash_keys: gives the hashes of all keys, from `FuseShape.start` on.
+    Raises: ValueError if no seed will do, so that two keys are equal.
     """
     for seed in range(_SEEDS):
         shape = FuseShape.holding(keys, seed=seed)

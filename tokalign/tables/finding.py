@@ -1,15 +1,13 @@
 """Finding the tables that fit a tokenizer: by its fingerprint, not by its name.
 
-A fine-tune under any name finds the tables of its tokenizer. Folders are searched in this order:
-the model's own, because tables may be shipped with a model; $TOKALIGN_TABLES; the user's data
-folder, where `tokalign build` writes; the user's own documents, as `tokalign learn` has them; and
-the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder come the
-tables that `tokalign tables pull` put there. A folder is searched together with the folders in it.
+Folders are searched in this order, each with the folders in it: the model's own; $TOKALIGN_TABLES;
+the user's data folder, where `tokalign build` writes; what `tokalign learn` made of the user's
+documents; the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder
+come the tables that `tokalign tables pull` put there.
 
 Recurrent drafters are found in the same places, each a folder of its own. Its `config.json` says
-what the drafter is, which target it was trained on, and which file holds its weights with which
-digest. That is checked here, without mlx; `runtime/mlx/drafter_folder.py` writes such folders and
-loads drafters.
+what the drafter is, which target it was trained on, and the digest of its weights. That is checked
+here, without mlx; `runtime/mlx/drafter_folder.py` writes such folders and loads drafters.
 """
 
 from __future__ import annotations
@@ -42,10 +40,7 @@ def table_folder() -> Path:
 
 
 def pulled_folder() -> Path:
-    """Where `tokalign tables pull` writes: in the table folder, searched after all else in it.
-
-    What the user has built thus comes before what others have made.
-    """
+    """Where `tokalign tables pull` writes: in the table folder, searched after all else in it."""
     return table_folder() / _PULLED
 
 
@@ -73,8 +68,8 @@ def find_tables(
     """The tables of `kind` with exactly these fingerprints, in the order of the folders.
 
     target, draft: None for a kind that has none; a pack has neither. model_folder: the model's own.
-    A file that is no table, or whose header is damaged, is left out; `note` is told of it. Only
-    headers are read, and only of files that have changed.
+    A file that is no table, or whose header is damaged, is left out with a note. Only headers are
+    read, and only of files that have changed.
     """
     roles = {"target": target, "draft": draft}
     wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
@@ -89,10 +84,7 @@ def find_tables(
 
 
 def drafter_folders(model_folder: Path | None) -> Iterator[Path]:
-    """Folders that hold recurrent drafters by their names, in the order of the folders.
-
-    model_folder: the model's own folder.
-    """
+    """Folders that hold recurrent drafters by their names, in the order of the folders."""
     for folder in _folders(model_folder):
         yield from drafters_in(folder)
 
@@ -137,8 +129,7 @@ def _user_data() -> Path:
 
 DRAFTER_FORMAT, DRAFTER_VERSION = "tokalign recurrent drafter", 1
 DRAFTER_CONFIG = "config.json"
-DRAFTER_WEIGHTS = "drafter-{digest}.safetensors"
-"""The name of the weights. It is none that mlx-lm would take for weights of the target."""
+DRAFTER_WEIGHTS = "drafter-{digest}.safetensors"  # mlx-lm would not take it for a target's
 
 HOW_TO_TRAIN = "tokalign train"
 

@@ -1,8 +1,7 @@
-"""What a target found likely after short runs of ids, as a table: keys, ids and log-odds.
+"""The target's top-k logits after short runs of ids, as a table.
 
 A key is one, two or three ids in one number. A row belongs to a key and has the most probable next
-ids with their probabilities, which are kept as log-odds in steps of 1/16. The logit store
-(`runtime/draft/lookup.py`) keeps its rows in the same form.
+ids with their log-odds in steps of 1/16. The logit store (`runtime/draft/lookup.py`) has such rows.
 """
 
 from __future__ import annotations
@@ -27,11 +26,8 @@ LONGEST_KEY = 3
 ID_BITS = 20
 """Bits of an id in a key; more than any vocabulary needs."""
 
-_STEP = 1 / 16
-"""Log-odds are kept as multiples of this, from -8 up."""
-
-_SUREST = 1 - 2.0**-16
-"""Probabilities up to this differ from 1 in float32; its log-odds are beyond the largest byte."""
+_STEP = 1 / 16  # log-odds are multiples of this, from -8 up
+_SUREST = 1 - 2.0**-16  # its log-odds are beyond the largest byte
 
 LOG_ODDS = tuple([(code - 128) * _STEP for code in range(256)])
 """The log-odds that a byte stands for."""
@@ -92,20 +88,19 @@ class LogitRows:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> Self:
-        """Read a bundle; every id is checked, those in keys too.
+        """The table in a bundle, every id of which is checked.
 
-        vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
-        Raises: BundleError.
+        vocabulary_size: of the tokenizer in use, where it is known. Raises: BundleError.
         """
-        said = bundle.vocabulary_size(vocabulary_size)
+        size = bundle.vocabulary_size(vocabulary_size)
         keys = bundle.array(f"{KIND}.keys", "<u8")
         ids = bundle.array(f"{KIND}.ids", "<u4")
         kept = max(1, len(ids) // max(1, len(keys)))
         if len(ids) != kept * len(keys):
             raise bundle.wrong(f"the section {KIND}.ids has {len(ids)} ids for {len(keys)} keys")
         codes = bundle.array(f"{KIND}.codes", "u1", length=len(ids))
-        _check_keys(bundle, keys, said)
-        bundle.check_ids(ids, said, f"{KIND}.ids")
+        _check_keys(bundle, keys, size)
+        bundle.check_ids(ids, size, f"{KIND}.ids")
         return cls(keys, ids.reshape(-1, kept), codes.reshape(-1, kept))
 
 
@@ -128,7 +123,7 @@ def _id_at(tails: NDArray[np.uint64], place: int) -> NDArray[np.uint64]:
 def joined(tables: Sequence[LogitRows]) -> LogitRows:
     """The rows of several tables, one table after the other."""
     return LogitRows(
-        np.concatenate([one.keys for one in tables]),
-        np.concatenate([one.ids for one in tables]),
-        np.concatenate([one.codes for one in tables]),
+        np.concatenate([table.keys for table in tables]),
+        np.concatenate([table.ids for table in tables]),
+        np.concatenate([table.codes for table in tables]),
     )

@@ -1,9 +1,7 @@
-"""A pack: how often the words of a language follow each other, for no tokenizer in particular.
+"""A pack: counts of the word n-grams of a language, for no tokenizer in particular.
 
-A dictionary knows what follows a few tokens, which is a fact of the language more than of the
-vocabulary. A pack holds that fact: counts of word n-grams, from which `build.compile_pack` makes
-the dictionary of any tokenizer. A *word* is what no token reaches out of: letters and digits with
-the space before them, or the signs after them.
+`build.compile_pack` makes the dictionary of any tokenizer from it. A *word* is what no token
+reaches out of: letters and digits with the space before them, or the signs after them.
 
     "Ala ma kota, a kot"   ->   "\\nAla"  " ma"  " kota"  ","  " a"  " kot"
 
@@ -86,7 +84,6 @@ class Pack:
         for n, (shorter, longer) in enumerate(pairwise(self.orders), start=2):
             first, _ = _siblings(shorter)
             counted = np.bincount(longer.prefix, minlength=len(shorter))
-            # In the order of their places among the children of the suffix.
             order = np.lexsort((longer.suffix, longer.prefix))
             prefix = longer.prefix[order]
             places = longer.suffix[order] - first[prefix]
@@ -101,16 +98,9 @@ class Pack:
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Pack:
         """The pack in a bundle, with every number in it checked. Raises: BundleError."""
-        size = bundle.number("words", least=1, most=MAX_WORDS)
-        orders = bundle.number("max_order", least=1, most=MAX_ORDER)
-        try:
-            return cls._read(bundle, size, orders)
-        except (ValueError, KeyError) as error:
-            raise bundle.wrong(f"it is no pack: {error}") from error
-
-    @classmethod
-    def _read(cls, bundle: Bundle, size: int, max_order: int) -> Pack:
-        words, levels = _read_words(bundle, size)
+        max_order = bundle.number("max_order", least=1, most=MAX_ORDER)
+        words, levels = _read_words(bundle)
+        size = len(words)
         alphabetical = np.argsort(-levels, kind="stable")
         none = np.zeros(size, dtype=np.int64)
         orders = [
@@ -121,7 +111,7 @@ class Pack:
             first, room = _siblings(shorter)
             counted = _get(bundle, f"{n}.children", len(shorter), size + 1)
             if counted.sum() > MAX_NGRAMS or np.any(counted > room):
-                raise ValueError(f"section {n}.children has more n-grams than there can be")
+                raise bundle.wrong(f"section {n}.children has more n-grams than there can be")
             prefix = np.repeat(np.arange(len(shorter)), counted)
             gaps = _get(bundle, f"{n}.gaps", len(prefix), size)
             within = np.cumsum(gaps + 1)
@@ -129,7 +119,7 @@ class Pack:
             before = np.concatenate([[0], within])[starts]
             places = within - 1 - np.repeat(before, counted)
             if np.any(places >= room[prefix]):
-                raise ValueError(f"section {n}.gaps leads to n-grams that there are not")
+                raise bundle.wrong(f"section {n}.gaps leads to n-grams that there are not")
             suffix = first[prefix] + places
             found = _get(bundle, f"{n}.levels", len(prefix), len(COUNTS))
             order = np.lexsort((suffix, -found, prefix))
@@ -141,29 +131,30 @@ class Pack:
 def word_probabilities(bundle: Bundle, most: int) -> dict[str, float]:
     """The share of each of the `most` most frequent words among all that were counted.
 
-    This reads a small part of a pack. Raises: BundleError.
+    Raises: BundleError.
     """
-    try:
-        known, levels = _read_words(bundle, bundle.number("words", least=1, most=MAX_WORDS))
-    except (ValueError, KeyError) as error:
-        raise bundle.wrong(f"it is no pack: {error}") from error
+    known, levels = _read_words(bundle)
     counts = COUNTS[levels]
     shares = counts / counts.sum()
     return {known[n]: float(shares[n]) for n in np.argsort(-counts, kind="stable")[:most]}
 
 
-def _read_words(bundle: Bundle, size: int) -> tuple[list[str], Numbers]:
+def _read_words(bundle: Bundle) -> tuple[list[str], Numbers]:
     """All words in alphabetical order, and the levels of their counts."""
-    words = _unpacked(bundle, "words.text", _MAX_TEXT).decode().split(_END)
+    size = bundle.number("words", least=1, most=MAX_WORDS)
+    try:
+        words = _unpacked(bundle, "words.text", _MAX_TEXT).decode().split(_END)
+    except UnicodeDecodeError as error:
+        raise bundle.wrong("section words.text is not UTF-8") from error
     if len(words) != size or not all(words):
-        raise ValueError(f"section words.text has {len(words)} words, or empty ones, not {size}")
+        raise bundle.wrong(f"section words.text has {len(words)} words, or empty ones, not {size}")
     return words, _get(bundle, "words.levels", size, len(COUNTS))
 
 
 def _siblings(shorter: WordNgrams) -> tuple[Numbers, Numbers]:
     """For each n-gram, where the children of its suffix begin, and how many there are.
 
-    The suffix of a single word is the empty n-gram, whose children are all words.
+    All words are children of the suffix of a single word, the empty n-gram.
     """
     parents = 1 + max(int(shorter.prefix.max(initial=0)), int(shorter.suffix.max(initial=0)))
     sizes = np.bincount(shorter.prefix, minlength=parents)
@@ -188,26 +179,27 @@ def _column(numbers: Numbers) -> bytes:
 
 
 def _get(bundle: Bundle, section: str, count: int, limit: int) -> Numbers:
-    """The `count` numbers in a column, which have to be below `limit`. Raises: ValueError."""
+    """The `count` numbers in a column, which have to be below `limit`. Raises: BundleError."""
     data = np.frombuffer(_unpacked(bundle, section, _WIDTHS[-1] * count), dtype=np.uint8)
     width = len(data) // max(1, count)
     if len(data) != width * count or (count and width not in _WIDTHS):
-        raise ValueError(f"section {section} has {len(data)} bytes for {count} numbers")
+        raise bundle.wrong(f"section {section} has {len(data)} bytes for {count} numbers")
     numbers = np.zeros(count, dtype=np.int64)
     for place, plane in enumerate(data.reshape(width, -1) if count else ()):
         numbers |= plane.astype(np.int64) << 8 * place
     if numbers.max(initial=0) >= limit:
-        raise ValueError(f"section {section} has {numbers.max()}, which is not below {limit}")
+        raise bundle.wrong(f"section {section} has {numbers.max()}, which is not below {limit}")
     return numbers
 
 
 def _unpacked(bundle: Bundle, section: str, most: int) -> bytes:
-    """A section, which has at most so many bytes. Raises: ValueError; KeyError."""
+    """A section, which has at most so many bytes. Raises: BundleError."""
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+    packed = bundle.array(section, "u1").tobytes()
     try:
-        data = reader.decompress(bytes(bundle.sections[section]), max_length=most + 1)
+        data = reader.decompress(packed, max_length=most + 1)
     except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"section {section} cannot be decompressed ({error})") from error
+        raise bundle.wrong(f"section {section} cannot be decompressed ({error})") from error
     if len(data) > most or not reader.eof or reader.unused_data:
-        raise ValueError(f"section {section} is cut off, or has more than {most} bytes")
+        raise bundle.wrong(f"section {section} is cut off, or has more than {most} bytes")
     return data
