@@ -1,7 +1,7 @@
 """Processes that tokalign starts end with it, and import nothing from the current folder.
 
-Python looks for modules there first when it runs `-m` or `-c`, which is how multiprocessing and the
-libraries that use it start their processes. With `PYTHONSAFEPATH` in the environment it does not.
+Python looks for modules there first when it runs `-m` or `-c`, as multiprocessing does. With
+`PYTHONSAFEPATH` in the environment it does not.
 """
 
 from __future__ import annotations

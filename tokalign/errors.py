@@ -14,10 +14,8 @@
     └── MissingAssetError         exit 4   fetch the file, or go online
 
 A message is one line: what was expected, what arrived, what to do. `ValueError` is for values that
-break the rule of a type, `assert` for our own mistakes.
-
-An error about an argument names it, what it may be and what it is. numpy's numbers count as
-numbers; truth values and texts do not.
+break the rule of a type, `assert` for our own mistakes. In the checks numpy's numbers count as
+numbers, truth values do not.
 """
 
 from __future__ import annotations
@@ -119,8 +117,7 @@ class MissingAssetError(TokalignError):
 
 _LONGEST_VALUE = 60
 
-UNLIMITED = 1 << 62
-"""Larger integers fit no array; a bound that no error needs to name."""
+_UNLIMITED = 1 << 62  # a bound that no error needs to name
 
 
 def require_integer(name: str, value: Any, *, least: int, most: int | None = None) -> None:
@@ -140,23 +137,19 @@ def require_number(name: str, value: Any, *, least: float, most: float = inf) ->
 
 def require_text(name: str, value: object) -> None:
     """Raises: UsageError for what is no text, or one that UTF-8 cannot hold."""
-    if not is_text(value):
-        raise UsageError(f"{name} has to be a text without lone surrogates, not {shown(value)}")
+    require(is_text(value), f"{name} has to be a text without lone surrogates, not {{}}", value)
 
 
 def require_texts(name: str, value: object) -> None:
     """Raises: UsageError for what is no sequence of texts; a single text is none."""
-    fits = isinstance(value, Iterable) and not isinstance(value, str)
-    if not fits or not all(map(is_text, value)):  # type: ignore[call-overload]
-        raise UsageError(
-            f"{name} has to be a sequence of texts without lone surrogates, not {shown(value)}"
-        )
+    fits = isinstance(value, Iterable) and not isinstance(value, str) and all(map(is_text, value))
+    message = f"{name} has to be a sequence of texts without lone surrogates, not {{}}"
+    require(fits, message, value)
 
 
 def require_callable(name: str, value: object) -> None:
     """Raises: UsageError for what cannot be called."""
-    if not callable(value):
-        raise UsageError(f"{name} has to be a function, not {shown(value)}")
+    require(callable(value), f"{name} has to be a function, not {{}}", value)
 
 
 def require_callables(name: str, value: object) -> None:
@@ -180,7 +173,7 @@ def require(fits: bool, message: str, value: object = None) -> None:
 
 
 def shown_path(path: object) -> str:
-    """A path as an error message or a note shows it: on one line, whatever its name holds."""
+    """A path on one line, whatever its name holds."""
     text = str(path)
     return text if text.isprintable() else ascii(text)
 
@@ -191,6 +184,6 @@ def is_text(value: object) -> bool:
 
 
 def _range(least: float, most: float) -> str:
-    if most < UNLIMITED:
+    if most < _UNLIMITED:
         return f"from {least} to {most}"
-    return f"of at least {least}" if least > -UNLIMITED else "of any size"
+    return f"of at least {least}" if least > -_UNLIMITED else "of any size"

@@ -4,10 +4,9 @@ In the repository what comes with tokalign besides its code (tables, small corpo
 folders at the top level. A wheel has them in the package, under `data`, with the same relative
 names (see `pyproject.toml`).
 
-A file is written under a temporary name in the same folder, synced to the disk and renamed.
-Whatever happens in between, the path holds the old file or the new one, never a part of it, and a
-write that fails leaves no new folders.
-Pipes and devices are refused: the rename would put a file in their place.
+A file is written under a temporary name in the same folder, synced to the disk and renamed: the
+path holds the old file or the new one, never a part of it. Pipes and devices are refused, as the
+rename would put a file in their place.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ _INSTALLED = _PACKAGE / "data"
 
 
 def shipped(name: str) -> Path:
-    """The path of a file or folder that comes with tokalign, such as `TABLES`.
-
-    It is part of the installation, so only read it. Raises: MissingAssetError.
-    """
+    """The path of a file or folder that comes with tokalign. Raises: MissingAssetError."""
     path = (_INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent) / name
     if not path.exists():
         raise MissingAssetError(
@@ -107,7 +103,7 @@ def open_regular(path: FilePath, *, links: bool = True) -> Iterator[BinaryIO]:
     """Open a file that comes from somebody else for reading; a pipe or a device is not waited for.
 
     links: whether the path may be a symbolic link.
-    Raises: OSError, IsADirectoryError for a folder, io.UnsupportedOperation for a pipe or a device.
+    Raises: OSError; IsADirectoryError for a folder, io.UnsupportedOperation for a pipe or a device.
     """
     flags = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
     with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
@@ -117,11 +113,7 @@ def open_regular(path: FilePath, *, links: bool = True) -> Iterator[BinaryIO]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What `json.loads` makes of a text, or of bytes in UTF-8, UTF-16 or UTF-32.
-
-    Raises: ValueError for what is no JSON, and for JSON that is nested too deeply, which
-        `json.loads` answers with a RecursionError.
-    """
+    """As `json.loads`, but raises a ValueError for JSON that is nested too deeply, too."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -132,7 +124,7 @@ FileState = tuple[int, ...]
 
 
 def file_state(path: Path) -> FileState | None:
-    """By what a file differs from one that took its place or was changed; None if there is none."""
+    """What differs for a file that was changed or replaced; None if there is none."""
     try:
         status = path.stat()
     except (OSError, ValueError):  # a ValueError for a name that no file can have
@@ -194,10 +186,7 @@ def appearing(
 
 
 def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
-    """Make a folder for the results of long work, and those that it lies in, before the work.
-
-    Raises: as `write_file`.
-    """
+    """Make a folder and those that it lies in. Raises: as `write_file`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -205,9 +194,9 @@ def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
 
 
 def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
-    """Check before long work that its result can be written here, as far as can be seen.
+    """Check before long work that its result can be written here; nothing is made.
 
-    parents, remedy: see `write_file`. Nothing is made.
+    parents, remedy: see `write_file`.
     Raises: UsageError for a folder, and for a file in a folder that is not there or takes none.
     """
     missing = [folder for folder in path.absolute().parents if parents and not folder.exists()]
@@ -238,8 +227,7 @@ def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
     """Hold the lock of a file, which is made, with its folders, and says who holds it.
 
     doing: what the holder does, and remedy: what a second process can do, for the error.
-    On a full disk a lock file that is there already is locked all the same, without a name in it,
-    so that what fills the disk can be deleted.
+    On a full disk the holder stays without a name, so that what fills the disk can be deleted.
     Raises: UsageError if another process holds it, if the file cannot be written, or on a file
         system without locks; OutputError for a full disk.
     """

