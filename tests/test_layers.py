@@ -116,7 +116,7 @@ TABLES = {"numpy", "tokenizers", "sentencepiece"}
 RUNS_MODELS = {
     f"{folder}/{name}.py"
     for folder, names in {
-        "api": "answering text objects patch call",
+        "api": "text objects patch call",
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
         "runtime/draft": "opening_knowledge",

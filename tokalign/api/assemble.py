@@ -1,8 +1,8 @@
 """Assembling a decoder: names or loaded models and options in, a `Decoder` with its tables out.
 
-The command line and the Python API assemble their decoders here, so that equal options give equal
-decoders. What two tokenizers decide is in `choosing.py`. What was found is told to `note`, one line
-at a time. mlx is imported when a model is loaded, not before.
+The command line, the server and the Python API assemble their decoders here, so equal options give
+equal decoders. What two tokenizers decide is in `choosing.py`. `note` gets a line for each thing
+that was found. mlx is imported when a model is loaded, not before.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BeforeCosts = Callable[[Any, Any], object]
-"""What is called with two mlx models before the costs of their passes are looked up."""
+"""Called with two mlx models before the costs of their passes are looked up."""
 
 
 # -- models ----------------------------------------------------------------------------------------
 
 
-def choose_dtype(asked: str | None, *, note: Note = no_note) -> str | None:
-    """The number format to load weights in: as asked, else by device; None leaves them as they are.
+def choose_dtype(dtype: str | None, *, note: Note = no_note) -> str | None:
+    """The number format of the weights: `dtype`, else this device's; None leaves them as they are.
 
-    `note` is told if the device decides.
+    `note` is called if the device decides.
     """
     from tokalign.runtime.mlx.weights import default_dtype
 
-    chosen = asked or default_dtype()
-    if chosen != asked:
+    chosen = dtype or default_dtype()
+    if chosen != dtype:
         note(f"weights in {chosen}, the default on this device; --dtype chooses another format")
     return chosen
 
@@ -57,39 +57,39 @@ def load_models(
     adapter: Path | None = None,
     trust_remote_code: bool = False,
     ends: str = ALL_ENDS,
+    extra_eos_token: Sequence[str] = (),
     note: Note = no_note,
 ) -> list[LanguageModel[Any]]:
-    """Load the models that `names` stand for; `note` is told where each was found.
+    """Load models by their names, the target first; all are found before one is loaded.
 
-    dtype: as asked in `choose_dtype`. adapter: laid over the first model. trust_remote_code, ends:
-    as in `LanguageModel.from_folder`, for all of them. All models are found before the first one is
-    loaded.
-    Raises: as `resolve_model` and `LanguageModel.from_folder`.
+    dtype: as in `choose_dtype`. adapter: laid over the target. trust_remote_code, ends: as in
+    `LanguageModel.from_folder`. extra_eos_token: further tokens that end the target's output.
+    Raises: as `resolve_model`, `LanguageModel.from_folder` and `tokens_that_stop`.
     """
-    from tokalign.runtime.decoder import LanguageModel
+    from tokalign.runtime.decoder import LanguageModel, tokens_that_stop
 
     places = [resolve_model(name) for name in names]
     for place in places:
         note(place.description)
     dtype = choose_dtype(dtype, note=note)
-    adapters = [adapter, *[None] * len(places)]
-    return [
+    models: list[LanguageModel[Any]] = [
         LanguageModel.from_folder(
             place.folder,
             dtype=dtype,
-            adapter=over,
+            adapter=None if index else adapter,
             trust_remote_code=trust_remote_code,
             ends=ends,
         )
-        for place, over in zip(places, adapters, strict=False)
+        for index, place in enumerate(places)
     ]
+    extra = tokens_that_stop(models[0].tokenizer, extra_eos_token)
+    return [replace(models[0], stop_ids=models[0].stop_ids | extra), *models[1:]]
 
 
 def keep_loaded() -> None:
-    """Exempt everything loaded so far from garbage collection, for commands that keep it anyway.
+    """Exempt everything that is loaded from garbage collection.
 
-    Otherwise a collection walks the vocabularies, a million objects, during some round: of 300
-    rounds the slowest took 3 ms of host time instead of 2.
+    A collection that walks the vocabularies, a million objects, adds 1 ms to some round.
     """
     gc.freeze()
 
@@ -102,31 +102,22 @@ def load_decoder(
     draft: str | None,
     options: DraftingOptions,
     *,
-    dtype: str | None = None,
-    adapter: Path | None = None,
-    trust_remote_code: bool = False,
-    ends: str = ALL_ENDS,
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
     before_costs: BeforeCosts = lambda _target, _drafts: None,
     background: bool = False,
     note: Note = no_note,
+    **loading: Any,
 ) -> Decoder:
-    """Load the models that two names stand for and assemble a decoder from them.
+    """Load two models by their names and assemble a decoder; the rest is as in `assemble`.
 
-    A draft model that the method does not use is not loaded. dtype, adapter, trust_remote_code,
-    ends: as in `load_models`. The rest is as in `assemble`. Raises: as both.
+    A draft model that the method does not use is not loaded. loading: keywords of `load_models`.
+    Raises: as `load_models` and `assemble`.
     """
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
-    ours, *theirs = load_models(
-        [target, *([] if draft is None else [draft])],
-        dtype=dtype,
-        adapter=adapter,
-        trust_remote_code=trust_remote_code,
-        ends=ends,
-        note=note,
-    )
+    names = [target] if draft is None else [target, draft]
+    ours, *theirs = load_models(names, note=note, **loading)
     return assemble(
         ours,
         theirs[0] if theirs else None,
@@ -156,10 +147,9 @@ def assemble(
 
     sampler: greedy by default. outputs, logits: as in `Drafting`. background: whether packs of
     languages that prompts turn out to be in are compiled while decoding goes on.
-    before_costs: called with the target and with the draft model or recurrent drafter that is used
-    (None without one), as mlx models, before the costs of their passes are looked up; not called
-    where no decision depends on these costs.
-    What the planner learns of two models is shared by all decoders of a process.
+    before_costs: called with the target and the draft model or recurrent drafter (None without
+    one), unless no decision depends on what passes cost.
+    All decoders of a process share what the planner learns of two models.
     Raises: as `choose_drafting`.
     """
     from tokalign.runtime.decoder import Decoder
@@ -168,8 +158,13 @@ def assemble(
     from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
     from tokalign.runtime.remembered import RememberedStore, open_remembered
 
-    options, draft = _what_caches_allow(target, draft, options, note)
-    draft = _readable_draft(target, _used_draft(draft, options, note), options, note)
+    if problem := _unrewindable("target", target, options):
+        note(f"{problem}: it decodes plainly")
+        options, draft = DraftingOptions(method="plain"), None
+    draft = _used_draft(draft, options, note)
+    if draft is not None and (problem := _why_unusable(target, draft, options)):
+        note(f"{problem}: the draft model is not used")
+        draft = None
     drafter = _open_drafter(target, draft is not None, options, note)
     drafting = choose_drafting(
         target.tokenizer,
@@ -207,63 +202,45 @@ def assemble(
 
 
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
-    """The draft model, or its name, if the method uses one; `note` is told if it does not."""
+    """The draft model, or its name, if the method uses one."""
     if draft is None or options.uses_model:
         return draft
     note(f"method {options.method} drafts without a model: the draft model is not used")
     return None
 
 
-def _readable_draft(
-    target: LanguageModel[TargetId],
-    draft: LanguageModel[DraftId] | None,
-    options: DraftingOptions,
-    note: Note,
-) -> LanguageModel[DraftId] | None:
-    """The draft model, unless a tokenizer is used by its ids only; `note` is told.
+def _why_unusable(
+    target: LanguageModel[TargetId], draft: LanguageModel[DraftId], options: DraftingOptions
+) -> str | None:
+    """Why a draft model cannot be used: its cache, or a tokenizer that is used by its ids only.
 
     Raises: IncompatibleError where the draft model or its translation was asked for by name.
     """
-    if draft is None or options.translation == "none":
-        return draft
     ours, theirs = target.tokenizer, draft.tokenizer
-    if ours.fingerprint == theirs.fingerprint:
-        return draft
-    for name, one in (("target", ours), ("draft model", theirs)):
-        if one.level is Level.IDS_ONLY:
+    if problem := _unrewindable("draft model", draft, options):
+        return problem
+    if options.translation == "none" or ours.fingerprint == theirs.fingerprint:
+        return None
+    for name, tokenizer in (("target", ours), ("draft model", theirs)):
+        if tokenizer.level is Level.IDS_ONLY:
             if options.method != AUTO or options.translation is not None:
-                one.require(Level.BY_TEXT)
-            note(
-                f"the tokenizer of the {name} is used by its ids only ({one.spec.why}): the draft "
-                "model, which has another tokenizer, is not used"
-            )
-            return None
-    return draft
+                tokenizer.require(Level.BY_TEXT)
+            why = tokenizer.spec.why
+            return f"the tokenizers differ, and the {name}'s is used by its ids only ({why})"
+    return None
 
 
-def _what_caches_allow(
-    target: LanguageModel[TargetId],
-    draft: LanguageModel[DraftId] | None,
-    options: DraftingOptions,
-    note: Note,
-) -> tuple[DraftingOptions, LanguageModel[DraftId] | None]:
-    """The options and the draft model, without what needs a cache that cannot be rewound.
+def _unrewindable(name: str, model: LanguageModel[Any], options: DraftingOptions) -> str | None:
+    """Why method auto cannot draft with a model's cache.
 
-    Only method auto leaves something out, and `note` is told. Any other method is left as it is:
-    opening the session is the error then.
+    Any other method is left as it is: opening the session is the error then.
     """
     from tokalign.runtime.mlx.cache import kinds_without_rewinding
 
-    if options.method != AUTO:
-        return options, draft
-    cannot = "keeps its context in {}, which cannot be rewound after a rejected guess: {}"
-    if kinds := kinds_without_rewinding(target.model):
-        note(f"the target {cannot.format(', '.join(kinds), 'it decodes plainly')}")
-        return DraftingOptions(method="plain"), None
-    if draft is not None and (kinds := kinds_without_rewinding(draft.model)):
-        note(f"the draft model {cannot.format(', '.join(kinds), 'it is not used')}")
-        draft = None
-    return options, draft
+    if options.method != AUTO or not (kinds := kinds_without_rewinding(model.model)):
+        return None
+    context = f"the {name} keeps its context in {', '.join(kinds)}"
+    return f"{context}, which cannot be rewound after a rejected guess"
 
 
 def _open_drafter(

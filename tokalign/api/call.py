@@ -43,7 +43,7 @@ class Call:
     prompt: what follows what the target's cache holds. draft_prompt: as in `Prompt`.
     prompt_cache: the target's layers, then the draft's if there is a draft model. embeddings:
     f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for no bound. stream: of
-    mlx. store: keeps the output, as far as it came. note: told of a cache whose ids are not known.
+    mlx. store: keeps the output. limits: further keywords of `Generation`.
     """
 
     def __init__(
@@ -55,11 +55,10 @@ class Call:
         draft_prompt: Sequence[DraftId] | None = None,
         embeddings: Array | None = None,
         max_tokens: int,
-        stop: str | Sequence[str] = (),
         stream: Any,
-        ends_with_context: bool = False,
         store: OutputStore | None = None,
         note: Note = no_note,
+        **limits: Any,
     ) -> None:
         self._decoder, self._prompt_cache, self._stream = decoder, prompt_cache, stream
         self._store = store
@@ -77,10 +76,9 @@ class Call:
             decoder,
             Prompt(target=[*self._target.held, *self.prompt], draft=draft_prompt),
             max_tokens=None if max_tokens < 0 else max_tokens,
-            stop=stop,
             target_session=self._target,
             draft_session=self._draft,
-            ends_with_context=ends_with_context,
+            **limits,
         )
 
     def pieces(
@@ -93,18 +91,17 @@ class Call:
 
         Afterwards the caches hold the prompt and every token that was taken, the last one only if
         `keeps_last`. After an error, such as one of a callback that cancels, they hold what was
-        read by then. report: told how many ids of the prompt have been read, and of how many:
-        none, every step, all of them.
+        read by then. report: called with how many ids of the prompt have been read, and of how
+        many: before the first, after every pass, and at the end.
         """
-        context, given = self.generation.context, 0
-        held = len(context.prompt) - (not keeps_last)
+        context, total = self.generation.context, len(self.prompt)
+        held = first = len(context.prompt) - (not keeps_last)
         try:
             if report is not None:
                 self._report_prefill(report)
             for piece in self._steps():
-                if report is not None and not given:
-                    report(len(self.prompt), len(self.prompt))
-                given += 1
+                if report is not None and held == first:
+                    report(total, total)
                 held += 1
                 yield piece
         except (Exception, KeyboardInterrupt):
@@ -185,14 +182,12 @@ def speculative_generate_step(
     draft_tokenizer: AnyTokenizer = None,
     translation: str | None = None,
 ) -> Iterator[tuple[int, Array, bool]]:
-    """mlx-lm's function of this name, for any two tokenizers.
+    """mlx-lm's function of this name, for any two tokenizers; its own options are as in mlx-lm.
 
-    prompt, model, draft_model and the options that mlx-lm has too: as in mlx-lm. max_tokens: -1 for
-    no bound. It knows no stop ids: the caller stops.
+    max_tokens: -1 for no bound. No id stops the output.
     tokenizer, draft_tokenizer: of the two models, as in `stream_generate`. Without them the models
     share their ids, as in mlx-lm; with both, `translation` turns draft ids into target ids.
-    prompt_cache: the target's cache, then the draft's; at the end both hold the prompt and what was
-    yielded, except for the last token.
+    prompt_cache: as in `stream_generate`, but at the end without the last token.
     Yields: (token, logprobs f[vocabulary], from_draft).
     Raises: UsageError, IncompatibleError.
     """
@@ -230,6 +225,7 @@ def speculative_generate_step(
         prompt_cache,
         max_tokens=max_tokens,
         stream=stream,
+        ends_with_context=False,
     )
     with closing(call.pieces(keeps_last=False)) as pieces:
         for piece in pieces:

@@ -1,16 +1,15 @@
-"""What two tokenizers decide of how to draft: the method, the translation and the tables.
+"""What two tokenizers decide: the method, the translation and the tables. No model is loaded.
 
-No model is loaded. Tables come from the files that are named, else from the target's folder, else
-from the places in `tables/finding.py`; without a table, an alignment is computed.
+Tables are the files that are named, else those in the target's folder, else those in the places of
+`tables/finding.py`; an alignment that is not found is computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from tokalign.runtime.drafting import Drafting, no_alignment
@@ -23,7 +22,7 @@ from tokalign.runtime.options import (
 )
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.bundle import read_header
-from tokalign.tables.dictionary import Dictionaries
+from tokalign.tables.dictionary import SOURCE, Dictionaries
 from tokalign.tables.finding import Note, no_note
 from tokalign.tables.opening import open_alignment, open_dictionary, open_logit_rows
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -31,11 +30,10 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 def fail_early(options: DraftingOptions, *, with_model: bool) -> None:
-    """Raise what is known to fail before any model is loaded, which may take minutes.
+    """Refuse what will fail before any model is loaded, which may take minutes.
 
     with_model: whether there is a draft model.
-    Raises: UsageError for a method without what it needs; BundleError or MissingAssetError for a
-    file that is no table.
+    Raises: UsageError, BundleError, MissingAssetError.
     """
     choose_method(options.method, draft=with_model, dictionary=True, drafter=True)
     for file in (*options.dictionaries, *several(options.alignment)):
@@ -52,10 +50,10 @@ def choose_drafting(
     background: bool = False,
     note: Note = no_note,
 ) -> Drafting:
-    """The part of a decoder that two tokenizers decide: method, translation and tables.
+    """The method, the translation and the tables for two tokenizers.
 
-    with_drafter: whether there is a recurrent drafter, too. background: as in `assemble`.
-    model_folder: the target's folder, in which tables are looked for first.
+    with_drafter: whether there is a recurrent drafter. background: as in `assemble`.
+    model_folder: the target's.
     Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
     FingerprintError, MissingAssetError for a table that is named.
     """
@@ -113,39 +111,30 @@ def pair_tables(
     model_folder: Path | None = None,
     note: Note = no_note,
 ) -> Callable[[], Alignment]:
-    """Gives the alignment of a pair, which is opened or computed when it is first asked for.
+    """A function that opens the alignment of a pair, or computes it once per process.
 
-    One that has to be computed is computed once per pair in a process. Arguments as in
-    `open_alignment`.
+    Arguments as in `open_alignment`.
     """
 
-    def computed(*vocabularies: Any) -> Alignment:
-        from tokalign.build.alignment import align
-
-        pair = draft.fingerprint, target.fingerprint
-        with _computing:
-            if pair not in _computed:
-                if len(_computed) >= _MOST_COMPUTED:
-                    _computed.clear()
-                _computed[pair] = align(*vocabularies)
-            return _computed[pair]
+    def computed(*_: object) -> Alignment:
+        return _aligned(draft, target)
 
     how: dict[str, Any] = {"file": file, "model_folder": model_folder, "note": note}
     return cache(partial(open_alignment, target, draft, otherwise=computed, **how))
 
 
-_MOST_COMPUTED = 8
-_computed: dict[tuple[str, str], Alignment] = {}
-_computing = Lock()
+@lru_cache(maxsize=8)
+def _aligned(draft: Tokenizer[DraftId], target: Tokenizer[TargetId]) -> Alignment:
+    from tokalign.build.alignment import align
+
+    return align(draft.vocabulary, target.vocabulary)
 
 
 def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) -> str:
     """What `auto` stands for here, and which sources are missing."""
     sources, missing = ["context copy"], []
-    if isinstance(drafting.dictionary, Dictionaries):
-        sources += drafting.dictionary.by_source
-    elif drafting.dictionary is not None:
-        sources.append("dictionary")
+    if (dictionary := drafting.dictionary) is not None:
+        sources += dictionary.by_source if isinstance(dictionary, Dictionaries) else [SOURCE]
     elif drafting.packs is not None:
         sources.append("a dictionary of the prompt's language, if there is a pack of it")
     else:

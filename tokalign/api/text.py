@@ -45,20 +45,17 @@ from tokalign.tokenizer.vocabulary import TargetId
 class GenerationResponse(MlxLmResponse):  # type: ignore[misc]
     """mlx-lm's response, and `source`: the drafter of the token, or "target".
 
-    text: what can be printed now; the last response has all the rest. If the tokenizer is mlx-lm's
-    and there are no stop texts, it writes the text. logprobs: f[vocabulary], lazy.
+    text: what can be printed now; the last response has the rest. logprobs: f[vocabulary], lazy.
     """
 
     source: str
 
 
 def load(path_or_hf_repo: str, *args: Any, ends: str = ALL_ENDS, **kwargs: Any) -> Any:
-    """mlx-lm's function of this name. It also notes which tokenizer belongs to the model.
+    """mlx-lm's function of this name, which also notes the model's tokenizer for `stream_generate`.
 
-    So `stream_generate` knows the tokenizer of a draft model that is passed alone.
-    ends: "all" for an output that ends where the command line ends it: mlx-lm's `eos_token_ids`,
-        and every other token that ends a text or a turn. "mlx-lm" leaves them as mlx-lm has them.
-    Returns: as mlx-lm: (model, tokenizer), and the configuration if `return_config` is true.
+    ends: "all" ends an output at mlx-lm's `eos_token_ids` and at every other token that ends a text
+        or a turn, as the command line does; "mlx-lm" at the former only.
     Raises: UsageError for another value of `ends`.
     """
     if ends not in (ALL_ENDS, MLX_LM_ENDS):
@@ -101,35 +98,29 @@ def stream_generate(
     model: the target, an mlx-lm model.
     tokenizer: the target's: mlx-lm's or transformers' one, a path to the model's folder, or a
         tokalign `Tokenizer`. The output ends at its `eos_token_ids`, or where the files of a path
-        say. Tables are looked for in its folder first, if that is known.
+        say. Its folder is the first place where tables are looked for.
     prompt: text after the chat template was applied (special tokens spelled out), or ids.
     max_tokens: tokens to generate at most, one or more, even beyond the context length that the
         model's configuration names; -1 for as many as that context holds.
-    draft_model: a smaller mlx-lm model to draft with. Without one, text is drafted from a
-        dictionary, if one fits the tokenizer, and from the context.
+    draft_model: a smaller mlx-lm model to draft with.
     draft_tokenizer: the draft model's; `tokenizer` again if they share one. It may be left out for
         a model that `tokalign.load` has loaded.
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
-    options: how to draft, each as described in `DraftingOptions`: method, translation,
-        num_draft_tokens, drafter, dictionary, language, alignment, remember and others. All
-        calls that remember share it, whatever their session. And how the KV caches are filled and
-        stored, as in mlx-lm: max_kv_size, prefill_step_size, kv_bits, kv_group_size,
-        quantized_kv_start.
+    options: the fields of `DraftingOptions` (how to draft: method, translation, dictionary and
+        others) and of `CacheOptions` (mlx-lm's max_kv_size, prefill_step_size, kv_bits and others).
     sampling: temperature, filters and seed; greedy decoding by default.
-    sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
-    logits_processors: as in mlx-lm.
+    sampler, logits_processors: as in mlx-lm; a sampler instead of `sampling`.
     grammar: what the output has to match, such as `Grammar.json_schema({...})`.
     stop: texts before which the output ends.
     prompt_cache: the target's cache to go on with, then the draft's if there is a draft model;
         `prompt` is what follows. At the end they hold the prompt and every token of the responses.
-        Where others wrote into a cache, its ids are not known; `note` is told, and processors and
-        drafters see what follows, as in mlx-lm.
+        If others wrote into a cache, its ids are unknown; processors and drafters see what follows.
     prompt_progress_callback: told how many ids of the prompt have been read, and of how many.
     input_embeddings: f[n, dimension], read in the place of the prompt's ids, or without any ids.
     stream: of mlx, to run on.
-    session: a name; the outputs of a session are kept, and later ones may be drafted from them,
-        until `clear_session(name)`. The sixteen sessions that were used last are kept.
-    note: told in one line each what was found and chosen, for example which dictionary is used.
+    session: a name; later outputs may be drafted from those of the same session, until
+        `clear_session(name)` or until sixteen other sessions have been used.
+    note: called with one line for each thing that was found or chosen.
 
     Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do
     not fit together, BundleError for a damaged table, MissingAssetError for what is not there.
@@ -236,11 +227,7 @@ def generate(
 
 
 def batch_generate(model: Any, tokenizer: AnyTokenizer, prompts: Any, **kwargs: Any) -> Any:
-    """mlx-lm's function of this name: several prompts at once, without drafting.
-
-    On a Mac a batch takes the place of speculation: both fill the rows of a pass that a single
-    sequence leaves empty.
-    """
+    """mlx-lm's function of this name: several prompts at once, without drafting."""
     return import_module("mlx_lm").batch_generate(model, tokenizer, prompts, **kwargs)
 
 
@@ -252,8 +239,7 @@ def _responses(
 ) -> Iterator[GenerationResponse]:
     """One response per token; the last one has the finish reason and the rest of the text.
 
-    report: as in `Call.pieces`. detokenizer: mlx-lm's, which writes the text without a space at its
-    beginning; None for ours. silent: ids that have no text.
+    report: as in `Call.pieces`. detokenizer: mlx-lm's; None for ours. silent: ids without text.
     """
     statistics, prompt_tokens = call.generation.statistics, len(call.prompt)
     with closing(call.pieces(report=report)) as pieces:

@@ -48,7 +48,6 @@ def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
-    from tokalign.runtime.decoder import tokens_that_stop
 
     cache, drafting = take(CacheOptions, given), take(DraftingOptions, given)
     decoder = load_decoder(
@@ -59,14 +58,12 @@ def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
         adapter=given.pop("adapter_path"),
         trust_remote_code=given.pop("trust_remote_code"),
         ends=given.pop("ends"),
+        extra_eos_token=given.pop("extra_eos_token"),
         cache=cache,
         before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
         note=note,
     )
-    target = decoder.target
-    more = tokens_that_stop(target.tokenizer, given.pop("extra_eos_token"))
-    target = replace(target, stop_ids=target.stop_ids | more)
-    decoder = replace(decoder, target=target, sampler=_sampling(given, target))
+    decoder = replace(decoder, sampler=_sampling(given, decoder.target))
     if cache.max_kv_size is not None:
         note(_about_max_kv_size(decoder))
     keep_loaded()

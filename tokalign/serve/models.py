@@ -4,20 +4,129 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
+from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.utils import load_tokenizer
 
-from tokalign.api.answering import Answering
 from tokalign.api.assemble import keep_loaded, load_decoder
+from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.fill_in import fill_in_ends
+from tokalign.conversation.prompts import Prompts
+from tokalign.errors import CacheError, UsageError
 from tokalign.names.registry import models_here, resolve_model
+from tokalign.runtime.chat import ChatTemplate, find_template
+from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.grammar import Grammar
+from tokalign.runtime.mlx.layers import forgets, leaves_of
+from tokalign.runtime.mlx.weights import read_config
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Key
 from tokalign.serve.request import DEFAULT, ModelNames
+from tokalign.tokenizer.spec import Level
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Loaded:
+    """The models that are loaded, and what requests have to know about them.
+
+    decoder: its method is plain where the target's cache cannot be rewound. context_length: most
+    ids of prompt and answer together. forgets: whether the target's cache cannot be cut back to
+    every prefix. is_batchable: whether mlx-lm can decode several requests together.
+    fill_in_ends: see `fill_in.py`.
+    """
+
+    decoder: Decoder
+    prompts: Prompts
+    context_length: int
+    forgets: bool
+    is_batchable: bool
+    fill_in_ends: frozenset[TargetId]
+
+    @classmethod
+    def of(cls, decoder: Decoder, served: Settings, note: Callable[[str], None]) -> Loaded:
+        """What a decoder's models say about themselves, and the settings of them.
+
+        Raises: CacheError for a cache that cannot be quantized; UsageError.
+        """
+        target = decoder.target
+        try:
+            session = decoder.open_target()
+        except CacheError as error:
+            note(f"decoding plainly: {error}")
+            decoder = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
+            session = decoder.open_target()
+        layers, is_quantized = session.layers, decoder.cache.kv_bits is not None
+        is_forgetful = forgets(layers)
+        if is_quantized:
+            _require_quantizable(decoder)
+        # The rings of a batch keep no first positions, as those of --max-kv-size do.
+        keeps = any(isinstance(c, RotatingKVCache) and c.keep for c in leaves_of(layers))
+        merges = all(hasattr(layer, "merge") for layer in layers)
+        folder, draft = cast("Path", target.folder), decoder.draft
+        library = _library_tokenizer(folder, served)
+        prompts = Prompts(
+            tokenizer=target.tokenizer,
+            template=_template(folder, served, library),
+            draft=(draft.template, draft.tokenizer) if draft and draft.template else None,
+            library=library,
+            form=AnswerForm.of(library),
+            marks_all=is_forgetful,
+        )
+        _prepare_grammars(decoder)
+        return cls(
+            decoder=decoder,
+            prompts=prompts,
+            context_length=session.context_length,
+            forgets=is_forgetful,
+            is_batchable=merges and not (is_quantized or keeps),
+            fill_in_ends=target.stop_ids | fill_in_ends(target.tokenizer),
+        )
+
+
+def _library_tokenizer(folder: Path, served: Settings) -> Any:
+    """mlx-lm's tokenizer of the target, which reads the template for thoughts and calls."""
+    given: dict[str, Any] = {"trust_remote_code": served.trust_remote_code}
+    if served.chat_template:
+        given["chat_template"] = served.chat_template
+    return load_tokenizer(folder, given, eos_token_ids=read_config(folder).get("eos_token_id"))
+
+
+def _template(folder: Path, served: Settings, library: Any) -> ChatTemplate | None:
+    """The chat template: the server's, the model's own, or that of the tokenizer's class."""
+    template = find_template(folder, served.chat_template or None)
+    if template is None and served.use_default_chat_template:
+        text = getattr(library, "default_chat_template", None)
+        if text is None:
+            raise UsageError(
+                "--use-default-chat-template: this tokenizer has no default; give --chat-template"
+            )
+        template = find_template(folder, text)
+    return template
+
+
+def _prepare_grammars(decoder: Decoder) -> None:
+    """Build what all grammars of a tokenizer share, while nobody's answer is being decoded.
+
+    llguidance holds Python's lock meanwhile: 1.5 s for 151,665 ids, in which no thread goes on.
+    """
+    target = decoder.target
+    if target.tokenizer.level is not Level.IDS_ONLY and target.stop_ids:
+        decoder.constrain(Grammar.regex("a"), [])
+
+
+def _require_quantizable(decoder: Decoder) -> None:
+    """Raises: CacheError unless the model decodes with a quantized cache, as a pass tells."""
+    cache = replace(decoder.cache, quantized_kv_start=0)
+    session = replace(decoder, cache=cache).open_target()
+    mx.eval(session.logits([TargetId(0)] * 3, last=1))
 
 
 class Models:
@@ -25,11 +134,11 @@ class Models:
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
         self._settings, self._note = settings, note
-        self._loaded: Answering | None = None
+        self._loaded: Loaded | None = None
         self._loaded_key: Key | None = None
 
     @property
-    def loaded(self) -> Answering:
+    def loaded(self) -> Loaded:
         """The models in use; there are some whenever a request is decoded."""
         assert self._loaded is not None, "no model is loaded"
         return self._loaded
@@ -89,16 +198,10 @@ class Models:
             cache=served.cache,
             background=True,
             ends=served.ends,
-            note=self._note,
-        )
-        self._loaded = Answering.of(
-            decoder,
-            note=self._note,
             extra_eos_token=served.extra_eos_token,
-            chat_template=served.chat_template,
-            use_default_chat_template=served.use_default_chat_template,
-            trust_remote_code=served.trust_remote_code,
+            note=self._note,
         )
+        self._loaded = Loaded.of(decoder, served, self._note)
         self._loaded_key = key
         keep_loaded()
 

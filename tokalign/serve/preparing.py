@@ -15,7 +15,6 @@ from threading import Thread
 
 from mlx_lm.sample_utils import make_logits_processors
 
-from tokalign.api.answering import Answering
 from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
 from tokalign.errors import ContextLengthError, require
 from tokalign.runtime.draft.context_copy import predicted
@@ -24,6 +23,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Answer
+from tokalign.serve.models import Loaded
 from tokalign.serve.request import Asked
 from tokalign.serve.waiting import Waiting
 from tokalign.tokenizer.spec import Level
@@ -45,7 +45,7 @@ _THREADS = 2
 _SHORT = 1 << 16
 """Characters of a prompt that is encoded in some hundredths of a second."""
 
-_Lane = SimpleQueue["tuple[Waiting, Answering] | None"]
+_Lane = SimpleQueue["tuple[Waiting, Loaded] | None"]
 
 
 class Preparing:
@@ -58,7 +58,7 @@ class Preparing:
             # A daemon, so that the longest prompt does not keep a server from ending.
             Thread(target=self._serve, args=(lane,), name="preparing", daemon=True).start()
 
-    def submit(self, one: Waiting, loaded: Answering) -> None:
+    def submit(self, one: Waiting, loaded: Loaded) -> None:
         """Have a request prepared for the models that are loaded."""
         one.is_submitted = True
         self._lanes[_may_take_long(one.asked)].put((one, loaded))
@@ -92,7 +92,7 @@ def _may_take_long(asked: Asked) -> bool:
 # -- what is read ----------------------------------------------------------------------------------
 
 
-def prepare(loaded: Answering, asked: Asked) -> Answer:
+def prepare(loaded: Loaded, asked: Asked) -> Answer:
     """Read a request. Raises: Refusal or another TokalignError for one that cannot be honoured."""
     decoder, length, said = loaded.decoder, loaded.context_length, asked.prediction
     target, size = decoder.target, vocabulary_size(decoder.target.model)
@@ -133,7 +133,7 @@ def prepare(loaded: Answering, asked: Asked) -> Answer:
     )
 
 
-def sampling_of(loaded: Answering, asked: Asked) -> Sampling:
+def sampling_of(loaded: Loaded, asked: Asked) -> Sampling:
     """How a request's ids are chosen by the models that are loaded."""
     exempt, target = list[int](), loaded.decoder.target
     if asked.sampling.xtc_probability:  # as in mlx-lm's server
@@ -142,7 +142,7 @@ def sampling_of(loaded: Answering, asked: Asked) -> Sampling:
     return replace(asked.sampling, xtc_exempt=tuple(exempt), processors=tuple(processors))
 
 
-def _require_room(loaded: Answering, asked: Asked, text: str) -> None:
+def _require_room(loaded: Loaded, asked: Asked, text: str) -> None:
     """Refuse a text that cannot fit the context, before all of it is encoded.
 
     A very long text is counted in slices, until there are too many ids. So the time is that of a
