@@ -23,15 +23,15 @@ from tokalign.runtime.chat import Prompt
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering
-from tokalign.serve.app import _Written
 from tokalign.serve.body import as_form, read
 from tokalign.serve.completions import Chats, Completions
-from tokalign.serve.job import Answer, Emitted
+from tokalign.serve.job import Emitted, Job
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
-from tokalign.serve.request import Asked
+from tokalign.serve.request import Request
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
+from tokalign.serve.streams import Written
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -409,16 +409,12 @@ def rendering_of(api: type[Rendering]) -> Rendering:
 def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any]]:
     """The events and the whole answer for a text that begins with a thought."""
     tokenizer: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
-    answer = Answer(
-        tokenizer=tokenizer,
-        prompt=Prompt(target=[TargetId(5)] * 3),
-        form=FORM,
-        opens_in="thought",
-        completion_tokens=len(text),
-    )
+    job = Job(request=Request(tools=[WEATHER]), put=print, form=FORM, opens_in="thought")
+    job.tokenizer, job.prompt = tokenizer, Prompt(target=[TargetId(5)] * 3)
+    job.completion_tokens = len(text)
     given = [Emitted(text=part, token=7) for part in text]
     given.append(Emitted(text="", token=2, finish_reason="stop"))
-    choice = Choice(0, Asked(tools=[WEATHER]), answer)
+    choice = Choice(0, job)
     rendering = rendering_of(api)
     steps = [*chain.from_iterable(map(choice.feed, given)), None]
     parts = chain(*(rendering.step(choice, step) for step in steps))
@@ -461,5 +457,5 @@ def test_calls_with_what_json_libraries_cannot_write_are_answered(value: str) ->
     call = f'{{"name": "pogoda", "arguments": {{"city": {value}}}}}'
     for api in (Chats, Responses, Messages):
         _, whole = events_of(api, f"</think><tool_call>{call}</tool_call>")
-        assert json.loads(_Written(whole).body) == whole
+        assert json.loads(Written(whole).body) == whole
         json.dumps(whole, allow_nan=False)

@@ -14,9 +14,9 @@ from processes import wait_for
 from scripted_scheduler import begun, say, scripted
 from served import request
 
-from tokalign.serve import app
+from tokalign.serve import streams
 from tokalign.serve.admission import Refusal
-from tokalign.serve.request import Asked
+from tokalign.serve.request import Request
 from tokalign.serve.server import Server
 
 Put = Callable[[Any], None]
@@ -43,13 +43,13 @@ def rest(client: socket.socket) -> bytes:
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
 
 
-def words(asked: Asked, put: Put) -> None:
-    say(put, begun(put), "Wisła", " płynie", ".")
+def words(asked: Request, put: Put) -> None:
+    say(begun(asked, put), "Wisła", " płynie", ".")
 
 
-def endless(asked: Asked, put: Put) -> None:
+def endless(asked: Request, put: Put) -> None:
     """An answer whose first word comes when nobody waits for it any more."""
-    begun(put)
+    begun(asked, put)
     asked.abandoned.wait(60)
     put(None)
 
@@ -61,10 +61,10 @@ def test_a_client_that_only_stops_sending_gets_its_answer(
 ) -> None:
     ready = threading.Event()
 
-    def script(asked: Asked, put: Put) -> None:
-        answer = begun(put)
+    def script(asked: Request, put: Put) -> None:
+        answer = begun(asked, put)
         ready.wait(60)
-        say(put, answer, "Wisła", ".")
+        say(answer, "Wisła", ".")
 
     with scripted(monkeypatch, script) as (server, _):
         client = connected(server, path, {**PATHS[path], "stream": stream})
@@ -81,7 +81,7 @@ def test_a_client_that_only_stops_sending_gets_its_answer(
 def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(
     monkeypatch: pytest.MonkeyPatch, stream: bool, half: bool
 ) -> None:
-    monkeypatch.setattr(app, "_SILENCE", 0.05)
+    monkeypatch.setattr(streams, "_SILENCE", 0.05)
     with scripted(monkeypatch, endless) as (server, scheduler):
         client = connected(server, "/v1/completions", {"prompt": "a", "stream": stream})
         wait_for(lambda: bool(scheduler.asked))
@@ -94,10 +94,10 @@ def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(
 def test_a_client_that_takes_nothing_of_its_answer_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def flood(asked: Asked, put: Put) -> None:
-        answer = begun(put)
+    def flood(asked: Request, put: Put) -> None:
+        answer = begun(asked, put)
         while not asked.abandoned.is_set():
-            say(put, answer, *("x" * 10_000 for _ in range(9)), "")
+            say(answer, *("x" * 10_000 for _ in range(9)), "")
             asked.abandoned.wait(0.01)
 
     body = {"prompt": ["a"] * 9, "stream": True}
@@ -111,8 +111,8 @@ def test_a_client_that_takes_nothing_of_its_answer_is_left(
 def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = threading.Semaphore(0)
 
-    def script(asked: Asked, put: Put) -> None:
-        begun(put)
+    def script(asked: Request, put: Put) -> None:
+        begun(asked, put)
         scripts.release()  # and the thread of the script ends, not the answer
 
     with scripted(monkeypatch, script) as (server, _), ExitStack() as stack:
@@ -136,7 +136,7 @@ def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch, path: str, sign: bytes) -> None:
-    monkeypatch.setattr(app, "_SILENCE", 0.02)
+    monkeypatch.setattr(streams, "_SILENCE", 0.02)
     with (
         scripted(monkeypatch, endless) as (server, _),
         connected(server, path, {**PATHS[path], "stream": True}) as client,
@@ -152,9 +152,9 @@ def test_a_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch, path: str, si
 def test_a_failure_is_a_status_before_and_an_event_after_the_beginning(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    def script(asked: Asked, put: Put) -> None:
+    def script(asked: Request, put: Put) -> None:
         if asked.stop_texts != ("early",):
-            begun(put)
+            begun(asked, put)
         put(Refusal(503, "the server is shutting down"))
 
     stop = "stop_sequences" if path == "/v1/messages" else "stop"
@@ -172,8 +172,8 @@ def test_a_failure_is_a_status_before_and_an_event_after_the_beginning(
 def test_an_answer_that_was_given_up_is_never_written_as_a_whole_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def script(asked: Asked, put: Put) -> None:
-        begun(put)
+    def script(asked: Request, put: Put) -> None:
+        begun(asked, put)
         put(None)
 
     with scripted(monkeypatch, script) as (server, _):

@@ -12,10 +12,9 @@ from places import DEMO
 
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.mlx.contexts import Chain
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve.job import Answer, Emitted, Item, Job
-from tokalign.serve.request import Asked
+from tokalign.serve.job import Emitted, Item, Job
+from tokalign.serve.request import Request
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -26,18 +25,10 @@ END = TargetId(2)
 
 def job_of(items: list[Item], *, max_tokens: int = 1000, processors: Any = (), **asked: Any) -> Job:
     prompt = TOKENIZER.encode("Wisła")
-    return Job(
-        put=items.append,
-        asked=Asked(**asked),
-        answer=Answer(
-            tokenizer=TOKENIZER,
-            prompt=Prompt(target=prompt),
-            ends=frozenset([END]),
-            max_tokens=max_tokens,
-        ),
-        chain=Chain("owner", len(prompt)),
-        sampler=Sampling(processors=processors),
-    )
+    job = Job(request=Request(**asked), put=items.append, max_tokens=max_tokens)
+    job.tokenizer, job.prompt, job.ids = TOKENIZER, Prompt(target=prompt), prompt
+    job.ends, job.sampler = frozenset([END]), Sampling(processors=processors)
+    return job
 
 
 def deliver(job: Job, ids: list[TargetId]) -> None:
@@ -61,11 +52,11 @@ def test_the_text_ends_before_the_first_stop_text_and_says_which(
     told = "".join(one.text for one in found)
     assert found[-1].finish_reason == "stop"
     assert [one.finish_reason for one in found[:-1]] == [None] * (len(found) - 1)
-    if job.answer.stop_text is None:
+    if job.stop_text is None:
         assert told == text
         assert not any(stop in text for stop in stops)
     else:
-        assert text.startswith(told + job.answer.stop_text)
+        assert text.startswith(told + job.stop_text)
         assert not any(stop in told for stop in stops)
 
 

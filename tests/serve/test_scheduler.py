@@ -20,10 +20,10 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.serve import Settings, preparing
 from tokalign.serve import models as served_models
 from tokalign.serve.admission import Refusal
-from tokalign.serve.job import Answer, Emitted, Item
+from tokalign.serve.job import Emitted, Item, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.request import Asked
+from tokalign.serve.request import Request
 from tokalign.serve.scheduler import Scheduler
 
 FREELY: Any = {"logit_bias": {int(token): bias for token, bias in LOOP["logit_bias"].items()}}
@@ -42,7 +42,7 @@ def scheduling(**settings: Any) -> Iterator[Scheduler]:
 
 def submit(scheduler: Scheduler, prompt: str = "Wisła", **more: Any) -> Queue[Item]:
     items: Queue[Item] = Queue()
-    scheduler.submit(Asked(prompt=prompt, **more), items.put)
+    scheduler.submit(Request(prompt=prompt, **more), items.put)
     return items
 
 
@@ -84,7 +84,7 @@ def test_an_answer_its_tokens_and_its_end_come_in_this_order() -> None:
             found.append(item)
     answer, *rest = found
     tokens = [item for item in rest if isinstance(item, Emitted)]
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Job)
     assert [token.finish_reason for token in tokens] == [None] * 4 + ["length"]
 
 
@@ -95,7 +95,7 @@ def test_the_end_of_the_server_ends_what_runs_waits_and_is_prepared(
         scheduler.wait_until_ready()
         running = [submit(scheduler, **FREELY) for _ in range(3)]
         for items in running[:2]:
-            assert isinstance(items.get(timeout=60), Answer)
+            assert isinstance(items.get(timeout=60), Job)
         called, release = held_back(monkeypatch, preparing, "prepare")
         prepared = submit(scheduler)
         assert called.wait(60)
@@ -158,10 +158,10 @@ def test_what_takes_long_to_prepare_keeps_no_short_request_waiting(
 ) -> None:
     release, prepare = Event(), preparing.prepare
 
-    def wait(loaded: Any, asked: Asked) -> Any:
-        if len(asked.prompt) > 9:
+    def wait(loaded: Any, job: Job) -> None:
+        if len(job.request.prompt) > 9:
             assert release.wait(60)
-        return prepare(loaded, asked)
+        prepare(loaded, job)
 
     monkeypatch.setattr(preparing, "prepare", wait)
     with scheduling() as scheduler:
@@ -212,7 +212,7 @@ def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
         monkeypatch.setattr(model, "constrain", failing)
         others = [submit(scheduler, **FREELY, max_tokens=100) for _ in range(2)]
         for items in others:
-            assert isinstance(items.get(timeout=60), Answer)
+            assert isinstance(items.get(timeout=60), Job)
         wait_for(lambda: len(scheduler._jobs) == 2)
         failed = submit(scheduler, grammar=Grammar.regex("[a-z ]{500}"), max_tokens=90)
         assert isinstance(end_of(failed), UsageError)
@@ -221,11 +221,11 @@ def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
 
 def test_a_client_that_has_left_is_not_answered() -> None:
     with scheduling(decode_concurrency=1) as scheduler:
-        asked = [Asked(prompt="Wisła", **FREELY) for _ in range(2)]
+        asked = [Request(prompt="Wisła", **FREELY) for _ in range(2)]
         queues: list[Queue[Item]] = [Queue(), Queue()]
         for one, items in zip(asked, queues, strict=True):
             scheduler.submit(one, items.put)
-        assert isinstance(queues[0].get(timeout=60), Answer)
+        assert isinstance(queues[0].get(timeout=60), Job)
         began = time.monotonic()
         for one in reversed(asked):
             one.abandoned.set()

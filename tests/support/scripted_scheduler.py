@@ -12,14 +12,12 @@ import pytest
 from tokalign.runtime.chat import Prompt
 from tokalign.serve import Settings
 from tokalign.serve import server as served
-from tokalign.serve.job import Answer, Emitted
+from tokalign.serve.job import Emitted, Job
 from tokalign.serve.metrics import Metrics
-from tokalign.serve.request import Asked
+from tokalign.serve.request import Request
 from tokalign.serve.server import Server
 
-NO_TOKENIZER: Any = None
-
-Script = Callable[[Asked, Callable[[Any], None]], None]
+Script = Callable[[Request, Callable[[Any], None]], None]
 """What becomes of a request, put item by item; it runs in a thread of its own."""
 
 
@@ -33,9 +31,9 @@ class ScriptedScheduler:
     def __init__(self, script: Script, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics, self._script = settings, metrics, script
         self.models = self
-        self.asked: list[Asked] = []
+        self.asked: list[Request] = []
 
-    def submit(self, asked: Asked, put: Callable[[Any], None]) -> None:
+    def submit(self, asked: Request, put: Callable[[Any], None]) -> None:
         self.asked.append(asked)
         Thread(target=self._script, args=(asked, put), daemon=True).start()
 
@@ -69,18 +67,20 @@ def scripted(
         yield server, made[0]
 
 
-def begun(put: Callable[[Any], None], prompt: int = 3) -> Answer:
+def begun(asked: Request, put: Callable[[Any], None], prompt: int = 3) -> Job:
     """The beginning of an answer."""
     ids: Any = list(range(prompt))
-    answer = Answer(tokenizer=NO_TOKENIZER, prompt=Prompt(target=ids))
-    put(answer)
-    return answer
+    job = Job(request=asked, put=put)
+    job.prompt = Prompt(target=ids)
+    put(job)
+    return job
 
 
-def say(put: Callable[[Any], None], answer: Answer, *words: str) -> None:
+def say(job: Job, *words: str) -> None:
     """An answer of these words, and its end."""
+    put = job.put
     for index, word in enumerate(words):
-        answer.completion_tokens += 1
+        job.completion_tokens += 1
         reason = "stop" if index == len(words) - 1 else None
         put(Emitted(text=word, token=5, logprob=0.0, finish_reason=reason, top_tokens=()))
     put(None)

@@ -18,8 +18,7 @@ from uuid import uuid4
 from tokalign.conversation.blocks import Block, Blocks, Kind, Step
 from tokalign.serve.admission import Refusal
 from tokalign.serve.body import Common
-from tokalign.serve.job import NO_TOKEN, Answer, Emitted, Reason
-from tokalign.serve.request import Asked
+from tokalign.serve.job import NO_TOKEN, Emitted, Job, Reason
 from tokalign.tokenizer.vocabulary import token_bytes
 
 _ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -43,17 +42,14 @@ class Choice:
     of the block for which there was no room.
     """
 
-    def __init__(
-        self, index: int, asked: Asked, answer: Answer, *, counts_prompt: bool = True
-    ) -> None:
-        self.index, self.asked, self.answer = index, asked, answer
-        self.counts_prompt = counts_prompt
+    def __init__(self, index: int, job: Job, *, counts_prompt: bool = True) -> None:
+        self.index, self.job, self.counts_prompt = index, job, counts_prompt
         self.tokens: list[Emitted] = []
         self.shown = 0
         self.thought_tokens = 0
         self.reason: Reason | Literal["tool_calls"] | None = None
         self.cut: int | None = None
-        self._text = Blocks(answer.form, tools=asked.tools, opens_in=answer.opens_in)
+        self._text = Blocks(job.form, tools=job.request.tools, opens_in=job.opens_in)
 
     @property
     def blocks(self) -> list[Block]:
@@ -103,14 +99,15 @@ class Usage(NamedTuple):
     @classmethod
     def of(cls, choices: Sequence[Choice]) -> Usage:
         """Those of all choices."""
-        firsts = [one.answer for one in choices if one.counts_prompt]
+        jobs = [choice.job for choice in choices]
+        firsts = [choice.job for choice in choices if choice.counts_prompt]
         return cls(
-            prompt=sum(len(answer.prompt.target) for answer in firsts),
-            cached=sum(answer.cached for answer in firsts),
-            completion=sum(one.answer.completion_tokens for one in choices),
-            accepted=sum(one.answer.accepted for one in choices),
-            rejected=sum(one.answer.rejected for one in choices),
-            thought=sum(one.thought_tokens for one in choices),
+            prompt=sum(len(job.prompt.target) for job in firsts),
+            cached=sum(job.cached for job in firsts),
+            completion=sum(job.completion_tokens for job in jobs),
+            accepted=sum(job.accepted for job in jobs),
+            rejected=sum(job.rejected for job in jobs),
+            thought=sum(choice.thought_tokens for choice in choices),
         )
 
 
@@ -158,14 +155,14 @@ class Rendering(ABC):
     @staticmethod
     def notes(choices: Sequence[Choice]) -> dict[str, Any]:
         """A field of ours beside those of the API: what was asked of the answer in vain."""
-        paths = choices[0].answer.not_enforced if choices else ()
+        paths = choices[0].job.not_enforced if choices else ()
         return {"tokalign": {"not_enforced": list(paths)}} if paths else {}
 
     def logprobs(self, choice: Choice, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
         """Log-probabilities of a choice's tokens, most probable first; none if none are wanted."""
         if not self.wants_logprobs:
             return []
-        vocabulary = choice.answer.tokenizer.vocabulary
+        vocabulary = choice.job.tokenizer.vocabulary
 
         def of(token: Any, logprob: float) -> dict[str, Any]:
             data = token_bytes(vocabulary.tokens, token)

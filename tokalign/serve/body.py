@@ -21,7 +21,7 @@ from tokalign.runtime.chat import RESERVED
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.request import DEFAULT, Asked, ModelNames
+from tokalign.serve.request import DEFAULT, ModelNames, Request
 from tokalign.serve.structured import grammar_of, tool_choice
 
 _MOST_CHOICES = 128
@@ -94,7 +94,7 @@ class Common(Struct, kw_only=True):
     best_of: int | None = None
     functions: list[Any] = []
 
-    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+    def requests(self, settings: Settings, api_key: str) -> list[Request]:
         """What is asked for, one for each answer. Raises: Refusal, UsageError."""
         raise NotImplementedError
 
@@ -103,7 +103,7 @@ class Common(Struct, kw_only=True):
         """The most tokens of an answer; -1 for no limit, None where the request says nothing."""
         return self.max_tokens
 
-    def _asked(self, settings: Settings, api_key: str, **more: Any) -> Asked:
+    def _asked(self, settings: Settings, api_key: str, **more: Any) -> Request:
         if self.best_of is not None and self.best_of != self.n:
             raise _unserved("best_of", "every answer that is made is returned; give n")
         if self.functions:
@@ -115,7 +115,7 @@ class Common(Struct, kw_only=True):
         told = f"top_logprobs has to be at most {_MOST_LOGPROBS}, not {{}}"
         require(self.top_logprobs <= _MOST_LOGPROBS, told, self.top_logprobs)
         drafts = self.num_draft_tokens
-        return Asked(
+        return Request(
             models=ModelNames(self.model, self.draft_model, self.adapters),
             sampling=self._sampling(settings),
             logit_bias=_logit_bias(self.logit_bias),
@@ -141,7 +141,7 @@ class Common(Struct, kw_only=True):
         tools: Sequence[Object],
         choice: Any,
         several: bool,
-    ) -> list[Asked]:
+    ) -> list[Request]:
         """Answers to a chat. tools, choice: as chat completions have them."""
         asked = self._asked(
             settings,
@@ -198,7 +198,7 @@ class Chat(Common, kw_only=True):
     def limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+    def requests(self, settings: Settings, api_key: str) -> list[Request]:
         return self._chat(
             settings,
             api_key,
@@ -217,7 +217,7 @@ class Completion(Common, kw_only=True):
     echo: bool = False
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
 
-    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+    def requests(self, settings: Settings, api_key: str) -> list[Request]:
         prompts = _prompts(self.prompt)
         count = len(prompts) * self.n
         require(count <= _MOST_CHOICES, f"at most {_MOST_CHOICES} answers are given, not {count}")
@@ -285,7 +285,7 @@ def _told(error: str) -> str:
     return f"{name}: {message[:1].lower()}{message[1:]}"
 
 
-def _repeated(asked: Asked, count: int) -> list[Asked]:
+def _repeated(asked: Request, count: int) -> list[Request]:
     """Several answers to one prompt: the seed of each is one more than that of the one before."""
     seed = asked.sampling.seed
     return [

@@ -143,10 +143,10 @@ class Completions(Chats):
         return {**self._frame(choice), "text": before + choice.text("text")}
 
     def _prompt(self, choice: Choice) -> str:
-        prompt = choice.asked.prompt
+        prompt = choice.job.request.prompt
         if isinstance(prompt, str):
             return prompt
-        return choice.answer.tokenizer.decode(cast("list[TargetId]", prompt))
+        return choice.job.tokenizer.decode(cast("list[TargetId]", prompt))
 
     def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
         lengths = [len(one["token"]) for one in content]
@@ -165,7 +165,7 @@ class Completions(Chats):
 
 def _origins(choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
     """Who proposed each of these tokens; see `docs/serve.md`."""
-    plain = choice.answer.plain_seconds
+    plain = choice.job.plain_seconds
     return {
         "tokens": [
             {"text": one.text, "source": one.source, "outcome": one.outcome, "pass": one.number}

@@ -6,11 +6,11 @@ Its draft model's cache and what was learned about its text wait in its `Specula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from mlx_lm.generate import BatchGenerator, StopSequences
 
@@ -29,15 +29,23 @@ from tokalign.serve.metrics import Metrics
 from tokalign.tokenizer.vocabulary import TargetId
 
 
+class Kept(NamedTuple):
+    """A cache at a mark of a job's prompt. is_shared: whether other conversations begin so."""
+
+    job: Job
+    held: Held
+    is_shared: bool
+
+
 def decoder_of(
     decoder: Decoder, job: Job, settings: Settings, *, drafts: bool, earlier: OutputStore | None
 ) -> Decoder:
     """The server's decoder with the options of one request.
 
-    drafts: whether anything may be drafted. earlier: what earlier answers to the same API key left
-    to draft from, if they may be used.
+    drafts: whether anything may be drafted. earlier: the earlier answers to the same API key, if
+    they may be drafted from.
     """
-    drafting, asked = decoder.drafting, job.asked
+    drafting, count = decoder.drafting, job.request.num_draft_tokens
     outputs: list[SuffixAutomaton] = []
     if earlier is not None:
         outputs.append(earlier.text)
@@ -45,68 +53,65 @@ def decoder_of(
             drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
         drafting = drafting.with_options(method="plain")
-    elif asked.num_draft_tokens != settings.drafting.num_draft_tokens:
-        drafting = drafting.with_options(num_draft_tokens=asked.num_draft_tokens)
-    if job.answer.prediction is not None:
-        outputs.append(job.answer.prediction)
+    elif count != settings.drafting.num_draft_tokens:
+        drafting = drafting.with_options(num_draft_tokens=count)
+    if job.prediction is not None:
+        outputs.append(job.prediction)
     drafting = replace(drafting, outputs=tuple(outputs))
-    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.answer.constraint)
+    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.constraint)
 
 
 class Speculation:
     """The speculative decoding of one request.
 
     decoder: with the request's own options; its method is plain where nothing can be rewound.
-    keep: is given caches of the target that are worth keeping, and whether others begin so, as
-    `is_shared`.
     """
 
-    def __init__(
-        self, job: Job, decoder: Decoder, *, metrics: Metrics, keep: Callable[..., None]
-    ) -> None:
-        self._job, self._decoder, self._metrics, self._keep = job, decoder, metrics, keep
+    def __init__(self, job: Job, decoder: Decoder, metrics: Metrics) -> None:
+        self._job, self._decoder, self._metrics = job, decoder, metrics
         self._step = decoder.cache.prefill_step_size
         self._target = decoder.open_target()
         self._forgets = forgets(self._target.layers)
-        draft, job.opening = list(job.opening.draft), NOTHING
+        draft, job.opening = list(job.opening.draft), job.opening._replace(draft=())
         self._draft = decoder.open_draft(draft if remembered(draft) else None)
-        answer = job.answer
         self._context, self._events = decoder.run(
-            answer.prompt,
-            Limits(max_tokens=answer.max_tokens, stop_ids=answer.ends),
+            job.prompt,
+            Limits(max_tokens=job.max_tokens, stop_ids=job.ends),
             target=self._target,
             draft=self._draft,
         )
-        self._reading = True
+        self._is_reading = True
 
-    def enter(self, held: Held) -> None:
+    def enter(self, job: Job, held: Held) -> None:
         """Go on with this cache, after the ids that the job has by now."""
         if held.layers:
             self._target.adopt(held.layers, cast("list[TargetId]", held.ids))
-        self._context.extend(self._job.ids[len(self._context.ids) :])
-        self._reading = True
-        assert list(self._context.ids) == self._job.ids
+        self._context.extend(job.ids[len(self._context.ids) :])
+        self._is_reading = True
+        assert list(self._context.ids) == job.ids
 
-    def step(self) -> None:
+    def step(self) -> list[Kept]:
         """Read a part of a long prompt, or decode one round and hand over its ids."""
-        if self._reads_on():
-            return
+        kept = self._read_on()
+        if self._is_reading:
+            return kept
         job = self._job
-        one = next(event for event in self._events if isinstance(event, Round))
-        job.answer.passes += 1
-        job.answer.plain_seconds = self._decoder.plain_seconds
-        for index, (token, source) in enumerate(zip(one.emitted, one.sources, strict=True)):
-            logprobs = None if one.logprobs is None else one.logprobs[index]
-            if job.deliver(token, logprobs, source=source, outcome=one.outcome(index)):
+        decoded = next(event for event in self._events if isinstance(event, Round))
+        job.passes += 1
+        job.plain_seconds = self._decoder.plain_seconds
+        for index, (token, source) in enumerate(zip(decoded.emitted, decoded.sources, strict=True)):
+            logprobs = None if decoded.logprobs is None else decoded.logprobs[index]
+            if job.deliver(token, logprobs, source=source, outcome=decoded.outcome(index)):
                 break
-        self._metrics.observe(one)
-        job.answer.accepted += one.accepted
-        job.answer.rejected += len(one.tree) - one.accepted
+        self._metrics.observe(decoded)
+        job.accepted += decoded.accepted
+        job.rejected += len(decoded.tree) - decoded.accepted
+        return kept
 
-    def leave(self, _job: Job) -> Held:
+    def leave(self, job: Job) -> Held:
         """The cache for its next user: it holds a prefix of the job's ids, without the last one."""
-        kept = self._job.ids[:-1]
-        if self._reading:
+        kept = job.ids[:-1]
+        if self._is_reading:
             held = cast("list[TargetId]", list(self._target.held))
             kept = kept[: common_prefix(kept, held)]
         return _handed_over(self._target, kept)
@@ -117,23 +122,24 @@ class Speculation:
             return ()
         return _handed_over(self._draft, list(self._draft.held)).layers or ()
 
-    def _reads_on(self) -> bool:
+    def _read_on(self) -> list[Kept]:
         """Read a part of the prompt if more than one is left, so that others need not wait.
 
         A cache that can only be continued where it ends is also kept at the prompt's marks.
         """
-        if not self._reading:
-            return False
+        if not self._is_reading:
+            return []
         job, read = self._job, len(self._target.held)
-        marks = {mark for mark in job.answer.marks if self._forgets and mark > read}
-        self._reading = bool(marks) or len(job.ids) - read > self._step + 1
-        if self._reading:
-            ids = job.ids[: min([read + self._step, *marks])]
-            self._target.settle(ids)
-            if len(ids) in marks:
-                layers = deepcopy(self._target.layers)
-                self._keep(Held(layers, list(ids)), is_shared=job.answer.marks[len(ids)])
-        return self._reading
+        marks = {mark for mark in job.marks if self._forgets and mark > read}
+        self._is_reading = bool(marks) or len(job.ids) - read > self._step + 1
+        if not self._is_reading:
+            return []
+        ids = job.ids[: min([read + self._step, *marks])]
+        self._target.settle(ids)
+        if len(ids) not in marks:
+            return []
+        held = Held(deepcopy(self._target.layers), list(ids))
+        return [Kept(job, held, job.marks[len(ids)])]
 
 
 def _handed_over(session: ModelSession[Any], ids: list[Any]) -> Held:
@@ -173,37 +179,37 @@ class Batch:
 
     def enter(self, job: Job, held: Held) -> None:
         """Decode a job from here on; `held` is a prefix of its ids."""
-        assert job.ids[: len(held.ids)] == held.ids
-        assert len(held.ids) < len(job.ids)
+        count, length = len(held.ids), len(job.ids)
+        assert job.ids[:count] == held.ids
+        assert count < length
+        cuts = [count, *sorted(mark for mark in job.marks if count < mark < length), length]
         (uid,) = self._generator.insert_segments(
-            segments=[_unread(job, len(held.ids))],
+            segments=[[job.ids[begin:end] for begin, end in pairwise(cuts)]],
             max_tokens=[job.room],
             caches=[held.layers],
             all_tokens=[list(held.ids)],
             samplers=[job.batch_sampler()],
             logits_processors=[job.batch_processors()],
-            stop_sequences=[StopSequences([(end,) for end in job.answer.ends])],
+            stop_sequences=[StopSequences([(end,) for end in job.ends])],
         )
         self._jobs[uid] = job
 
-    def step(self) -> list[tuple[Job, Held, bool]]:
+    def step(self) -> list[Kept]:
         """One id for every job whose prompt has been read, and more of the other prompts.
 
         A job whose logits could not be processed has its `failure` then, and no further id.
-        Returns: caches at marks of prompts, with which other requests can go on, and whether others
-        begin so.
         """
         read, emitted = self._generator.next()
-        kept: list[tuple[Job, Held, bool]] = []
+        kept: list[Kept] = []
         for response in read:
             job, (done, total) = self._jobs[response.uid], response.progress
-            is_shared = job.answer.marks.get(len(job.ids) - total + done)
+            is_shared = job.marks.get(len(job.ids) - total + done)
             if is_shared is not None and response.end_of_segment and not response.end_of_prompt:
                 layers, ids = self._generator.extract_cache([response.uid])[response.uid]
-                kept.append((job, Held(layers, list(ids)), is_shared))
+                kept.append(Kept(job, Held(layers, list(ids)), is_shared))
         for response in emitted:
             job = self._jobs[response.uid]
-            job.answer.passes += 1
+            job.passes += 1
             job.deliver(response.token, response.logprobs)
             if response.finish_reason is not None:
                 assert job.ended is not None
@@ -222,10 +228,3 @@ class Batch:
     def close(self) -> None:
         """Give back what the batches hold."""
         self._generator.close()
-
-
-def _unread(job: Job, held: int) -> list[list[TargetId]]:
-    """The ids that are to be read, cut at the job's marks."""
-    marks = sorted(mark for mark in job.answer.marks if held < mark < len(job.ids))
-    cuts = [held, *marks, len(job.ids)]
-    return [job.ids[begin:end] for begin, end in pairwise(cuts)]

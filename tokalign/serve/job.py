@@ -1,9 +1,10 @@
-"""A request while it is answered: its ids, its text, and what is told of it."""
+"""A request on its way through the server: its prompt, its text and what becomes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -18,7 +19,7 @@ from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.contexts import NOTHING, Chain, Held
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.rounds import TARGET, Array, Outcome
-from tokalign.serve.request import Asked
+from tokalign.serve.request import Request
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -34,46 +35,12 @@ Key = tuple[str | None, str | None, str | None]
 Reason = Literal["stop", "length"]
 
 
-@dataclass(slots=True, kw_only=True)
-class Answer:
-    """An answer, from the time that its request has been read; see `preparing.prepare`.
-
-    tokenizer: the target's. prompt: for both models. marks: numbers of its ids after which the
-    target's cache is worth keeping, and whether other conversations begin so as well.
-    ends: ids that end the answer. form: what is looked for in its text, which begins in a block of
-    the kind opens_in. max_tokens: there is room for so many. constraint: what it has to match;
-    not_enforced: what was asked of it besides, by path. prediction: what it may repeat.
-
-    The rest grows with the answer. cached: ids of the prompt that were not read again. stop_text:
-    the one that ended it, if one did. passes: of the target, after the prompt. plain_seconds: per
-    token of plain decoding, if that is known.
-    """
-
-    tokenizer: Tokenizer[TargetId]
-    prompt: Prompt
-    marks: Mapping[int, bool] = field(default_factory=dict)
-    ends: frozenset[TargetId] = frozenset()
-    form: AnswerForm = TEXT_ONLY
-    opens_in: Literal["text", "thought"] = "text"
-    max_tokens: int = 0
-    constraint: Constraint | None = None
-    not_enforced: tuple[str, ...] = ()
-    prediction: SuffixAutomaton | None = None
-    cached: int = 0
-    stop_text: str | None = None
-    completion_tokens: int = 0
-    accepted: int = 0
-    rejected: int = 0
-    passes: int = 0
-    plain_seconds: float | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted:
-    """One token of an answer, and how it came about.
+    """One token of an answer.
 
     text: what can be shown once the token is known. finish_reason: of the last one. top_tokens:
-    `{"id": ..., "logprob": ...}` of the most probable ones, if they were asked for.
+    `{"id": ..., "logprob": ...}` of the most probable ones, if they were requested.
     source: who proposed it, or "target". number: of the pass that it came from, the first being 1.
     """
 
@@ -87,59 +54,87 @@ class Emitted:
     number: int = 0
 
 
-Item: TypeAlias = Answer | Emitted | Exception | None
-"""What is told of an answer: the answer when it begins, every token, and at the end None or an
-error."""
-
-
 @dataclass(kw_only=True, eq=False)
 class Job:
-    """A request that has been started. Only the scheduler's thread uses it.
+    """A request from its arrival to the end of its answer.
 
-    put: tells whoever waits for the answer. chain: what is kept of it. opening: the caches that
-    were found for the prompt, until they are used. place: where its cache is since then.
-    speculation: of a job that has been alone; a draft model's cache waits in it while the job is
-    in the batch.
-    ids: prompt and answer so far. ended: why it ended; failure: what ended it alone, while others
-    in its batch go on.
+    put: called from other threads with every `Item` of the answer, in order. key: its models.
+    failure: what ended it alone; others in its batch go on.
+
+    `preparing.prepare` sets the next group. prompt: for both models; ids: prompt and answer so far.
+    marks: numbers of ids after which the target's cache is worth keeping, and whether other
+    conversations begin so as well. ends: ids that end the answer. form: what its text is searched
+    for; opens_in: the kind of block that it begins in. max_tokens: there is room for so many.
+    constraint: what it has to match; not_enforced: what of it cannot be enforced, by path.
+    prediction: what it may repeat.
+
+    The last group is the scheduler's, from the start on. opening: the caches that were found for
+    the prompt, until they are used; cached: ids of the prompt that were in them. chain: what is
+    kept of the request. place: where its cache is. speculation: of a job that has been alone; the
+    draft model's cache waits in it while the job is in a batch. passes: of the target, after the
+    prompt. plain_seconds: per token of plain decoding, if known. stop_text: the
+    one that ended the answer, if one did. ended: why it ended.
     """
 
+    request: Request
     put: Callable[[Item], None]
-    asked: Asked
-    answer: Answer
-    chain: Chain
-    sampler: Sampling
+    key: Key = (None, None, None)
+    is_submitted: bool = False
+    is_prepared: bool = False
+    failure: Exception | None = None
+
+    tokenizer: Tokenizer[TargetId] = field(init=False)
+    prompt: Prompt = Prompt(target=())  # noqa: RUF009  # it is frozen
+    ids: list[TargetId] = field(default_factory=list)
+    marks: Mapping[int, bool] = field(default_factory=dict)
+    ends: frozenset[TargetId] = frozenset()
+    form: AnswerForm = TEXT_ONLY
+    opens_in: Literal["text", "thought"] = "text"
+    max_tokens: int = 0
+    constraint: Constraint | None = None
+    not_enforced: tuple[str, ...] = ()
+    prediction: SuffixAutomaton | None = None
+
+    sampler: Sampling = field(init=False)
+    chain: Chain = field(init=False)
     opening: Held = NOTHING
     place: Speculation | Batch | None = None
     speculation: Speculation | None = None
+    cached: int = 0
+    completion_tokens: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    passes: int = 0
+    plain_seconds: float | None = None
+    stop_text: str | None = None
     ended: Reason | None = None
-    failure: Exception | None = None
 
-    def __post_init__(self) -> None:
-        answer = self.answer
-        self.ids: list[TargetId] = list(answer.prompt.target)
-        silent = answer.ends
-        if self.asked.messages is not None:  # the text of a completion is what its ids say
-            silent |= answer.form.silent_ids(answer.tokenizer.vocabulary)
-        self._text = TextStream(
-            answer.tokenizer,
-            prompt=self.ids,
+    @cached_property
+    def _text(self) -> TextStream:
+        silent = self.ends
+        if self.request.messages is not None:  # the text of a completion is what its ids say
+            silent |= self.form.silent_ids(self.tokenizer.vocabulary)
+        return TextStream(
+            self.tokenizer,
+            prompt=self.prompt.target,
             silent=silent,
-            stop_strings=self.asked.stop_texts,
+            stop_strings=self.request.stop_texts,
         )
 
     @property
     def emitted(self) -> list[TargetId]:
         """The answer so far."""
-        return self.ids[len(self.answer.prompt.target) :]
+        return self.ids[len(self.prompt.target) :]
 
     @property
     def room(self) -> int:
         """How many ids the answer may still have."""
-        return self.answer.max_tokens - self.answer.completion_tokens
+        return self.max_tokens - self.completion_tokens
 
-    def take_opening(self) -> Held:
-        """The target's cache that was found for the prompt. It is handed out once."""
+    def leave(self) -> Held:
+        """Take the target's cache out of where it is; it holds a prefix of the ids."""
+        if self.place is not None:
+            return self.place.leave(self)
         opening, self.opening = self.opening, NOTHING._replace(draft=self.opening.draft)
         return opening
 
@@ -156,8 +151,8 @@ class Job:
     def batch_processors(self) -> list[LogitsProcessor]:
         """What changes the logits, as mlx-lm's batches call it. What fails there ends this job."""
         processors = list(self.sampler.processors)
-        if self.answer.constraint is not None:
-            processors.append(masking(self.answer.constraint.rows))
+        if self.constraint is not None:
+            processors.append(masking(self.constraint.rows))
         return [self._guarded(one) for one in processors]
 
     def _guarded(self, processor: LogitsProcessor) -> LogitsProcessor:
@@ -185,40 +180,39 @@ class Job:
         """
         assert self.ended is None
         self.ids.append(token)
-        self.answer.completion_tokens += 1
+        self.completion_tokens += 1
         text = self._text.push(token)
-        self.answer.stop_text = self._text.stop_string
-        reason: Reason | None = "length" if self.room <= 0 else None
-        if self.answer.stop_text is not None or token in self.answer.ends:
-            reason = "stop"
+        self.stop_text = self._text.stop_string
+        if self.stop_text is not None or token in self.ends:
+            self.ended = "stop"
+        elif self.room <= 0:
+            self.ended = "length"
         logprob, top = self._logprobs(token, logprobs)
         self.put(
             Emitted(
-                text=text if reason is None else text + self._text.finish(),
+                text=text if self.ended is None else text + self._text.finish(),
                 token=token,
                 logprob=logprob,
-                finish_reason=reason,
+                finish_reason=self.ended,
                 top_tokens=top,
                 source=source,
                 outcome=outcome,
-                number=self.answer.passes,
+                number=self.passes,
             )
         )
-        self.ended = reason
-        return reason is not None
+        return self.ended is not None
 
     def end(self, reason: Reason) -> None:
         """End the answer without another id."""
         self.ended = reason
-        text = self._text.finish()
-        self.put(Emitted(text=text, token=NO_TOKEN, finish_reason=reason))
+        self.put(Emitted(text=self._text.finish(), token=NO_TOKEN, finish_reason=reason))
 
     def _logprobs(
         self, token: TargetId, logprobs: Array | None
     ) -> tuple[float, tuple[Mapping[str, Any], ...]]:
         """The log-probability of an id, and the most probable ones, as far as they are wanted."""
-        most = max(0, self.asked.top_logprobs)
-        if logprobs is None or not (self.asked.logprobs or most):
+        most = max(0, self.request.top_logprobs)
+        if logprobs is None or not (self.request.logprobs or most):
             return 0.0, ()
         row = logprobs.astype(mx.float32)
         ranked = mx.argpartition(-row, kth=most - 1) if most else mx.array([], dtype=mx.uint32)
@@ -226,3 +220,7 @@ class Job:
         values = cast("list[float]", row[mx.array([token, *ids])].tolist())
         top = zip(ids, values[1:], strict=True)
         return values[0], tuple({"id": one, "logprob": value} for one, value in top)
+
+
+Item: TypeAlias = Job | Emitted | Exception | None
+"""The job when its answer begins, every token, and at the end None or an error."""

@@ -13,7 +13,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object
-from tokalign.serve.request import Asked
+from tokalign.serve.request import Request
 
 _ERRORS: Mapping[int, str] = {
     401: "authentication_error",
@@ -41,7 +41,7 @@ class MessagesBody(Common, kw_only=True):
     thinking: Object = {}
     output_config: Object = {}
 
-    def requests(self, settings: Settings, api_key: str) -> list[Asked]:
+    def requests(self, settings: Settings, api_key: str) -> list[Request]:
         messages = of_messages(self.system, self.messages)
         if messages[-1].get("role") == "assistant":
             told = "messages has to end with the user's: no given answer is continued"
@@ -104,7 +104,7 @@ class Messages(Rendering):
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
         (choice,) = choices
-        usage, stop = Usage.of(choices), choice.answer.stop_text
+        usage, stop = Usage.of(choices), choice.job.stop_text
         reason = None if choice.reason is None else _REASONS[choice.reason]
         return {
             "id": f"msg_{self.id}",

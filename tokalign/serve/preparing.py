@@ -1,8 +1,8 @@
 """Reading requests while others are decoded: a prompt as ids, and what the answer has to match.
 
 All of it is pure: it reads what is loaded, and touches no cache and no array. A long prompt or a
-large grammar takes seconds, so it is done in threads of its own, in two lanes: what may take long
-does not keep what is short waiting. Read next: `scheduler.py`.
+large grammar takes seconds, so threads of two lanes prepare requests: what may take long does not
+delay what is short. Read next: `scheduler.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal
-from tokalign.serve.job import Answer
+from tokalign.serve.job import Job
 from tokalign.serve.models import Loaded
-from tokalign.serve.request import Asked
-from tokalign.serve.waiting import Waiting
+from tokalign.serve.request import Request
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -45,7 +44,7 @@ _THREADS = 2
 _SHORT = 1 << 16
 """Characters of a prompt that is encoded in some hundredths of a second."""
 
-_Lane = SimpleQueue["tuple[Waiting, Loaded] | None"]
+_Lane = SimpleQueue["tuple[Job, Loaded] | None"]
 
 
 class Preparing:
@@ -58,10 +57,10 @@ class Preparing:
             # A daemon, so that the longest prompt does not keep a server from ending.
             Thread(target=self._serve, args=(lane,), name="preparing", daemon=True).start()
 
-    def submit(self, one: Waiting, loaded: Loaded) -> None:
+    def submit(self, job: Job, loaded: Loaded) -> None:
         """Have a request prepared for the models that are loaded."""
-        one.is_submitted = True
-        self._lanes[_may_take_long(one.asked)].put((one, loaded))
+        job.is_submitted = True
+        self._lanes[_may_take_long(job.request)].put((job, loaded))
 
     def stop(self) -> None:
         """End the threads; nobody waits for them."""
@@ -70,79 +69,78 @@ class Preparing:
 
     def _serve(self, lane: _Lane) -> None:
         while (work := lane.get()) is not None:
-            one, loaded = work
+            job, loaded = work
             try:
-                if one.asked.abandoned.is_set():
+                if job.request.abandoned.is_set():
                     raise Refusal(499, "the client has left")
-                one.result = prepare(loaded, one.asked)
+                prepare(loaded, job)
             except Exception as error:  # it is told to the client, whatever it is
-                one.result = error
+                job.failure = error
             except BaseException as error:  # a panic in Rust
-                one.result = RuntimeError(f"a library gave up: {type(error).__name__}")
-            del work, loaded, one  # no model outlives its use
+                job.failure = RuntimeError(f"a library gave up: {type(error).__name__}")
+            job.is_prepared = True
+            del work, loaded, job  # no model outlives its use
             self._ready()
 
 
-def _may_take_long(asked: Asked) -> bool:
-    size = len(asked.prompt) + len(asked.suffix) + len(asked.prediction or "")
-    size += sum(len(str(part)) for part in (*(asked.messages or ()), *asked.tools))
-    return size > _SHORT or asked.grammar is not None or asked.tool_choice is not None
+def _may_take_long(request: Request) -> bool:
+    size = len(request.prompt) + len(request.suffix) + len(request.prediction or "")
+    size += sum(len(str(part)) for part in (*(request.messages or ()), *request.tools))
+    return size > _SHORT or request.grammar is not None or request.tool_choice is not None
 
 
 # -- what is read ----------------------------------------------------------------------------------
 
 
-def prepare(loaded: Loaded, asked: Asked) -> Answer:
-    """Read a request. Raises: Refusal or another TokalignError for one that cannot be honoured."""
-    decoder, length, said = loaded.decoder, loaded.context_length, asked.prediction
+def prepare(loaded: Loaded, job: Job) -> None:
+    """Fill in what a job's prompt decides.
+
+    Raises: Refusal or another TokalignError for a request that cannot be honoured.
+    """
+    request, decoder, length = job.request, loaded.decoder, loaded.context_length
     target, size = decoder.target, vocabulary_size(decoder.target.model)
-    check = partial(_require_room, loaded, asked)
-    if asked.messages is None:
-        given = loaded.prompts.of_text(asked.prompt, asked.suffix, size, check)
+    check = partial(_require_room, loaded, request)
+    if request.messages is None:
+        beginning = loaded.prompts.of_text(request.prompt, request.suffix, size, check)
     else:
-        variables = {**asked.template_variables, "tools": [*asked.tools] or None}
-        given = loaded.prompts.of_chat(asked.messages, variables, check)
-    prompt, known, opens_in = given
-    ids, marks = list(prompt.target), dict(known)
+        variables = {**request.template_variables, "tools": [*request.tools] or None}
+        beginning = loaded.prompts.of_chat(request.messages, variables, check)
+    job.tokenizer, job.prompt, job.opens_in = target.tokenizer, beginning.prompt, beginning.opens_in
+    job.ids = ids = list(job.prompt.target)
     require(bool(ids), "the prompt is empty")
-    if asked.only_counts:
-        return Answer(tokenizer=target.tokenizer, prompt=prompt)
+    if request.only_counts:
+        return
     if len(ids) >= length:
         raise ContextLengthError(len(ids), length)
-    for token in asked.logit_bias:
-        told = f"logit_bias names the id {{}}, but ids are from 0 to {size - 1}"
-        require(0 <= token < size, told, token)
-    room = length - len(ids)
-    form = loaded.prompts.form if asked.messages is not None else TEXT_ONLY
-    if not asked.tools and asked.tool_choice is None:
-        form = form.without_calls()
-    grammar = _grammar(target.tokenizer, asked, form)
+    for token in request.logit_bias:
+        wrong = f"logit_bias names the id {{}}, but ids are from 0 to {size - 1}"
+        require(0 <= token < size, wrong, token)
+    marks = dict(beginning.marks)
     if loaded.forgets:  # other caches are cut back to wherever a later prompt leaves this one
         marks.setdefault(len(ids) - 1, False)
-    return Answer(
-        tokenizer=target.tokenizer,
-        prompt=prompt,
-        marks={mark: is_shared for mark, is_shared in marks.items() if 0 < mark < len(ids)},
-        ends=loaded.fill_in_ends if asked.suffix else target.stop_ids,
-        form=form,
-        opens_in=opens_in,
-        max_tokens=min(room, room if asked.max_tokens is None else asked.max_tokens),
-        constraint=None if grammar is None else decoder.constrain(grammar, ids),
-        not_enforced=() if grammar is None else grammar.ignored,
-        prediction=predicted(target.tokenizer, ids, said, room) if said else None,
-    )
+    job.marks = {mark: is_shared for mark, is_shared in marks.items() if 0 < mark < len(ids)}
+    job.ends = loaded.fill_in_ends if request.suffix else target.stop_ids
+    job.form = loaded.prompts.form if request.messages is not None else TEXT_ONLY
+    if not request.tools and request.tool_choice is None:
+        job.form = job.form.without_calls()
+    room = length - len(ids)
+    job.max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
+    if (grammar := _grammar(target.tokenizer, request, job.form)) is not None:
+        job.constraint, job.not_enforced = decoder.constrain(grammar, ids), grammar.ignored
+    if request.prediction:
+        job.prediction = predicted(target.tokenizer, ids, request.prediction, room)
 
 
-def sampling_of(loaded: Loaded, asked: Asked) -> Sampling:
+def sampling_of(loaded: Loaded, request: Request) -> Sampling:
     """How a request's ids are chosen by the models that are loaded."""
     exempt, target = list[int](), loaded.decoder.target
-    if asked.sampling.xtc_probability:  # as in mlx-lm's server
+    if request.sampling.xtc_probability:  # as in mlx-lm's server
         exempt = [*target.tokenizer.encode("\n"), *target.stop_ids]
-    processors = make_logits_processors(dict(asked.logit_bias) or None, **asked.penalties)
-    return replace(asked.sampling, xtc_exempt=tuple(exempt), processors=tuple(processors))
+    processors = make_logits_processors(dict(request.logit_bias) or None, **request.penalties)
+    return replace(request.sampling, xtc_exempt=tuple(exempt), processors=tuple(processors))
 
 
-def _require_room(loaded: Loaded, asked: Asked, text: str) -> None:
+def _require_room(loaded: Loaded, request: Request, text: str) -> None:
     """Refuse a text that cannot fit the context, before all of it is encoded.
 
     A very long text is counted in slices, until there are too many ids. So the time is that of a
@@ -153,7 +151,7 @@ def _require_room(loaded: Loaded, asked: Asked, text: str) -> None:
         return
     count = 0
     for begin in range(0, len(text), _SLICE):
-        if asked.abandoned.is_set():
+        if request.abandoned.is_set():
             raise Refusal(499, "the client has left")
         part = tokenizer.encode(text[begin : begin + _SLICE], specials=True)
         count += max(0, len(part) - _CUT_IDS)
@@ -166,14 +164,14 @@ def _require_room(loaded: Loaded, asked: Asked, text: str) -> None:
             )
 
 
-def _grammar(target: Tokenizer[TargetId], asked: Asked, form: AnswerForm) -> Grammar | None:
+def _grammar(target: Tokenizer[TargetId], request: Request, form: AnswerForm) -> Grammar | None:
     """What the answer has to match. Raises: UsageError, Refusal where that cannot be enforced."""
     grammar = form.grammar(
-        asked.grammar,
+        request.grammar,
         target.vocabulary,
-        tools=asked.tools,
-        choice=asked.tool_choice,
-        several=asked.several_calls,
+        tools=request.tools,
+        choice=request.tool_choice,
+        several=request.several_calls,
     )
     if grammar is not None and target.level is Level.IDS_ONLY:
         raise Refusal(

@@ -1,7 +1,4 @@
-"""What one answer is asked for, in the terms of this server, whichever API the request came by.
-
-The edge makes an `Asked` of a body; the scheduler decodes it. It imports nothing of HTTP.
-"""
+"""What one answer is asked for, whichever API the request came by. It imports nothing of HTTP."""
 
 from __future__ import annotations
 
@@ -28,19 +25,18 @@ class ModelNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
+class Request:
     """One answer to one prompt.
 
     messages: of a chat, which its template renders with `tools` and `template_variables`; None for
     a completion, whose prompt is a text or ids. suffix: what a completion has to end before.
     sampling: without what depends on the model. logit_bias, penalties: arguments of mlx-lm's
     `make_logits_processors`. max_tokens: None for as many as the context holds.
-    num_draft_tokens: as in `DraftingOptions`.
-    top_logprobs: how many alternatives each token comes with.
+    num_draft_tokens: as in `DraftingOptions`. top_logprobs: alternatives given for each token.
     prediction: a text that the answer may repeat. grammar: what it has to match. tool_choice: the
     tool that has to be called, see `structured.tool_choice`; several_calls: whether more than once.
-    api_key: the scope of what is kept. only_counts: whether the prompt's tokens are all that is
-    asked about. abandoned: set when nobody waits for the answer any more.
+    api_key: the scope of what is kept. only_counts: whether only the prompt's tokens are counted.
+    abandoned: set when nobody waits for the answer any more.
     """
 
     messages: Sequence[dict[str, Any]] | None = None

@@ -19,17 +19,17 @@ from time import monotonic, sleep
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
-from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
+from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts
 from tokalign.runtime.remembered import OutputStores
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.decoding import Batch, Speculation, decoder_of
-from tokalign.serve.job import Answer, Item, Job
+from tokalign.serve.job import Item, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing, sampling_of
-from tokalign.serve.request import Asked, ModelNames
-from tokalign.serve.waiting import Waiting, WaitingRoom, end_of_service
+from tokalign.serve.request import ModelNames, Request
+from tokalign.serve.waiting import WaitingRoom, end_of_service
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether clients have left."""
@@ -86,12 +86,12 @@ class Scheduler:
         if self.failure is not None:
             raise self.failure
 
-    def submit(self, asked: Asked, put: Callable[[Item], None]) -> None:
-        """Have a request answered. put: is told how, see `Item`; from other threads, in order.
+    def submit(self, request: Request, put: Callable[[Item], None]) -> None:
+        """Have a request answered. put: as of a `Job`; whatever happens, it is called with an end.
 
-        Whatever happens, it is told an end. Raises: Refusal if too many wait, or at the end.
+        Raises: Refusal if too many wait, or at the end.
         """
-        self._waiting.enter(Waiting(asked, put, self.models.key(asked.models)))
+        self._waiting.enter(Job(request=request, put=put, key=self.models.key(request.models)))
 
     def stop(self) -> None:
         """Have the loop end after the step that it is in. What waits is refused at once."""
@@ -139,76 +139,66 @@ class Scheduler:
             self._close()
 
     def _admit(self) -> None:
-        """Have what has arrived prepared, and start what is, in its order."""
-        under_way = False  # whether a request before is being prepared, or has been
-        for one in self._waiting.all():
-            if not self.models.are_loaded(one.key):
+        """Have new requests prepared, and start those that are, in the order of their arrival."""
+        under_way = False  # whether an earlier request is being prepared, or has been
+        for job in self._waiting.all():
+            if not self.models.are_loaded(job.key):
                 if self._jobs or under_way:
                     return  # other models are loaded when those in use are free
                 try:
-                    self.models.require(one.key)
+                    self.models.require(job.key)
                 except Exception as error:
-                    self._refuse(one, error)
+                    self._refuse(job, error)
                     continue
-            if not one.is_submitted:
-                self._preparing.submit(one, self.models.loaded)
-            takes_a_place = isinstance(one.result, Answer) and not one.asked.only_counts
+            if not job.is_submitted:
+                self._preparing.submit(job, self.models.loaded)
+            takes_a_place = job.failure is None and not job.request.only_counts
             has_place = len(self._jobs) < self.settings.decode_concurrency or not takes_a_place
-            if one.result is not None and has_place:
-                self._start(one)
+            if job.is_prepared and has_place:
+                self._start(job)
             else:
                 under_way = True
 
-    def _start(self, one: Waiting) -> None:
+    def _start(self, job: Job) -> None:
         """Begin to decode a request that has been prepared, or end it if it cannot be."""
+        request, prompt = job.request, job.prompt.target
         try:
-            if isinstance(one.result, Exception):
-                raise one.result
-            assert one.result is not None
-            job = self._job_of(one, one.result)
+            if job.failure is not None:
+                raise job.failure
+            job.sampler = sampling_of(self.models.loaded, request)
+            job.chain = Chain((job.key, request.api_key), len(prompt))
+            if not request.only_counts:
+                job.opening = self._contexts.fetch(job.chain.owner, prompt)
+            job.cached = len(job.opening.ids)
         except Exception as error:
-            self._refuse(one, error)
+            self._refuse(job, error)
             return
-        if not self._waiting.take(one):
+        if not self._waiting.take(job):
             return
-        one.put(job.answer)
-        if one.asked.only_counts:
-            one.put(None)
+        job.put(job)
+        if request.only_counts:
+            job.put(None)
             return
         self.metrics.prompt_tokens.inc(len(job.ids))
-        self.metrics.cached_tokens.inc(job.answer.cached)
+        self.metrics.cached_tokens.inc(job.cached)
         self._jobs.append(job)
 
-    def _job_of(self, one: Waiting, answer: Answer) -> Job:
-        asked, prompt = one.asked, answer.prompt.target
-        chain = Chain((one.key, asked.api_key), len(prompt))
-        opening = NOTHING if asked.only_counts else self._contexts.fetch(chain.owner, prompt)
-        answer.cached = len(opening.ids)
-        return Job(
-            put=one.put,
-            asked=asked,
-            answer=answer,
-            chain=chain,
-            sampler=sampling_of(self.models.loaded, asked),
-            opening=opening,
-        )
-
-    def _refuse(self, one: Waiting, error: Exception) -> None:
+    def _refuse(self, job: Job, error: Exception) -> None:
         if not isinstance(error, TokalignError):
             _LOG.error("a request could not be started", exc_info=error)
-        self._waiting.end(one, error)
+        self._waiting.end(job, error)
 
     def _drop_abandoned(self) -> None:
         began_by = monotonic() - self.settings.answer_timeout
-        for one in self._waiting.all():
+        for job in self._waiting.all():
             left = Refusal(499, "the client has left")
-            if one.asked.abandoned.is_set() and self._waiting.end(one, left):
+            if job.request.abandoned.is_set() and self._waiting.end(job, left):
                 self.metrics.disconnected.inc()
         for job in list(self._jobs):
-            if job.asked.abandoned.is_set():
+            if job.request.abandoned.is_set():
                 self.metrics.disconnected.inc()
                 self._finish(job)
-            elif job.asked.arrived < began_by:
+            elif job.request.arrived < began_by:
                 job.end("length")
                 self._finish(job)
 
@@ -226,26 +216,43 @@ class Scheduler:
     def _advance(self) -> None:
         """One round of every job, all together or each by itself."""
         if self._are_batched():
-            self._advance_by(self._advance_together, list(self._jobs), "batch")
+            self._step(self._open_batch, list(self._jobs), "batch")
         else:
             for job in list(self._jobs):
-                self._advance_by(partial(self._advance_alone, job), [job], "speculation")
+                self._step(partial(self._speculation_of, job), [job], "speculation")
 
-    def _advance_by(self, step: Callable[[], None], jobs: list[Job], decoding: str) -> None:
+    def _step(
+        self, open_place: Callable[[], Batch | Speculation], jobs: list[Job], decoding: str
+    ) -> None:
         """Take a step with these jobs, count what it emitted, and end those that have ended."""
-        before = [job.answer.completion_tokens for job in jobs]
+        before = [job.completion_tokens for job in jobs]
         try:
-            step()
+            place = open_place()
+            for job in jobs:
+                if job.place is not place:
+                    self._move(job, place)
+            for kept in place.step():
+                self._contexts.keep(kept.job.chain, kept.held, is_shared=kept.is_shared)
+            if isinstance(place, Batch):
+                self._contexts.leave_room(place.nbytes)
         except Exception as error:
             self._abort(jobs, error)
             return
         for job, count in zip(jobs, before, strict=True):
-            emitted = job.answer.completion_tokens - count
+            emitted = job.completion_tokens - count
             self.metrics.output_tokens.labels(decoding).inc(emitted)
             if emitted and not count:
-                self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
+                self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
             if job.ended is not None or job.failure is not None:
                 self._finish(job)
+
+    def _move(self, job: Job, place: Batch | Speculation) -> None:
+        """Have a job go on in another place, with its cache."""
+        held = job.leave()
+        if isinstance(place, Batch) and job.place is not None and not self.models.loaded.forgets:
+            self._contexts.keep(job.chain, held)  # the next request may begin like it
+        place.enter(job, held)
+        job.place = place
 
     def _are_batched(self) -> bool:
         if not self.models.loaded.is_batchable:
@@ -255,42 +262,26 @@ class Scheduler:
 
     def _can_speculate(self, job: Job) -> bool:
         plain = self.models.loaded.decoder.drafting.options.method == "plain"
-        return not (plain or job.asked.num_draft_tokens == 0)
+        return not (plain or job.request.num_draft_tokens == 0)
 
-    def _advance_together(self) -> None:
+    def _open_batch(self) -> Batch:
         if self._batch is None:
             model = self.models.loaded.decoder.target.model
             self._batch = Batch(model, self.settings, self._stream)
-        for job in self._jobs:
-            if job.place is not self._batch:
-                held = _leave(job)
-                if job.place is not None and not self.models.loaded.forgets:
-                    self._contexts.keep(job.chain, held)  # who comes next may begin like it
-                self._batch.enter(job, held)
-                job.place = self._batch
-        for job, held, is_shared in self._batch.step():
-            self._contexts.keep(job.chain, held, is_shared=is_shared)
-        self._contexts.leave_room(self._batch.nbytes)
+        return self._batch
 
-    def _advance_alone(self, job: Job) -> None:
-        if job.speculation is None or job.place is not job.speculation:
-            held = _leave(job)
-            if job.speculation is None:
-                job.speculation = self._speculation(job)
-            job.speculation.enter(held)
-            job.place = job.speculation
-        job.speculation.step()
-
-    def _speculation(self, job: Job) -> Speculation:
-        decoder = decoder_of(
-            self.models.loaded.decoder,
-            job,
-            self.settings,
-            drafts=self._can_speculate(job),
-            earlier=self._outputs.of(job.chain.owner) if self.settings.reuse_outputs else None,
-        )
-        keep = partial(self._contexts.keep, job.chain)
-        return Speculation(job, decoder, metrics=self.metrics, keep=keep)
+    def _speculation_of(self, job: Job) -> Speculation:
+        if job.speculation is None:
+            reuses, owner = self.settings.reuse_outputs, job.chain.owner
+            decoder = decoder_of(
+                self.models.loaded.decoder,
+                job,
+                self.settings,
+                drafts=self._can_speculate(job),
+                earlier=self._outputs.of(owner) if reuses else None,
+            )
+            job.speculation = Speculation(job, decoder, self.metrics)
+        return job.speculation
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -331,8 +322,3 @@ class Scheduler:
         self._contexts.clear()
         self.models.reset()
         self._ready.set()
-
-
-def _leave(job: Job) -> Held:
-    """The cache of a job that goes to another place; it holds a prefix of the job's ids."""
-    return job.take_opening() if job.place is None else job.place.leave(job)

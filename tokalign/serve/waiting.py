@@ -1,86 +1,69 @@
-"""Requests that have not been started, in their order. Every one of them is told an end."""
+"""Requests that have not been started, in their order. Every one of them gets an end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Condition
 
 from tokalign.serve.admission import Refusal
-from tokalign.serve.job import Answer, Item, Key
-from tokalign.serve.request import Asked
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A request that has not been started. put: tells whoever waits for its answer.
-
-    is_submitted: to those who prepare it. result: of that, once they have.
-    """
-
-    asked: Asked
-    put: Callable[[Item], None]
-    key: Key
-    is_submitted: bool = False
-    result: Answer | Exception | None = None
+from tokalign.serve.job import Job
 
 
 class WaitingRoom:
     """Where requests wait; any thread may use it. most: one more is refused.
 
-    Whoever takes a request out tells how it goes on. So no request is told two ends.
+    Only whoever takes a request out ends or starts it, so no request gets two ends.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._changed = Condition()  # guards the rest
-        self._requests: list[Waiting] = []
+        self._jobs: list[Job] = []
         self._has_news = False
         self.is_closed = False
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._jobs)
 
-    def enter(self, one: Waiting) -> None:
+    def enter(self, job: Job) -> None:
         """Let a request wait. Raises: Refusal if too many do, or at the end."""
         with self._changed:
             if self.is_closed:
                 raise end_of_service()
-            if len(self._requests) >= self._most:
+            if len(self._jobs) >= self._most:
                 raise Refusal(
                     429,
-                    f"{len(self._requests)} requests are waiting already; try again later",
+                    f"{len(self._jobs)} requests are waiting already; try again later",
                     code="queue_full",
                     headers={"Retry-After": "1"},
                 )
-            self._requests.append(one)
+            self._jobs.append(job)
         self.wake()
 
-    def all(self) -> list[Waiting]:
+    def all(self) -> list[Job]:
         """Those that wait now."""
         with self._changed:
-            return list(self._requests)
+            return list(self._jobs)
 
-    def take(self, one: Waiting) -> bool:
+    def take(self, job: Job) -> bool:
         """Take a request out. Returns: whether it was there; another thread may have ended it."""
         with self._changed:
-            is_there = one in self._requests
+            is_there = job in self._jobs
             if is_there:
-                self._requests.remove(one)
+                self._jobs.remove(job)
             return is_there
 
-    def end(self, one: Waiting, error: Exception) -> bool:
+    def end(self, job: Job, error: Exception) -> bool:
         """Take a request out and end it with an error. Returns: as `take`."""
-        is_there = self.take(one)
+        is_there = self.take(job)
         if is_there:
-            one.put(error)
+            job.put(error)
         return is_there
 
     def close(self) -> None:
-        """Refuse whoever waits, and whoever comes."""
+        """Refuse all requests that wait or arrive."""
         self.is_closed = True
-        for one in self.all():
-            self.end(one, end_of_service())
+        for job in self.all():
+            self.end(job, end_of_service())
         self.wake()
 
     def wake(self) -> None:
@@ -90,10 +73,7 @@ class WaitingRoom:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Return when something has changed since the last call, or after so many seconds.
-
-        Returns: whether something has.
-        """
+        """Wait for a change since the last call. Returns: whether there is one."""
         with self._changed:
             has_news = self._changed.wait_for(lambda: self._has_news, seconds)
             self._has_news = False
@@ -101,5 +81,5 @@ class WaitingRoom:
 
 
 def end_of_service() -> Refusal:
-    """What everybody is told at the end."""
+    """What every request gets when the server ends."""
     return Refusal(503, "the server is shutting down")
