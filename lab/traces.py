@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from lab.recorded_proposals import ProposalTrace, record
-from tokalign.cli.bench_options import OPTIONS, read_options
+from tokalign.cli.bench import OPTIONS, read_options
 from tokalign.cli.bench_texts import prepare
 from tokalign.cli.command import Command, FilePath, Option
 from tokalign.cli.output import progress
@@ -45,14 +45,14 @@ def command(*, trace: Path, **given: Any) -> None:
     """Record what every condition proposes at every position of FILEs."""
     options = read_options(given)
     require_writable(trace)
-    makers, encoded, prompt_tokens = prepare(options)
+    makers, encoded = prepare(options)
     longest = max(length for length in options.lengths if isinstance(length, int))
     asked = {one.name: make for one, make in makers.items() if one.k == longest}
     texts = []
     with progress(len(encoded), "recording") as advance:
         for ids in encoded:
             drafters = {name: make(ids) for name, make in asked.items()}
-            texts.append(record(ids, drafters, prompt_tokens=prompt_tokens))
+            texts.append(record(ids, drafters, prompt_tokens=options.prompt_tokens))
             advance(1)
     trace.write_bytes(pickle.dumps(ProposalTrace(texts=tuple(texts))))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from places import DEMO
 from tokalign.cli.bench import HEAD, as_object, cells
 from tokalign.cli.output import markdown_table
 from tokalign.cli.texts import read_prompts
-from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.comparison import BASELINES, Condition, Measurement, compare
+from tokalign.evaluate.comparison import BASELINES, Condition, compare
 from tokalign.storage import POLISH, sample_text
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
@@ -57,33 +55,17 @@ def test_refusals_come_before_anything_is_measured(line: str, code: int, says: s
     bench(*words(line)).is_refused(code, says)
 
 
-def test_windows_are_cut_in_target_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    windows, measured, run = tmp_path / "w.txt", list[Measurement](), Bench.run
-    windows.write_text("Wisła jest najdłuższą rzeką w Polsce\n")
-
-    def kept(self: Bench) -> Iterator[Measurement]:
-        for one in run(self):
-            measured.append(one)
-            yield one
-
-    monkeypatch.setattr(Bench, "run", kept)
-    cut = [str(windows), "--ignore-chat-template", "--prompt-tokens", "5"]
-    assert bench(*PAIR, "-m", "4", "-k", "2", "--method", "exact", *cut).code == 0
-    assert [m.prompt_tokens for m in measured] == [5, 5, 5]
-    assert len({m.token_ids for m in measured}) == 1
-
-
 def test_prompts_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("jeden\n\ndwa\n")
     (tmp_path / "b.jsonl").write_text('{"text": "trzy"}\n')
-    found = read_prompts([tmp_path / "a.txt"], [tmp_path / "b.jsonl"], field="text", limit=None)
+    found = read_prompts([tmp_path / "a.txt", tmp_path / "b.jsonl"], field="text", limit=None)
     assert [(one.block.prompt_set, one.text, one.window) for one in found] == [
-        ("b", "trzy", True),
         ("a", "jeden", False),
         ("a", "dwa", False),
+        ("b", "trzy", False),
     ]
     assert len({one.block for one in found}) == 3
-    own = read_prompts([], [], field="text", limit=None, language="pl")
+    own = read_prompts([], field="text", limit=None, language="pl")
     assert (len(own), sum(one.window for one in own)) == (30, 10)
 
 

@@ -59,20 +59,6 @@ def test_rounds_match_a_count_by_hand(
     assert rest["generation_tokens"] == first["generation_tokens"] - 3
 
 
-def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
-    text = tmp_path / "t.txt"
-    text.write_text(" ".join([TEXT] * 6) + "\n")
-    asked = ["--method", "copy", "-k", "1,4", "--cost", "flat", "--cost", "m2-pro"]
-    result = play(text, *asked, "--json")
-    assert "by definition" in result.err
-    for row in result.json["conditions"]:
-        assert row["speed"]["flat"] == round(row["tokens_per_round"], 4) > 1  # rows cost nothing
-        assert row["speed"]["m2-pro"] < row["speed"]["flat"]
-    assert "tokens per round" in (shown := play(text, *asked).out)
-    assert "m2-pro" in shown
-    play(text, "--cost", "no-such-curve").is_refused(2, "no-such-curve")
-
-
 @pytest.fixture
 def two_texts(tmp_path: Path) -> Path:
     (tmp_path / "t.txt").write_text("\n".join([SENTENCES[0] * 2, SENTENCES[1] * 2]))

@@ -165,7 +165,7 @@ def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
         (f"{DECODE} --top-p 0.9", "without --temp"),
         (f"{SERVE} --kv-group-size 32", "without --kv-bits"),
         ("serve --allow-model-switching --draft D", "without --target NAME"),
-        (f"bench --target {NOWHERE} p.txt --prompt-tokens 3", "without --text or --ignore-chat"),
+        (f"bench --target {NOWHERE} p.txt --prompt-tokens 3", "without --text"),
         ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
         ("build --target bielik --dictionary-only --tasks 4", "without --engine datatrove"),
         (f"train --target {NOWHERE} no.txt --output out --rank 9", "without --head factored"),

@@ -3,24 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokalign import __version__
-from tokalign.cli.bench_options import OPTIONS, Options, read_options
-from tokalign.cli.command import Command
+from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, Command, Option
+from tokalign.cli.options import (
+    ALIGNMENT,
+    DICTIONARY,
+    DRAFT,
+    DRAFTER,
+    DTYPE,
+    FIELD,
+    LANGUAGE,
+    LIMIT,
+    TEMP,
+)
 from tokalign.cli.output import markdown_table, note, progress, show
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
-from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
+from tokalign.errors import UsageError
+from tokalign.runtime.options import (
+    AUTO,
+    DEFAULT_DRAFT_TOKENS,
+    METHODS,
+    TRANSLATIONS,
+    DraftingOptions,
+    check_translation,
+    choose_method,
+    read_draft_tokens,
+    take,
+)
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
     from tokalign.evaluate.comparison import Comparison, Measurement, Row
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
+
+
+def _read_lengths(_context: click.Context, _option: click.Parameter, value: str) -> list[int | str]:
+    """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
+    lengths = [read_draft_tokens(part.strip()) for part in value.split(",")]
+    return list(dict.fromkeys(AUTO if k is None else k for k in lengths))
+
+
+OPTIONS = (
+    Option(
+        "--target --model target",
+        "The model; with --text, its tokenizer is enough.",
+        type=NAME,
+        required=True,
+    ),
+    DRAFT,
+    DRAFTER,
+    Option("--text", "FILEs are texts that play the target's output.", is_flag=True),
+    Option("--prompt-tokens", "How much of each text is the prompt.", type=FROM_0, default=12),
+    FIELD,
+    LIMIT,
+    Option(
+        "--method methods",
+        "Measure only this method or translation; repeatable.",
+        multiple=True,
+        metavar="NAME",
+    ),
+    Option(
+        "-k --num-draft-tokens lengths",
+        "Tokens drafted in a round: numbers, auto, or both.",
+        default="2,4",
+        callback=_read_lengths,
+        metavar="N,N,...",
+    ),
+    Option("-m --max-tokens", "Tokens to generate at most.", type=AT_LEAST_1, default=64),
+    TEMP,
+    Option("--seed", "Seed of sampling.", type=click.IntRange(0, 0xFFFFFFFF), default=0),
+    DTYPE,
+    DICTIONARY,
+    LANGUAGE,
+    ALIGNMENT,
+    click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line, as typed."""
+
+    target: str
+    draft: str | None
+    files: tuple[Path, ...]
+    text: bool
+    prompt_tokens: int
+    field: str
+    limit: int | None
+    methods: tuple[str, ...]
+    lengths: Sequence[int | str]
+    max_tokens: int
+    temp: float
+    seed: int
+    dtype: str | None
+    drafting: DraftingOptions
+
+
+def read_options(given: dict[str, Any]) -> Options:
+    """The command line from what click has parsed.
+
+    Raises: UsageError for a condition that there is not, or not without a draft model.
+    """
+    # The hybrid uses every source; each condition has a method of its own.
+    options = Options(drafting=replace(take(DraftingOptions, given), method="hybrid"), **given)
+    for name in options.methods:
+        try:
+            check_translation(None if name in METHODS else name)
+        except UsageError as error:
+            raise UsageError(
+                f"there is no condition {name!r}; choose a method ({', '.join(METHODS)}) or a "
+                f"translation ({', '.join(TRANSLATIONS)})"
+            ) from error
+        if options.draft is None and (name == "draft" or name not in METHODS):
+            raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
+    return options
 
 
 @click.command("bench", cls=Command, params=[*OPTIONS])
@@ -57,17 +162,10 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
     """What was measured, and the measurements."""
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
 
-    plain = options.ignore_chat_template
-    texts_in = partial(
-        read_prompts,
-        () if plain else options.files,
-        options.files if plain else (),
-        field=options.field,
-        limit=options.limit,
-    )
+    read = partial(read_prompts, options.files, field=options.field, limit=options.limit)
     language = next(iter(options.drafting.languages), None)
     # What cannot be read is said before models are loaded; their language is known afterwards.
-    texts = texts_in(language=language) if options.files or language is not None else []
+    texts = read(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import device_name, mlx_version
 
@@ -84,7 +182,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         target = decoder.target
         language = language_of_model(target.tokenizer.fingerprint, target.folder)
         note(f"prompts -> those in {language}; --language CODE chooses others")
-        texts = texts_in(language=language)
+        texts = read(language=language)
     for one in texts:  # packs of their languages are compiled before a clock runs
         prompt = decoder.prompt(one.text, use_template=False)
         decoder = replace(decoder, drafting=decoder.drafting.for_prompt(prompt.target))
@@ -96,18 +194,16 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         "temperature": options.temp,
         "seed": options.seed,
         "dtype": choose_dtype(options.dtype) or "of the weights",
-        "chat_template": not plain,
-        "prompt_tokens": options.prompt_tokens or "all",
         "machine": device_name(),
         "mlx": mlx_version(),
         "tokalign": __version__,
     }
-    bench, found = _bench(options, decoder, texts), []
+    bench, measurements = _bench(options, decoder, texts), []
     with progress(len(bench.prompts) * len(bench.conditions), "measuring") as advance:
         for measurement in bench.run():
-            found.append(measurement)
+            measurements.append(measurement)
             advance(1)
-    return about, found
+    return about, measurements
 
 
 def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> Bench:
@@ -127,7 +223,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
     say_once = cache(note)
     return Bench(
         decoder=decoder,
-        prompts={one.block: partial(_prompt, options, one) for one in texts},
+        prompts={one.block: partial(_prompt, one) for one in texts},
         conditions=conditions_of(
             decoder.drafting,
             names if options.methods else None,
@@ -143,11 +239,8 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
     )
 
 
-def _prompt(options: Options, one: PromptText, decoder: Decoder) -> Prompt:
-    prompt = decoder.prompt(one.text, use_template=not one.window)
-    if one.window and options.prompt_tokens:
-        return replace(prompt, target=prompt.target[: options.prompt_tokens], draft=None)
-    return prompt
+def _prompt(one: PromptText, decoder: Decoder) -> Prompt:
+    return decoder.prompt(one.text, use_template=not one.window)
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -190,5 +283,5 @@ def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any
 def _row(row: Row) -> dict[str, Any]:
     values = asdict(row)
     del values["timed"]
-    found: dict[str, Any] = values.pop("condition")
-    return found | {n: round(v, 6) if isinstance(v, float) else v for n, v in values.items()}
+    condition: dict[str, Any] = values.pop("condition")
+    return condition | {n: round(v, 6) if isinstance(v, float) else v for n, v in values.items()}

@@ -59,10 +59,8 @@ TABLE = (
     Rule("--color --markdown --verbose", excludes="--json"),
     Rule("--verbose", excludes="--quiet"),
     # bench
-    Rule("--ignore-chat-template", needs="FILE"),
-    Rule("--ignore-chat-template --max-tokens --temp --seed", excludes="--text"),
-    Rule("--prompt-tokens", needs="--text | --ignore-chat-template"),
-    Rule("--cost", needs="--text"),
+    Rule("--prompt-tokens", needs="--text"),
+    Rule("--max-tokens --temp --seed", excludes="--text"),
     # build
     Rule("--draft", excludes="--dictionary-only | --from-model"),
     Rule("--alignment-only", excludes="--from-model"),

@@ -17,7 +17,7 @@ from tokalign.storage import ENGLISH, LANGUAGES, prompts
 if TYPE_CHECKING:
     from tokalign.evaluate.comparison import Block
 
-_OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)
+_OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), "encyclopedic.txt"
 
 
 def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> list[str]:
@@ -43,26 +43,19 @@ class PromptText:
 
 
 def read_prompts(
-    turns: Sequence[Path],
-    windows: Sequence[Path],
-    *,
-    field: str,
-    limit: int | None,
-    language: str | None = None,
+    files: Sequence[Path], *, field: str, limit: int | None, language: str | None = None
 ) -> list[PromptText]:
-    """Read every prompt of every file.
+    """Read every prompt of every file; a set of prompts is named after its file.
 
-    If no file is given, those in `language` that come with tokalign, in English by default. A set
-    is named after its file.
+    If no file is given, those in `language` that come with tokalign, in English by default.
     Raises: UsageError, CorpusError.
     """
     from tokalign.evaluate.comparison import Block
 
-    if not turns and not windows:
+    sets = [(file, False) for file in files]
+    if not files:
         folder = prompts(language or ENGLISH)
-        turns = [folder / name for name in _OWN_TURNS]
-        windows = [folder / name for name in _OWN_WINDOWS]
-    sets = [(path, True) for path in windows] + [(path, False) for path in turns]
+        sets = [(folder / name, name == _OWN_WINDOWS) for name in (_OWN_WINDOWS, *_OWN_TURNS)]
     if len({path.stem for path, _ in sets}) < len(sets):
         raise UsageError("two files of prompts have the same name; rename one")
     return [

@@ -55,19 +55,16 @@ def replay_texts(
     make: MakeDrafter,
     *,
     prompt_tokens: int = 0,
-    watch: Callable[[Event], object] = lambda _: None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Statistics:
     """Statistics of all texts together.
 
-    prompt_tokens: how many ids of each text are its prompt. watch: called with every event.
-    progress: called with 1 for each text.
+    prompt_tokens: how many ids of each text are its prompt. progress: called with 1 for each text.
     """
     statistics = Statistics()
     for ids in texts:
         for event in replay(ids, make(ids), prompt_tokens=prompt_tokens):
             statistics.observe(event)
-            watch(event)
         progress(1)
     return statistics
 
