@@ -136,7 +136,8 @@ TEMPORARY_SUFFIX = ".partial"
 """How the temporary names end. Only a killed process leaves such a file."""
 
 _REMEDY = "choose a folder that exists and that you may write to"
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a disk says that is full or broken."""
 
 
 def write_file(
@@ -217,7 +218,7 @@ def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignErr
     remedy: what the user can do, besides making room on a disk that is full.
     """
     problem = f"{path} cannot be written ({error.strerror or error})"
-    if error.errno in _OF_THE_DISK:
+    if error.errno in DISK_ERRORS:
         return OutputError(f"{problem}; make room on that disk, or {remedy}")
     return UsageError(f"{problem}; {remedy}")
 

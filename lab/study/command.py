@@ -25,7 +25,7 @@ from lab.study.setup import (
 )
 from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, NAME, Command, Option
 from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
-from tokalign.cli.output import asked, echo, note, print_json, progress, show
+from tokalign.cli.output import echo, flags, note, print_json, progress, show
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import LANGUAGES, POLISH, locked, make_folder, parse_json, prompts, write_file
 
@@ -130,7 +130,7 @@ def _check(paths: Sequence[Path]) -> None:
     from lab.study.check import check_file
 
     problems = {str(path): check_file(path) for path in paths}
-    if asked.as_json:
+    if flags.as_json:
         results = [{"file": p, "accepted": not f, "problems": f} for p, f in problems.items()]
         print_json({"results": results})
     else:

@@ -18,7 +18,7 @@ from places import DEMO
 from tokalign.cli import group
 from tokalign.cli.command import Command, FilePath, Option
 from tokalign.cli.conflicts import TABLE, Rule, flag_of
-from tokalign.cli.output import asked
+from tokalign.cli.output import flags
 from tokalign.errors import UsageError
 from tokalign.storage import POLISH, sample_text
 
@@ -46,12 +46,12 @@ def small(**given: Any) -> None:
     """Do a little."""
     assert set(given) >= {"size", "files"}
     assert not {"as_json", "quiet"} & set(given)  # which are the same for every command
-    click.echo(asked.as_json)
+    click.echo(flags.as_json)
 
 
-def test_what_all_commands_are_asked_is_not_asked_of_the_next_one() -> None:
+def test_the_flags_of_a_command_are_not_those_of_the_next_one() -> None:
     assert run("--json", "--quiet").stdout == "True\n"
-    assert (asked.as_json, asked.quiet) == (False, False)
+    assert (flags.as_json, flags.quiet) == (False, False)
 
 
 def run(*arguments: str) -> Result:
@@ -246,7 +246,7 @@ class Library:
 library = Library()
 {loaded}
 from tokalign.cli import program
-from tokalign.cli.output import tell
+from tokalign.cli.output import to_stderr
 sys.argv[1:] = {words}
 real = sys.exit
 def leave(status):

@@ -81,7 +81,7 @@ def evil_table(tmp_path: Path) -> Path:
         Bundle(
             kind="dictionary",
             fingerprints={"target": "ab" * 32},
-            corpus={"files": [{"name": evil, evil: "x\ny"}]},
+            corpus={"files": [{"name": f"{evil}x\ny"}]},
             parameters={evil: [evil]},
             sections={},
         ),

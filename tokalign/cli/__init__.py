@@ -17,8 +17,9 @@ import click
 
 from tokalign import __version__
 from tokalign.child_processes import safe_path
-from tokalign.cli.output import finish, one_line, open_closed_streams, tell, unwritten, visible
+from tokalign.cli.output import finish, one_line, open_closed_streams, to_stderr, unwritten, visible
 from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError
+from tokalign.storage import DISK_ERRORS
 
 GROUPS = {
     "Generate text": {
@@ -39,20 +40,6 @@ GROUPS = {
     },
 }
 _COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
-
-_OF_A_STREAM = {errno.EBADF, errno.EIO, errno.ENOSPC, errno.EPIPE, errno.EFBIG, errno.EDQUOT}
-_OF_THE_CALLER = {
-    errno.EACCES,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-}
-"""With these the system says that a path was not the right one."""
 
 
 class _LazyGroup(click.Group):
@@ -125,7 +112,7 @@ def _run(stdout: TextIO) -> int:
     except click.ClickException as error:
         shown = StringIO()
         error.show(file=shown)
-        tell(visible(shown.getvalue().rstrip("\n")))
+        to_stderr(visible(shown.getvalue().rstrip("\n")))
         return error.exit_code
     except TokalignError as error:
         return _complain(error)
@@ -140,7 +127,7 @@ def _run(stdout: TextIO) -> int:
             )
         )
     except (KeyboardInterrupt, click.Abort):
-        tell("tokalign: interrupted")
+        to_stderr("tokalign: interrupted")
         return 130
     except OSError as error:
         return _complain(_of_the_system(error))
@@ -152,7 +139,7 @@ def _run(stdout: TextIO) -> int:
 
 
 def _complain(error: TokalignError) -> int:
-    tell(f"tokalign: {one_line(str(error))}")
+    to_stderr(f"tokalign: {one_line(str(error))}")
     return error.exit_code
 
 
@@ -160,7 +147,8 @@ def _of_the_system(error: OSError) -> TokalignError:
     """What the system refuses where no command expected it, with the path if there is one."""
     reason = error.strerror or str(error)
     if error.filename is None:  # streams have no names, and click writes to stdout
-        return unwritten(error) if error.errno in _OF_A_STREAM else OutputError(reason)
-    if error.errno in _OF_THE_CALLER:
-        return UsageError(f"{error.filename}: {reason}; give a path that you may use")
-    return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")
+        is_stream = error.errno in (*DISK_ERRORS, errno.EBADF, errno.EPIPE)
+        return unwritten(error) if is_stream else OutputError(reason)
+    if error.errno in DISK_ERRORS:
+        return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")
+    return UsageError(f"{error.filename}: {reason}; give a path that you may use")

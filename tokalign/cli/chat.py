@@ -23,12 +23,12 @@ from tokalign.cli.generation import STYLES, PromptOptions, as_text, closing_line
 from tokalign.cli.markdown import View, open_view
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
 from tokalign.cli.output import (
-    asked,
+    flags,
     for_stdout,
     note,
     read_text_file,
     safe_json,
-    tell,
+    to_stderr,
     visible,
     write,
 )
@@ -134,7 +134,7 @@ class Chat:
             except StdoutError:
                 raise
             except TokalignError as error:
-                tell(visible(f"tokalign: {error}"))
+                to_stderr(visible(f"tokalign: {error}"))
 
     # -- commands ----------------------------------------------------------------------------------
 
@@ -169,8 +169,8 @@ class Chat:
                 note(self._settings.shown(entry.argument), lines=True)
             case "who":
                 self._color = not self._color
-                if not asked.quiet:
-                    tell(legend() if self._color else "colours off")
+                if not flags.quiet:
+                    to_stderr(legend() if self._color else "colours off")
             case "stats":
                 note(self._statistics(), lines=True)
             case _:
@@ -239,7 +239,7 @@ class Chat:
             self._dialogue.withdraw()
             note("there is no answer, so the message is forgotten")
         self._last = summary | {"cached_tokens": known}
-        if asked.as_json:
+        if flags.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
             most = self._settings.max_tokens
@@ -295,17 +295,17 @@ class Chat:
                     for pieces in rounds:
                         for piece in pieces:
                             self._write(piece.text, piece.outcome)
-                        if interrupts.asked:
+                        if interrupts.pressed:
                             break
                 except KeyboardInterrupt:
-                    interrupts.asked = True
+                    interrupts.pressed = True
                     if not interrupts.between_steps:
                         self._open_sessions()
             self._write(generation.rest())
         finally:
-            if not asked.as_json:
+            if not flags.as_json:
                 write(self._view.finish() + "\n")
-        return interrupts.asked
+        return interrupts.pressed
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""
@@ -316,7 +316,7 @@ class Chat:
         self._draft = self._decoder.open_draft()
 
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
-        if not text or asked.as_json:
+        if not text or flags.as_json:
             return
         style = STYLES[outcome] if outcome is not None and self._color else ""
         if shown := self._view.push(for_stdout(text), style):

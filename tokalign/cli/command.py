@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from tokalign.cli.conflicts import refuse_idle
-from tokalign.cli.output import asked
+from tokalign.cli.output import flags
 from tokalign.errors import shown
 
 _EMPTY = "it is empty; give a name or a path."
@@ -115,7 +115,7 @@ class Option(click.Option):
 class Command(click.Command):
     """A command that checks its options together.
 
-    --json and --quiet, which all have, are for `output.asked` and not handed to its function.
+    --json and --quiet, which all have, are for `output.flags` and not handed to its function.
     """
 
     def __init__(self, *given: Any, **attributes: Any) -> None:
@@ -128,11 +128,11 @@ class Command(click.Command):
         """See `click.Command`. Raises: UsageError for an option without effect."""
         for option in self.params:
             refuse_idle(ctx, option)
-        asked.as_json, asked.quiet = ctx.params.pop("as_json"), ctx.params.pop("quiet")
+        flags.as_json, flags.quiet = ctx.params.pop("as_json"), ctx.params.pop("quiet")
         try:
             return super().invoke(ctx)
         finally:
-            asked.as_json = asked.quiet = False
+            flags.as_json = flags.quiet = False
 
 
 def _show_all(context: click.Context, _option: click.Parameter, value: bool) -> None:

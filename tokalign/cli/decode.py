@@ -13,13 +13,13 @@ from tokalign.cli.command import FILE, Command, FilePath, Option
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text
 from tokalign.cli.output import (
-    asked,
+    flags,
     for_stdout,
     note,
     print_json,
     read_text_file,
     reading_stdin,
-    tell,
+    to_stderr,
     write,
 )
 from tokalign.errors import UsageError
@@ -77,7 +77,7 @@ def command(
 
     Text goes to stdout and statistics to stderr; with --json one object on stdout has both.
     """
-    asked.quiet = asked.quiet or verbose is False
+    flags.quiet = flags.quiet or verbose is False
     if html is not None:
         require_writable(html)
     named = {name: given[name] and str(given[name]) for name in ("target", "draft", "drafter")}
@@ -94,7 +94,7 @@ def command(
         decoder.remember()
         summary = generation.summary()
         summary |= {"finish_reason": "interrupted"} if interrupted else {}
-        if asked.as_json:
+        if flags.as_json:
             print_json({**named, "prompt": text, **summary})
         else:
             told = as_text(summary, decoder.plain_seconds, host_times=bool(verbose))
@@ -128,13 +128,13 @@ def _read_schema(path: Path) -> Grammar:
 
 def _show_text(generation: Generation, *, color: bool) -> None:
     """Run the generation and, unless --json is given, print its text as it comes."""
-    if color and not asked.quiet:
-        tell(legend())
+    if color and not flags.quiet:
+        to_stderr(legend())
     for text, outcome in generation.texts():
-        if text and not asked.as_json:
+        if text and not flags.as_json:
             shown = for_stdout(text)
             write(styled(shown, outcome) if color else shown)
-    if not asked.as_json:
+    if not flags.as_json:
         write("\n")
 
 

@@ -127,7 +127,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.asked = self.between_steps = False
+        self.pressed = self.between_steps = False
         self._is_main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Self:
@@ -140,13 +140,13 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.asked:
+        if self.pressed:
             raise KeyboardInterrupt
-        self.asked = True
+        self.pressed = True
 
     def check(self, _ids: int) -> None:
         """Raises: KeyboardInterrupt if Ctrl-C was pressed; by then a step of a prompt is done."""
-        if self.asked:
+        if self.pressed:
             self.between_steps = True
             raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, Command, Option, Size
-from tokalign.cli.output import asked, note, progress, show, table
+from tokalign.cli.output import flags, note, progress, show, table
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _show_all() -> None:
     from tokalign.build.learning import collections
 
     found = [_described(collection) for collection in collections()]
-    if found or asked.as_json:
+    if found or flags.as_json:
         show({"learned": found}, lambda: "\n\n".join(map(_in_words, found)))
     else:
         note("nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME")

@@ -23,15 +23,15 @@ from tokalign.errors import StdoutError, UsageError
 
 
 @dataclass(slots=True)
-class Asked:
-    """What every command is asked about what it shows: --json, and --quiet, without notes."""
+class Flags:
+    """--json and --quiet, which every command has."""
 
     as_json: bool = False
     quiet: bool = False
 
 
-asked = Asked()
-"""Of the command that runs, set by `command.Command`."""
+flags = Flags()
+"""Those of the running command, set by `command.Command`."""
 
 RESET = "\x1b[0m"
 """Ends every style of a terminal."""
@@ -76,7 +76,7 @@ def write(text: str) -> None:
         raise unwritten(error) from error
 
 
-def tell(text: str) -> None:
+def to_stderr(text: str) -> None:
     """Write `text` and a line end on stderr as it is; nothing happens if stderr is full or gone."""
     with suppress(OSError):
         print(text, file=sys.stderr)
@@ -157,35 +157,22 @@ def echo(text: str) -> None:
     write(for_stdout(text) + "\n")
 
 
-def to_json(value: Any) -> str:
-    """Write JSON with one line per key, and one per element of a list of objects.
+def to_json(result: Mapping[str, Any]) -> str:
+    """Write a JSON object with one line per key.
 
-    A nested object stays on one line if that has at most 240 columns. Control characters in strings
-    are escaped, DEL, C1 and those that change the direction too.
+    Control characters in strings are escaped, DEL, C1 and those that change the direction too.
     """
-    return safe_json(_laid_out(value, indent=""))
+    lines = [f"{_dumped(str(key))}: {_dumped(value)}" for key, value in result.items()]
+    return "{\n  " + ",\n  ".join(lines) + "\n}"
 
 
-def _laid_out(value: Any, *, indent: str) -> str:
-    flat = json.dumps(value, ensure_ascii=False)
-    inner = indent + "  "
-    if isinstance(value, Mapping) and value and (not indent or len(indent + flat) > 240):
-        names = (json.dumps(str(key), ensure_ascii=False) for key in value)
-        values = (_laid_out(item, indent=inner) for item in value.values())
-        lines = [f"{name}: {item}" for name, item in zip(names, values, strict=True)]
-        return _block("{", lines, "}", indent)
-    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        return _block("[", [_laid_out(item, indent=inner) for item in value], "]", indent)
-    return flat
-
-
-def _block(opening: str, lines: Iterable[str], closing: str, indent: str) -> str:
-    return f"{opening}\n{indent}  " + f",\n{indent}  ".join(lines) + f"\n{indent}{closing}"
+def _dumped(value: Any) -> str:
+    return safe_json(json.dumps(value, ensure_ascii=False))
 
 
 def show(result: Mapping[str, Any], in_words: Callable[[], str]) -> None:
     """Print what a command found on stdout: an object for --json, else what `in_words` makes."""
-    if asked.as_json:
+    if flags.as_json:
         print_json(result)
     else:
         echo(in_words())
@@ -197,8 +184,8 @@ def note(message: str, *, lines: bool = False) -> None:
     Control characters in it are written out, line feeds too, so that it stays one line.
     lines: it is several, and stays so.
     """
-    if not asked.quiet:
-        tell(visible(message) if lines else one_line(message))
+    if not flags.quiet:
+        to_stderr(visible(message) if lines else one_line(message))
 
 
 @contextmanager
@@ -210,7 +197,7 @@ def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") 
     Yields a callable that takes the amount done since the last call. Nothing is drawn in the first
     two seconds, if stderr is not a terminal, or for --quiet.
     """
-    if asked.quiet or not sys.stderr.isatty():
+    if flags.quiet or not sys.stderr.isatty():
         yield lambda _done: None
         return
     from rich.console import Console

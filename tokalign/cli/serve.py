@@ -18,7 +18,7 @@ from tokalign.cli.options import (
     declared_options,
     read_variables,
 )
-from tokalign.cli.output import asked, note, print_json
+from tokalign.cli.output import flags, note, print_json
 from tokalign.errors import UsageError
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
@@ -99,7 +99,7 @@ def command(**given: Any) -> None:
     from tokalign.serve.server import Server, run
 
     def ready(server: Server) -> None:
-        if asked.as_json:
+        if flags.as_json:
             print_json({"url": server.url, "model": settings.model})
         note(f"serving {settings.model or 'any model'} at {server.url}/v1")
         note(f"a chat is at {server.url}/")

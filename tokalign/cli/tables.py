@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tokalign.cli.command import FILE, NAME, Command, Option
-from tokalign.cli.output import asked, echo, note, one_line, print_json, show, table, tell
+from tokalign.cli.output import echo, flags, note, one_line, print_json, show, table, to_stderr
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import as_path
 
@@ -58,11 +58,11 @@ def verify(*, files: tuple[Path, ...]) -> None:
             problem = str(error)
             codes.append(error.exit_code)
         found.append({"path": str(path), "ok": problem is None, "problem": problem})
-        if not asked.as_json and problem is None:
+        if not flags.as_json and problem is None:
             echo(one_line(f"{path}: ok"))
-        elif not asked.as_json:
-            tell(one_line(f"tokalign: {problem}"))
-    if asked.as_json:
+        elif not flags.as_json:
+            to_stderr(one_line(f"tokalign: {problem}"))
+    if flags.as_json:
         print_json({"ok": not codes, "files": found})
     if codes:
         raise click.exceptions.Exit(max(codes))
@@ -79,7 +79,7 @@ def pull(*, name: str) -> None:
     from tokalign.cli.sharing import pull_tables
     from tokalign.names.hub import hide_progress
 
-    if asked.quiet:
+    if flags.quiet:
         hide_progress()
     paths = pull_tables(name, note=note)
     names = [str(path) for path in paths]
@@ -98,7 +98,7 @@ def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     from tokalign.cli.sharing import model_card, push_tables
     from tokalign.names.hub import hide_progress
 
-    if asked.quiet:
+    if flags.quiet:
         hide_progress()
     name, tables = push_tables(files, repository, folder=folder)
     for one in tables:
@@ -129,7 +129,7 @@ def forget(*, names: tuple[str, ...], remembered: bool) -> None:
     folders = [collection.folder for collection in collections]
     if remembered:
         folders += forget_remembered()
-    if folders or asked.as_json:
+    if folders or flags.as_json:
         gone = [str(folder) for folder in folders]
         show({"forgotten": gone}, lambda: "\n".join(f"{name} is deleted" for name in gone))
     else:
