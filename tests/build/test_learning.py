@@ -7,7 +7,6 @@ import socket
 import stat
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 from documents import LETTER, MEETING, write_pdf
@@ -16,17 +15,12 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.build import learning as kept
 from tokalign.build.documents import Rules, UnopenedError, find_documents, read_document
-from tokalign.build.learning import Collection, Learned, collections
+from tokalign.build.learning import Collection, Learned, collections, learn
 from tokalign.cli.sharing import push_tables
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.self_check import read_tokenizer
-
-
-def learn(name: str, **given: Any) -> Learned:
-    """The targets are folders with tokenizers."""
-    return kept.learn(name, lambda target: (Path(target).name, read_tokenizer(target)), **given)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@
     table     one task   all runs -> the table
 
 They are the two steps of `token_ngrams.count_corpus`. datatrove starts the tasks, marks those that
-are done, skips them when a run is started again, and writes their logs; it is imported only where a
-job is run. A `Task` is a plain callable, as datatrove takes it, so its Slurm executor runs the same
-tasks: docs/scale.md has the script.
+are done, skips them when a run is started again, and writes their logs. Its Slurm executor runs the
+same tasks: docs/scale.md has the script.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class DictionaryJob:
         }
 
     def tasks(self) -> list[tuple[StepName, Task, int]]:
-        """Each step with what datatrove calls for each of its tasks, and how many tasks it has."""
+        """Each step, what datatrove calls for each of its tasks, and how many tasks it has."""
         return [("encode", Task(self, "encode"), self.shares), ("table", Task(self, "table"), 1)]
 
     def logs(self, step: StepName) -> str:
@@ -99,9 +98,7 @@ def plan_dictionary(
 ) -> DictionaryJob:
     """Describe a dictionary, or a pack, to be counted in shares, and take its folder for it.
 
-    target: a tokenizer; None for a pack.
-    options.workspace: the folder; it may hold a job that was killed, which then goes on. Its memory
-        is not used here.
+    target: None for a pack. options.workspace: the folder; a killed job in it goes on.
     path, shares, jobs, max_words: see `DictionaryJob`.
     Raises: UsageError if the folder holds another job or other files, or if it or the table cannot
         be written; CorpusError for more files than a table's header can name.
@@ -176,8 +173,8 @@ def log_problem(problem: CorpusError) -> None:
 
 
 def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
-    """Turn every `world_size`th corpus file into one run in the folder of the job, or, for a pack,
-    into shards of words."""
+    """Turn every `world_size`th corpus file into one run in the folder of the job, or into shards
+    of words."""
     counting = job.counting
     folder = job.folder / f"encode-{rank:05d}"
     folder.mkdir(exist_ok=True)
@@ -241,8 +238,7 @@ def run_job(
     """Encode, and on the machine that does task 0 make the table; finished tasks are skipped.
 
     processes: how many tasks run at once. first, tasks: the tasks of this machine; by default all.
-    The machine that does task 0 waits for the tasks of the others, makes the table and deletes the
-    folder; elsewhere the report has no table.
+    The machine that does task 0 waits for the others; elsewhere the report has no table.
     Raises: what a task raised; UsageError without datatrove.
     """
     try:

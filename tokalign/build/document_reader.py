@@ -27,7 +27,7 @@ Read = Callable[[Path], str]
 class DocumentReader:
     """Called with a path, returns the text of the document; a context manager.
 
-    limit: seconds that a document may take. read: what the process does with a path.
+    limit: in seconds, for one document.
     """
 
     def __init__(self, limit: float = SECONDS, read: Read = read_document) -> None:
@@ -42,9 +42,7 @@ class DocumentReader:
         self._end()
 
     def __call__(self, path: Path) -> str:
-        """Raises: as `read_document`; CorpusError for a document that takes too long, or that ends
-        the process.
-        """
+        """Raises: as `read_document`; CorpusError for a document that takes too long or crashes."""
         try:
             answer = self._answer(path)
         except (EOFError, ConnectionError):
@@ -85,7 +83,7 @@ class DocumentReader:
 
 
 def _serve(pipe: Connection, read: Read) -> None:
-    """Send an empty text when all is imported, then the text of each path that comes."""
+    """Send an empty text when all is imported, then the text of each path."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the other one ends this
     pipe.send("")

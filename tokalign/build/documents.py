@@ -1,12 +1,10 @@
 """A user's documents: which files of a folder are read, and the text of each.
 
-Only kinds of files that are known to hold prose are read. What is hidden, belongs to programs or is
-named like a secret is left out, and links are not followed, so that nothing outside the folders is
-read. Nothing here opens a connection. `document_reader.py` bounds how long a document may take.
+Only kinds of files that hold prose are read. What is hidden, belongs to programs or is named like a
+secret is left out, and links are not followed. Nothing here opens a connection.
 
 A text has one paragraph per line. PDFium reads PDF, Resiliparse reads HTML and detects encodings;
-both are imported when the first such file is met. Lines that were wrapped at a width are joined:
-the text of a model has none.
+both are imported when the first such file is met.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class FoundFile:
 
 @dataclass(slots=True)
 class Skipped:
-    """What was left alone: how many files for each reason, and the folders that cannot be read."""
+    """What is not read: how many files for each reason, and the folders that cannot be read."""
 
     counts: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
@@ -109,7 +107,7 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
     try:
         from pathspec import GitIgnoreSpec
     except ModuleNotFoundError as error:
-        raise missing_libraries() from error
+        raise _missing_libraries() from error
     try:
         return GitIgnoreSpec.from_lines(patterns)
     except ValueError as error:
@@ -118,8 +116,7 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
         ) from error
 
 
-def missing_libraries() -> MissingAssetError:
-    """The error that says how to get what reads documents."""
+def _missing_libraries() -> MissingAssetError:
     return MissingAssetError(
         "reading documents needs libraries that are not installed; "
         "install them with: pip install 'tokalign[documents]'"
@@ -127,10 +124,7 @@ def missing_libraries() -> MissingAssetError:
 
 
 def _folded(name: str) -> str:
-    """A name or a pattern as they are compared: in any case, its accents in one way.
-
-    macOS writes the accents of many names as characters of their own, and no keyboard does.
-    """
+    """A name or a pattern in lower case and composed; macOS decomposes the accents of names."""
     return normalize("NFC", name).lower()
 
 
@@ -183,23 +177,16 @@ def _consider(path: str, rules: Rules, skipped: Skipped) -> FoundFile | None:
 # -- the text of a document ------------------------------------------------------------------------
 
 LONGEST_TEXT = 20_000_000
-"""Characters of text that one document may have: the Bible five times over."""
+"""Characters of text that one document may have."""
 
-_LEAST_WRAPPED = 40
-"""A line shorter than this was not wrapped: verse, a heading, a list."""
-
-_OF_WINDOWS = re.compile(rb"[\x80-\x9f]")
-"""Quotation marks and dashes in the encodings of Windows, which others have no text for."""
-
-_MOST_UNREADABLE = 0.01
-"""The share of characters; with more, its encoding is not known."""
-
-_HYPHENS = ("\xad", "\ufffe", "\x02")
-"""What PDFium and word processors put where a word is divided at the end of a line."""
+_LEAST_WRAPPED = 40  # characters; a shorter line was not wrapped: verse, a heading, a list
+_OF_WINDOWS = re.compile(rb"[\x80-\x9f]")  # quotation marks and dashes in encodings of Windows
+_MOST_UNREADABLE = 0.01  # of the characters; with more, the encoding is not known
+_HYPHENS = ("\xad", "\ufffe", "\x02")  # of PDFium and word processors, at the end of a line
 
 
 class UnopenedError(CorpusError):
-    """A document that cannot be opened: for want of permission, or of a drive that answers."""
+    """A document that cannot be opened now: no permission, or a drive that does not answer."""
 
 
 def read_document(path: Path) -> str:
@@ -209,7 +196,8 @@ def read_document(path: Path) -> str:
         key; MissingAssetError where the libraries are not installed.
     """
     try:
-        data = _read(path)
+        with open_regular(path, links=False) as file:
+            data = file.read()
     except OSError as error:
         why = error.strerror or "it cannot be read"
         raise UnopenedError(f"{why}; the document is left out for now", path=str(path)) from error
@@ -251,12 +239,6 @@ def unwrap(text: str) -> str:
     return "\n".join(map("".join, paragraphs))
 
 
-def _read(path: Path) -> bytes:
-    """The content of a file, which is not opened if a link has taken its place."""
-    with open_regular(path, links=False) as file:
-        return file.read()
-
-
 def _plain_text(path: Path, data: bytes) -> str:
     """The text of a file in UTF-8, in UTF-16 with its mark, or in an encoding that is detected."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -276,7 +258,7 @@ def _encoding(data: bytes, *, html: bool = False) -> str:
     try:
         from resiliparse.parse.encoding import detect_encoding
     except ModuleNotFoundError as error:
-        raise missing_libraries() from error
+        raise _missing_libraries() from error
     found = str(detect_encoding(data, from_html_meta=html) or "utf-8")
     if found == "iso8859-13" and _OF_WINDOWS.search(data):
         return "cp1257"
@@ -301,7 +283,7 @@ def _pdf_pages(path: Path, data: bytes) -> Iterator[str]:
     try:
         import pypdfium2
     except ModuleNotFoundError as error:
-        raise missing_libraries() from error
+        raise _missing_libraries() from error
     try:
         with pypdfium2.PdfDocument(data) as document:
             for page in document:

@@ -8,8 +8,7 @@ A collection is a folder of its own, which only its owner can enter:
 
 No text is kept. Where a file is new, changed or gone, all documents are read again and every
 dictionary is built anew, so a collection that was updated many times equals a new one. A stale
-dictionary is deleted and no copy of it is kept, because it may know documents that are gone.
-Nothing here opens a connection: the caller finds the tokenizers.
+dictionary is deleted, because it may know documents that are gone.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from tokalign.build.never_read import CONTENTS
 from tokalign.build.pipeline import build_tables
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import (
     TEMPORARY_SUFFIX,
     appearing,
@@ -55,9 +55,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 _SETTINGS, _LOCK = "settings.json", "learn.lock"
 _BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
-
-Resolve = Callable[[str], tuple[str, Tokenizer[TargetId]]]
-"""Finds the tokenizer that a name stands for, and a short name for its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +76,8 @@ class Settings:
 class Learned:
     """What learning did, in documents.
 
-    texts: those with a text that counts. copies: those with the text of another one, which counts
-    once. problems: why some could not be read. tables: file -> whether it was built anew.
+    texts: different ones. copies: documents with the text of another one. problems: why some could
+    not be read. tables: file -> whether it was built anew.
     """
 
     skipped: Skipped
@@ -101,7 +98,7 @@ class Collection:
 
     @property
     def counting(self) -> Path:
-        """Where the texts are while they are counted; a killed process leaves them there."""
+        """Where the texts are while they are counted."""
         return self.folder / "counting"
 
     @property
@@ -114,7 +111,7 @@ class Collection:
         return sorted(self.folder.glob("*.dictionary.tok"))
 
     def settings(self) -> Settings:
-        """Those that were saved, or the default ones. Raises: CorpusError if they are broken."""
+        """The saved settings, or the default ones. Raises: CorpusError if they are broken."""
         path = self.folder / _SETTINGS
         if not self.exists:
             return Settings()
@@ -127,8 +124,8 @@ class Collection:
     def changing(self) -> Iterator[None]:
         """Make the folder, which only its owner may enter, and keep other processes out of it.
 
-        What a killed process has left unfinished is deleted first: it may know documents that are
-        gone. Raises: UsageError if another process is changing it; OutputError.
+        What a killed process has left unfinished is deleted: it may know documents that are gone.
+        Raises: UsageError if another process is changing it; OutputError.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,7 +139,7 @@ class Collection:
             yield
 
     def save(self, settings: Settings) -> None:
-        """Write the settings. Only in `changing`."""
+        """Write the settings; only in `changing`."""
         # ASCII also holds the names of folders that are not UTF-8.
         write_file(self.folder / _SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
 
@@ -157,8 +154,8 @@ class Collection:
     def forget(self) -> None:
         """Delete everything that is known of it.
 
-        Raises: as `require`; UsageError while a process is learning it, which would write its
-            dictionary afterwards, and for a folder that cannot be deleted.
+        Raises: as `require`; UsageError while a process is learning it, and for a folder that
+            cannot be deleted.
         """
         self.require()
         with self.changing():
@@ -177,7 +174,6 @@ def collections() -> list[Collection]:
 
 def learn(
     name: str,
-    resolve: Resolve,
     *,
     folders: Sequence[Path] = (),
     targets: Sequence[str] = (),
@@ -188,7 +184,6 @@ def learn(
 ) -> Learned:
     """Bring the dictionaries of a collection up to date with its folders.
 
-    resolve: is asked for the tokenizer of every target.
     folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
     `Rules`; max_bytes: of each dictionary's file. What is not given stays as it was.
     Raises: UsageError for a name that no folder can have, where a folder or a target has to be
@@ -212,7 +207,7 @@ def learn(
                 f"nothing was learned under the name {name} yet; give a {kind}, as in: "
                 f"tokalign learn FOLDER --name {name} --target NAME"
             )
-    models = _resolve(settings.targets, resolve)
+    models = _resolve(settings.targets)
     documents, skipped = find_documents([*map(Path, settings.folders)], settings.rules)
     seen = digest(
         [[os.fsencode(file.path), file.bytes, file.modified] for file in documents],
@@ -320,15 +315,15 @@ def _lasting(target: str) -> str:
     return str(path.absolute()) if path.exists() else target
 
 
-def _resolve(targets: Sequence[str], resolve: Resolve) -> dict[str, Tokenizer[TargetId]]:
+def _resolve(targets: Sequence[str]) -> dict[str, Tokenizer[TargetId]]:
     """The tokenizers of these names, by their short names."""
     models: dict[str, Tokenizer[TargetId]] = {}
     for target in targets:
-        slug, tokenizer = resolve(target)
-        if slug in models:
+        resolved: Resolved[TargetId] = resolve_tokenizer(target)
+        if resolved.slug in models:
             raise UsageError(
-                f"two models are called {slug}; rename the folder {target}, or forget the "
+                f"two models are called {resolved.slug}; rename the folder {target}, or forget the "
                 "collection and learn it for one of them"
             )
-        models[slug] = tokenizer
+        models[resolved.slug] = resolved.tokenizer
     return models

@@ -1,9 +1,8 @@
 """What every recipe goes through: check the output, lock it, build, write.
 
-A recipe maps typed inputs to one bundle. There are four: `build_dictionary` (of a corpus, or
-`compile_pack` of a pack), `build_alignment`, `build_pack` and `train.from_model.build_logit_table`.
-Everything is computed before anything is written, and each file appears whole or not at all, so an
-interrupted build changes nothing.
+A recipe maps typed inputs to one bundle: `build_dictionary` (of a corpus, or `compile_pack` of a
+pack), `build_alignment`, `build_pack` and `train.from_model.build_logit_table`. Everything is
+computed before anything is written, so an interrupted build changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Builder = Callable[..., Bundle]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTable:
-    """One table file: its size in bytes, and how many entries (contexts, pairs) it holds.
+    """One table file, with its size in bytes and its number of entries.
 
     previous: where the table that it replaced is kept, if that had other content.
     """
@@ -55,7 +54,7 @@ class BuildReport:
 def build_tables(
     corpus: Corpus, builders: Mapping[Path, Builder], stage: Stage = silent
 ) -> BuildReport:
-    """Build every table, then write every table. builders: file -> what builds its bundle.
+    """Build every table, then write every table. builders: by file.
 
     Raises: before anything is read, CorpusError for more files than a header can name and
         UsageError for a file that cannot be written or that another process is building; then what
@@ -86,7 +85,7 @@ def require_outputs(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def _building(path: Path) -> Iterator[None]:
-    """Keep other processes from building this table. Nothing stays of the lock."""
+    """Keep other processes from building this table."""
     made = [folder for folder in path.parents if not folder.exists()]
     lock = path.with_name(f".{path.name}.lock")
     try:

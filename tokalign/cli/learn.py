@@ -13,8 +13,6 @@ from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
     from tokalign.build.learning import Collection, Learned
-    from tokalign.tokenizer.tokenizer import Tokenizer
-    from tokalign.tokenizer.vocabulary import TargetId
 
 _SHOWN_PROBLEMS = 10
 
@@ -60,15 +58,9 @@ def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **given:
     if name is None:
         raise UsageError("what is learned needs a name; give --name NAME, such as notes")
     from tokalign.build.learning import learn
-    from tokalign.names.registry import Resolved, resolve_tokenizer
-
-    def resolve(target: str) -> tuple[str, Tokenizer[TargetId]]:
-        found: Resolved[TargetId] = resolve_tokenizer(target)
-        return found.slug, found.tokenizer
 
     learned = learn(
         name,
-        resolve,
         exclude=exclude or None,
         **given,
         stage=lambda total, label: progress(total, label, in_bytes=label == "Reading documents"),

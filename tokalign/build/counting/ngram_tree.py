@@ -9,12 +9,9 @@ Example (Bielik), from the lines "w Polsce" and "w Polskę":
     ▁w ▁Pol s       ▁w ▁Pol                 ▁Pol s
     ▁Pol s          ▁Pol                    s
 
-So p(s | ▁w ▁Pol) is found at `▁w ▁Pol s`, and p(s | ▁Pol), which it backs off to, at the suffix of
-`▁w ▁Pol s`.
-
-Probabilities are smoothed so that a rare context does not look certain. Every n-gram gives up a
-little of its count. What the n-grams of a context give up is shared out in proportion to the
-probabilities in the next shorter context:
+Probabilities are smoothed so that a rare context does not look certain. What the n-grams of a
+context give up of their counts is shared out in proportion to the probabilities in the next shorter
+context:
 
     p(w | context) = (max(count - D, 0) + (D * T + A) * p(w | shorter context)) / (total + A)
 
@@ -129,17 +126,13 @@ DISCOUNT = 0.9
 CONCENTRATION = 0.5
 
 OPTIMISM = 0.5
-"""The log-odds by which the best next id of a context is less likely in text that was not counted:
-it was chosen for being the best one in the counted text. Lines held out of corpora of 1.5 to 47
-million characters, in four languages, show 0.4 to 0.8."""
+"""The log-odds by which the best next id of a context is less likely in text that was not counted.
+Lines held out of corpora of 1.5 to 47 million characters, in four languages, show 0.4 to 0.8."""
 
 
 def smooth(levels: Sequence[Level]) -> tuple[list[Floats], list[Floats]]:
-    """For each order, p(last id | prefix) of each n-gram, and the back-off weight of each n-gram.
-
-    The back-off weight of an n-gram that is a context is the factor of p(w | shorter context)
-    above. For the highest order it is 1.
-    """
+    """For each order, p(last id | prefix) and the back-off weight of each n-gram: as a context, its
+    factor of p(w | shorter context) above; 1 for the highest order."""
     if not levels:
         return [], []
     probabilities = [levels[0].counts / levels[0].counts.sum()]
