@@ -17,7 +17,7 @@ from places import ROOT
 from polish import SENTENCES
 from processes import small_disk
 
-from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
+from tokalign.build.cluster import Job, Task
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
@@ -44,19 +44,17 @@ def small_parts() -> Iterator[None]:
         yield
 
 
-def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> DictionaryJob:
-    return plan_dictionary(
-        small_tokenizer(),
-        corpus,
-        BackoffOptions(max_bytes=4000, workspace=folder / "workspace"),
-        language="pl",
-        path=folder / "pl.dictionary.tok",
-        shares=shares,
-        **options,
-    )
+def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> Job:
+    usual = {
+        "target": small_tokenizer(),
+        "options": BackoffOptions(max_bytes=4000, workspace=folder / "workspace"),
+        "language": "pl",
+        "path": folder / "pl.dictionary.tok",
+    }
+    return Job(corpus=corpus, shares=shares, **usual | options)
 
 
-def run_job(job: DictionaryJob, **options: Any) -> BuildReport:
+def run_job(job: Job, **options: Any) -> BuildReport:
     """By datatrove's local executor, in this process."""
     return run_on_datatrove(job, processes=1, **options)
 
@@ -95,7 +93,7 @@ def test_datatrove_makes_the_same_pack(tmp_path: Path, corpus: Corpus) -> None:
     with cut_into(*AS_USUAL):
         expected = encode_bundle(build_pack(corpus, options, language="pl"))
     path = tmp_path / "pl.pack.tok"
-    run_job(plan_dictionary(None, corpus, options, language="pl", path=path, shares=2))
+    run_job(job_in(tmp_path, corpus, shares=2, target=None, options=options, path=path))
     assert path.read_bytes() == expected
 
 
@@ -212,9 +210,7 @@ def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> N
         job_in(tmp_path, fewer)
     other = BackoffOptions(max_bytes=5000, workspace=tmp_path / "workspace")
     with pytest.raises(UsageError, match="other language, max_bytes, tasks;"):
-        plan_dictionary(
-            small_tokenizer(), corpus, other, language="en", path=tmp_path / "en.tok", shares=1
-        )
+        job_in(tmp_path, corpus, shares=1, options=other, language="en")
 
 
 @pytest.mark.slow

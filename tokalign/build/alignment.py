@@ -1,8 +1,4 @@
-"""Everything one (draft, target) pair needs, as one bundle, and how well the two fit together.
-
-The tables are made of the two tokenizers alone. The fit is counted on a text: `Coverage` counts
-what they share.
-"""
+"""The tables of a (draft, target) pair, made of two tokenizers alone, and how well these fit."""
 
 from __future__ import annotations
 

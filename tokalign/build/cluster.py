@@ -43,34 +43,64 @@ _TAKEN = "give each machine ranks of its own with --local-rank-offset, or wait u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DictionaryJob:
-    """A dictionary, or a pack, to be counted in shares. It can be pickled.
+class Job:
+    """A dictionary of a target, or a pack for None, to be counted in shares. It can be pickled.
 
-    folder: where the tasks find each other's files; all machines have to see it.
-    path: of the table file. shares: how many tasks encode; the table does not depend on it.
+    path: of the table file. options.workspace: a folder that all machines see, by default next to
+    the table; a killed job in it goes on.
+    shares: how many tasks encode; the table does not depend on it.
     jobs: how many processes count for the table, on the machine that makes it.
     max_words: how many words a task remembers, see `WordEncoder`.
     """
 
-    counting: Counting
+    target: Tokenizer[TargetId] | None
+    corpus: Corpus
     options: BackoffOptions
-    folder: Path
     language: str
     path: Path
     shares: int
-    jobs: int
-    max_words: int
+    jobs: int = 1
+    max_words: int = MAX_WORDS
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What decides the table, as far as it is known before the corpus is read."""
-        return {
+    def __post_init__(self) -> None:
+        """Take the folder for this job, as completion marks of another one would be wrong.
+
+        Raises: UsageError if the folder holds another job or other files, or if it or the table
+            cannot be written; CorpusError for more files than a table's header can name.
+        """
+        self.corpus.require_room(MOST_HEADER_BYTES)
+        require_outputs([self.path])
+        facts = {
             **self.counting.facts,
             "language": self.language,
             "max_bytes": self.options.max_bytes,
             "p_min": self.options.p_min,
             "tasks": self.shares,
         }
+        file = self.folder / _JOB
+        if not file.exists():
+            if self.folder.is_dir():
+                require_workspace(self.folder, _JOB)
+            write_file(file, json.dumps(facts, ensure_ascii=False), parents=True, remedy=_REMEDY)
+        claimed = json.loads(file.read_text("utf-8"))
+        other = [name for name in facts if claimed.get(name) != facts[name]]
+        if other:
+            raise UsageError(
+                f"{self.folder} holds a job that has other {', '.join(other)}; give the command "
+                "that began it, or another --workspace, or delete the folder"
+            )
+
+    @property
+    def counting(self) -> Counting:
+        """What is counted."""
+        if self.target is None:
+            return counting_words(self.corpus, self.options.min_count)
+        return Counting(self.corpus, self.target, min_count=self.options.min_count)
+
+    @property
+    def folder(self) -> Path:
+        """Where the tasks find each other's files."""
+        return (self.options.workspace or self.path.with_suffix(".counting")).absolute()
 
     def tasks(self) -> list[tuple[StepName, Task, int]]:
         """Each step, what datatrove calls for each of its tasks, and how many tasks it has."""
@@ -85,65 +115,10 @@ class DictionaryJob:
         return self.folder / f"encode-{rank:05d}.json"
 
 
-def plan_dictionary(
-    target: Tokenizer[TargetId] | None,
-    corpus: Corpus,
-    options: BackoffOptions,
-    *,
-    language: str,
-    path: Path,
-    shares: int,
-    jobs: int = 1,
-    max_words: int = MAX_WORDS,
-) -> DictionaryJob:
-    """Describe a dictionary, or a pack, to be counted in shares, and take its folder for it.
-
-    target: None for a pack. options.workspace: the folder; a killed job in it goes on.
-    path, shares, jobs, max_words: see `DictionaryJob`.
-    Raises: UsageError if the folder holds another job or other files, or if it or the table cannot
-        be written; CorpusError for more files than a table's header can name.
-    """
-    corpus.require_room(MOST_HEADER_BYTES)
-    require_outputs([path])
-    job = DictionaryJob(
-        counting=(
-            counting_words(corpus, options.min_count)
-            if target is None
-            else Counting(corpus, target, min_count=options.min_count)
-        ),
-        options=options,
-        folder=(options.workspace or path.with_suffix(".counting")).absolute(),
-        language=language,
-        path=path.absolute(),
-        shares=shares,
-        jobs=jobs,
-        max_words=max_words,
-    )
-    _claim(job)
-    return job
-
-
-def _claim(job: DictionaryJob) -> None:
-    """Note in the folder which job it is for. Completion marks of another one would be wrong."""
-    facts = json.loads(json.dumps(job.facts))
-    file = job.folder / _JOB
-    if not file.exists():
-        if job.folder.is_dir():
-            require_workspace(job.folder, _JOB)
-        write_file(file, json.dumps(facts, ensure_ascii=False), parents=True, remedy=_REMEDY)
-    claimed = json.loads(file.read_text("utf-8"))
-    other = [name for name in facts if claimed.get(name) != facts[name]]
-    if other:
-        raise UsageError(
-            f"{job.folder} holds a job that has other {', '.join(other)}; give the command that "
-            "began it, or another --workspace, or delete the folder"
-        )
-
-
 class Task:
     """What datatrove calls: does one share of one step."""
 
-    def __init__(self, job: DictionaryJob, step: StepName) -> None:
+    def __init__(self, job: Job, step: StepName) -> None:
         self.job, self.step = job, step
 
     def __repr__(self) -> str:
@@ -172,7 +147,7 @@ def log_problem(problem: CorpusError) -> None:
     logger.warning("skipped {}", problem)
 
 
-def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
+def _encode(job: Job, rank: int, world_size: int) -> None:
     """Turn every `world_size`th corpus file into one run in the folder of the job, or into shards
     of words."""
     counting = job.counting
@@ -192,26 +167,25 @@ def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
     shutil.rmtree(folder)
 
 
-def _make_table(job: DictionaryJob) -> BuildReport:
+def _make_table(job: Job) -> BuildReport:
     """Count all runs and make the table."""
     records = [_read_record(job, rank) for rank in range(job.shares)]
     shards = [job.folder / name for record in records for name in record["runs"]]
-    corpus, target = job.counting.corpus, job.counting.tokenizer
-    corpus.finish(stamp for record in records for stamp in record["stamps"])
+    job.corpus.finish(stamp for record in records for stamp in record["stamps"])
 
     def count_shards(counting: Counting, **_: object) -> Counted:
         with workers(job.jobs, object) as apply:
             orders, words = count(counting, shards, job.folder, apply, lambda _: None)
         return Counted(grow_tree(orders), words)
 
-    recipe = build_pack if target is None else partial(build_dictionary, target)
+    recipe = build_pack if job.target is None else partial(build_dictionary, job.target)
     build = partial(recipe, options=job.options, language=job.language, count=count_shards)
-    built = build_tables(corpus, {job.path: build})
+    built = build_tables(job.corpus, {job.path: build})
     most = max(record["peak_memory"] for record in records)
     return replace(built, peak_memory=max(most, built.peak_memory))
 
 
-def _read_record(job: DictionaryJob, rank: int) -> Any:
+def _read_record(job: Job, rank: int) -> Any:
     """What a task that encodes has left, its run checked.
 
     Raises: UsageError if it has left nothing; OutputError for a run that a power cut has damaged.
@@ -232,9 +206,7 @@ def _read_record(job: DictionaryJob, rank: int) -> Any:
     return record
 
 
-def run_job(
-    job: DictionaryJob, *, processes: int, first: int = 0, tasks: int | None = None
-) -> BuildReport:
+def run_job(job: Job, *, processes: int, first: int = 0, tasks: int | None = None) -> BuildReport:
     """Encode, and on the machine that does task 0 make the table; finished tasks are skipped.
 
     processes: how many tasks run at once. first, tasks: the tasks of this machine; by default all.

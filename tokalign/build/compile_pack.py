@@ -1,10 +1,8 @@
 """From a pack to the dictionary of a tokenizer, without a corpus.
 
-Each word of the pack is encoded once. Word n-grams then stand for the text that they were counted
-in: a position of that text is a word, and the longest n-gram of the pack that begins there. An
-n-gram has the positions that no longer one takes, and each gives the windows of tokens that begin
-in its first word. These windows go where those of a corpus go, so n-grams of tokens are counted,
-smoothed and chosen as in any dictionary (`counting/`, `dictionary/`).
+Word n-grams stand for the text that they were counted in. At each position of that text, the
+longest n-gram of the pack that begins there gives the windows of tokens that begin in its first
+word. These windows are counted as those of a corpus are (`counting/`, `dictionary/`).
 
 Example: of 5 times " w Polsce", the pack knows 3 as " w Polsce", and of 2 only " w". For Bielik,
 the windows of the first three begin with `▁w ▁Pol sce`; those of the other two end after `▁w`.
@@ -34,12 +32,8 @@ from tokalign.tables.pack import COUNTS, Numbers, Pack
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
-_MAX_NGRAMS = 12_000_000
-"""The most token n-grams that are kept. They and what is computed of them take 100 bytes each."""
-
-_MOST_POSITIONS = 1 << 44
-"""The counts of windows, in thousandths, then fit into 64 bits."""
-
+_MAX_NGRAMS = 12_000_000  # of tokens, each of which takes 100 bytes
+_MOST_POSITIONS = 1 << 44  # counts of windows, in thousandths, then fit into 64 bits
 _USUAL = BackoffOptions()
 _ORDER = MAX_CONTEXT + 1
 _AT_ONCE = 1 << 14  # characters; the library takes 200 bytes for each
@@ -117,8 +111,8 @@ def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress
 def positions_of(pack: Pack) -> list[Numbers]:
     """At how many positions of the text each n-gram is the longest one that begins there.
 
-    Counts are rounded, so what an n-gram occurs in may add up to more than its own count: then it
-    counts so much. So no suffix is rarer than what ends with it, which the tree of n-grams needs.
+    Counts are rounded, so those of the n-grams that begin or end with an n-gram may add up to more
+    than its own, which is then raised.
     """
     counts = [COUNTS[order.levels] for order in pack.orders]
     left = counts[-1:]
@@ -150,7 +144,7 @@ def _write_windows(
 ) -> tuple[Path, int]:
     """Write the windows that begin in the first of these words.
 
-    words: [n-grams, words]. times: how often each n-gram is the longest one at its position.
+    words: [n-grams, words]. times: at how many positions each n-gram is the longest one.
     """
     space, lengths = encoded.space, encoded.lengths[words]
     # Every n-gram as one row of ids in a long array, each row followed by a gap.

@@ -43,9 +43,8 @@ class InstalledPacks:
     """The dictionaries of a tokenizer, to which prompts add those of the packs of their languages.
 
     opened: opens the dictionaries that there are. waits: whether a prompt waits until its pack is
-    compiled; else it is drafted for without it, and later ones with it. With $TOKALIGN_PACKS=named
-    prompts add nothing. What is compiled is kept in the table folder, under the fingerprint of the
-    tokenizer. `note` is told of each pack, and of those that cannot be compiled.
+    compiled. With $TOKALIGN_PACKS=named prompts add nothing. What is compiled is kept in the table
+    folder, under the fingerprint of the tokenizer. note: gets a line for each pack.
     """
 
     def __init__(
@@ -58,20 +57,20 @@ class InstalledPacks:
         note: Note = no_note,
     ) -> None:
         self._target, self._opened, self._waits, self._note = target, opened, waits, note
-        self._every = dict[str, Path]()
+        self._packs = dict[str, Path]()
         for path, header in find_tables("pack", model_folder=model_folder, note=note):
-            self._every.setdefault(header.language, path)
+            self._packs.setdefault(header.language, path)
         known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
-        self._left = self._every.copy()
-        for _, header in known if self._left else ():
-            self._left.pop(header.language, None)
+        self._to_compile = self._packs.copy()
+        for _, header in known if self._to_compile else ():
+            self._to_compile.pop(header.language, None)
         self._dictionary: Dictionary | None = None
 
     def compile(self, languages: Sequence[str]) -> None:
         """Compile the packs of these languages that have no dictionary yet."""
         for language in languages:
-            if language in self._left:
-                self._compile(language, self._left.pop(language))
+            if language in self._to_compile:
+                self._compile(language, self._to_compile.pop(language))
 
     def open(self) -> Dictionary | None:
         """The dictionaries that there are by now; None for none."""
@@ -81,16 +80,16 @@ class InstalledPacks:
     @property
     def can_grow(self) -> bool:
         """Whether a prompt may add a dictionary."""
-        return bool(self._left) and os.environ.get("TOKALIGN_PACKS") != "named"
+        return bool(self._to_compile) and os.environ.get("TOKALIGN_PACKS") != "named"
 
     def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
         """The dictionaries to draft with after this prompt."""
         if self.can_grow:
-            language = language_of_prompt(self._target, prompt, self._every) or _user_language()
-            if language in self._left and self._waits:
-                self._add(language, self._left.pop(language))
-            elif language in self._left:
-                path = self._left.pop(language)
+            language = language_of_prompt(self._target, prompt, self._packs) or _user_language()
+            if language in self._to_compile and self._waits:
+                self._add(language, self._to_compile.pop(language))
+            elif language in self._to_compile:
+                path = self._to_compile.pop(language)
                 Thread(target=self._add, args=(language, path), daemon=True).start()
         return self._dictionary
 
@@ -131,8 +130,8 @@ def language_of_prompt(
             texts[-1].append(token)
     spoken = [words for ids in reversed(texts) if (words := _words(target.decode(ids)))]
     fewest = _FEWEST_WORDS if len(spoken) > 1 else 1
-    told = (_language(words, packs) for words in spoken if len(words) >= fewest)
-    return next((language for language in told if language), None)
+    languages = (_language(words, packs) for words in spoken if len(words) >= fewest)
+    return next(filter(None, languages), None)
 
 
 def _words(text: str) -> list[str]:
@@ -145,19 +144,16 @@ def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
     best: tuple[float, str] | None = None
     for language, path in packs.items():
         probability = _probabilities(path)
-        found = [sum(probability.get(one, 0) for one in _spellings(word)) for word in words]
-        if sum(map(bool, found)) >= _FEWEST_KNOWN * len(words):
-            score = sum(log(one or _UNKNOWN) for one in found)
+        known = [sum(probability.get(form, 0) for form in _spellings(word)) for word in words]
+        if sum(map(bool, known)) >= _FEWEST_KNOWN * len(words):
+            score = sum(log(share or _UNKNOWN) for share in known)
             best = max(best or (score, language), (score, language))
     return None if best is None else best[1]
 
 
 @cache
 def _probabilities(path: Path) -> Mapping[str, float]:
-    """Those of the most frequent words of a pack; none where it cannot be read.
-
-    Cost: 0.1 s for the largest shipped pack, once in a process.
-    """
+    """Those of the most frequent words of a pack; none where it cannot be read. Cost: 0.1 s."""
     try:
         return word_probabilities(read_bundle(path), _KNOWN_WORDS)
     except TokalignError:
@@ -165,9 +161,8 @@ def _probabilities(path: Path) -> Mapping[str, float]:
 
 
 def _spellings(word: str) -> set[str]:
-    """How a word may stand in a pack: within a line or at its beginning, with and without capital
-    letters."""
-    return {before + one for before in " \n" for one in (word, word.lower(), word.capitalize())}
+    """How a word may stand in a pack: within a line or at its beginning, in any case."""
+    return {before + form for before in " \n" for form in (word, word.lower(), word.capitalize())}
 
 
 def _user_language() -> str:

@@ -8,14 +8,13 @@ merged with their `s`. It rules out the token `s`, too. So `su` is a merge site 
 boundary of `▁War` + `su…` is in no canonical encoding. `s` alone is not, for `st` may follow.
 
 `PairValidity` says of one pair of tokens whether the second may follow, and explains the words used
-here. `Followers` answers for a whole vocabulary at once. A merge of a and b crosses the boundary
-between a token with a on its right spine and a token with b on its left spine, if it happens while
-both stand there. For a given a and b, whether it does depends on the token before the boundary
-through one number only: how long a stays at its edge. So for each a there is a list of the tokens
-that a may rule out, sorted by how long a has to stay to do it. A token rules out the beginning of
-the list of each a on its right spine, as far as that a stays. Where these beginnings end is the
-*signature* of the token: tokens with equal signatures rule out the same tokens, and have the same
-merge sites.
+here. `Followers` answers for a whole vocabulary. A merge of a and b crosses the boundary between a
+token with a on its right spine and one with b on its left spine, if it happens while both stand
+there. That depends on the token before the boundary through one number: how long a stays at its
+edge. So each a has a list of the tokens that it may rule out, sorted by how long it has to stay for
+that. A token rules out the beginning of the list of each a on its right spine, as far as that a
+stays. Where these beginnings end is the *signature* of the token: tokens with equal signatures have
+the same merge sites.
 
 Example (Bielik): the merge of `ar` and `s` has rank 1829.
 
@@ -52,11 +51,8 @@ Ints = NDArray[np.int64]
 Signature = tuple[int, ...]
 """Where the ruled-out beginnings of some lists end, as indices into all lists joined."""
 
-_CHUNK = 1 << 19
-"""So many pairs of a merge and a token are looked at together, which takes some 60 MB."""
-
-_MOST = (1 << 32) - 2
-"""NEVER, where a stay is packed into 32 bits."""
+_CHUNK = 1 << 19  # pairs of a merge and a token that are looked at together: 60 MB
+_MOST = (1 << 32) - 2  # NEVER, where a stay is packed into 32 bits
 
 
 def find_merge_sites(
@@ -67,9 +63,8 @@ def find_merge_sites(
 ) -> MergeSites:
     """Find for every target token the shortest merge sites with which many tokens begin.
 
-    Exact and complete within a piece, for every kind of BPE and every byte string with which more
-    than `more_than` tokens begin. `Absorption` works out the others when it is asked. Where the
-    merges are not known there are none, and encoding decides.
+    Exact and complete within a piece for every byte string with which more than `more_than` tokens
+    begin; `Absorption` derives the others. Where the merges are not known there are none.
     progress: called with the number of tokens done since the last call.
     Cost: 1.4 s for 32,000 tokens, 9 s for 150,000. Source: rust-gems bpe README, corollary IIIa.
     """
@@ -131,9 +126,8 @@ class _Edges(NamedTuple):
 class Followers:
     """The tokens of an order that each of them rules out; see the module.
 
-    There are two lists for each a. If a enters after b, the merge crosses unless one of a lower
-    rank takes a away first, so the list is sorted by the `blocking_rank` that a needs. If b enters
-    after a, then a must not have left, so the list is sorted by the max rank at which it may leave.
+    There are two lists for each a. If a enters after b, the list is sorted by the `blocking_rank`
+    that a needs; if b enters after a, by the max rank at which a may leave.
     Cost to build: 1 s for 32,000 tokens.
     """
 

@@ -48,7 +48,7 @@ _KEYS = {
     "the cookies of a browser": r"# (?:Netscape )?HTTP Cookie File",
 }
 CONTENTS = "|".join(f"(?<![0-9A-Za-z])({written})" for written in _KEYS.values())
-"""A regular expression: keys as those who issue them write them."""
+"""A regular expression for keys."""
 
 _contents = re.compile(CONTENTS)
 

@@ -1,8 +1,8 @@
 """Making a pack: the counts of word n-grams that will be worth most in a given number of bytes.
 
-What a pack is: `tables/pack.py`. Word n-grams are counted as those of tokens are. What one is worth
-is how often it occurs, times by how much it makes its last word more probable than the n-gram
-without its first word does. Those that are worth most for their bytes are kept.
+What a pack is: `tables/pack.py`. An n-gram is worth how often it occurs, times by how much it makes
+its last word more probable than the n-gram without its first word does. Those that are worth most
+for their bytes are kept.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ PACK_BYTES = 12_000_000
 """The largest size of a pack by default."""
 
 RARE_ORDERS = 2
-"""Words and pairs of words are kept from a count of 1 on: tokenizers cut rare words finely, and a
-token may be frequent in words and pairs that are rare."""
+"""Words and pairs are kept from a count of 1 on: a token may be frequent in words that are rare."""
 
 _BITS = 25.0, 15.0, 9.0  # about what an n-gram of 1, of 2, of more words takes
 _BITS_INSIDE = 8.0  # what knowing a word saves inside it

@@ -82,10 +82,7 @@ class TextFile:
         )
 
     def paragraphs(self) -> Iterator[str]:
-        """The lines of all texts, without line ends; empty ones are left out. See `texts`.
-
-        One that is longer than `LONGEST_PARAGRAPH` is cut into several, at spaces if it has any.
-        """
+        """The lines of all texts that are not empty; long ones are cut, at spaces if possible."""
         for text in self.texts():
             for line in text.split("\n"):
                 for paragraph in _cut(line):

@@ -16,7 +16,7 @@ import click
 
 from tokalign.api.assemble import load_models
 from tokalign.build.alignment import build_alignment
-from tokalign.build.cluster import log_problem, plan_dictionary, run_job
+from tokalign.build.cluster import Job, log_problem, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.workers import plan_processes
@@ -184,10 +184,10 @@ class Plan:
         if len(corpus.weights) < tasks:
             files = len(corpus.weights)
             note(f"{tasks} tasks share {files} corpus files; some of them encode nothing")
-        job = plan_dictionary(
-            target,
-            corpus,
-            options,
+        job = Job(
+            target=target,
+            corpus=corpus,
+            options=options,
             language=self.language,
             path=path,
             shares=tasks,

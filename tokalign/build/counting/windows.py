@@ -43,13 +43,13 @@ _WORTH_NARROWING = 0.75  # windows that no longer count are removed once they ar
 
 @dataclass(frozen=True, slots=True)
 class IdSpace:
-    """How the ids of a vocabulary of `size` tokens are written."""
+    """How the ids of a vocabulary of this size are written."""
 
     size: int
 
     @property
     def gap(self) -> int:
-        """The highest number of as many bits. It is no id, and stands for the end of a line."""
+        """Stands for the end of a line: the highest number of as many bits, which is no id."""
         return (1 << self.size.bit_length()) - 1
 
     @property
@@ -121,8 +121,7 @@ def count_ngrams(windows: Windows, space: IdSpace, *, least: Sequence[int]) -> l
     """Count the n-grams of each order in a stretch of windows, in any order.
 
     least: the least count of n-grams of each order, in thousandths, never falling. The first and
-    the last n-gram of an order are kept whatever their counts, because the neighbouring stretch may
-    have more of them.
+    the last n-gram of an order are kept in any case: the neighbouring stretch may have more.
     Cost: 0.2 us and 100 bytes per window.
     """
     ids = np.ascontiguousarray(windows["ids"])
@@ -152,8 +151,7 @@ def count_ngrams(windows: Windows, space: IdSpace, *, least: Sequence[int]) -> l
 def join(held: TokenNgrams, part: TokenNgrams) -> tuple[TokenNgrams, TokenNgrams]:
     """Put the n-grams of two neighbouring stretches together.
 
-    held: the last n-gram so far, or none. Returns those whose counts are known, and the last one,
-    which may go on in the next stretch.
+    held: the last n-gram so far, or none. Returns those whose counts are known, and the last one.
     """
     if not len(part):
         return part, held

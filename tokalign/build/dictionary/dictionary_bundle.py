@@ -63,7 +63,7 @@ def build_dictionary(
     stage: Stage = silent,
     count: Count = count_corpus,
 ) -> Bundle:
-    """The dictionary that `options` describe. count: who counts, by default this machine.
+    """The dictionary that `options` describe. count: as `count_corpus`.
 
     Raises: UsageError if not even its header fits in the size asked for.
     """
