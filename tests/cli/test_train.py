@@ -60,7 +60,7 @@ def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, En
     told = read_drafter_config(output)["training"]
     assert sum(told["accepted_by_depth"]) == pytest.approx(found["accepted_per_round"], abs=1e-3)
     assert found["accepted_per_round"] > 0.1
-    assert (output.parent / "drafter.training" / "labels" / "hidden.f16").is_file()
+    assert (output.parent / "drafter.training" / "labels" / "labels.bin").is_file()
 
 
 def test_it_tells_how_far_it_is(trained: tuple[Path, Ended]) -> None:

@@ -95,8 +95,8 @@ def test_it_bounds_what_teaching_really_takes(
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
     with bounds(found.labelling_memory):
         labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
-    written = [path for end in ("f16", "i32") for path in (tmp_path / "work").rglob(f"*.{end}")]
-    assert found.disk == sum(path.stat().st_size for path in written)
+    written = (tmp_path / "work").rglob("labels.bin")
+    assert 0 <= sum(path.stat().st_size for path in written) - found.disk < 1000  # two heads
     theirs = model.tokenizer
     del model
     gc.collect()

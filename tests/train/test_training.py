@@ -148,21 +148,26 @@ def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -
     assert (record["step"], record["accepted_by_depth"]) == (seen[2].step, [0.4])
 
 
+def evaluated(accepted: float, step: int) -> Evaluation:
+    more: Any = {"steps": 10, "steps_since": 1, "loss": 1.0, "is_best": False}
+    return Evaluation(step=step, by_depth=(accepted,), **more)
+
+
 def test_patience_begins_with_the_first_guess_that_is_right() -> None:
     course = Course()
-    for accepted in (0.0, 0.0, 0.0):
-        course = course.after(accepted, 0.9)
+    for _ in range(3):
+        course = course.after(evaluated(0.0, 9))
         assert not course.is_over(patience=1)
-    assert course.after(0.1, 0.9).after(0.1, 0.9).is_over(patience=1)
+    assert course.after(evaluated(0.1, 9)).after(evaluated(0.1, 9)).is_over(patience=1)
 
 
 def test_patience_begins_in_the_second_half() -> None:
-    course = Course().after(0.4, 0.1)
-    for share in (0.2, 0.3, 0.5):
-        course = course.after(0.3, share)
+    course = Course().after(evaluated(0.4, 1))
+    for step in (2, 3, 5):
+        course = course.after(evaluated(0.3, step))
         assert not course.is_over(patience=1)
-    assert course.after(0.3, 0.6).is_over(patience=1)
-    assert not course.after(0.5, 0.6).is_over(patience=1)
+    assert course.after(evaluated(0.3, 6)).is_over(patience=1)
+    assert not course.after(evaluated(0.5, 6)).is_over(patience=1)
 
 
 def test_a_run_that_diverges_is_ended_in_one_line_and_leaves_nothing(

@@ -1,8 +1,7 @@
 """Labels on disk, the texts that they are of, and the batches that a training run draws from them.
 
-Two plain arrays grow at their ends, and `labels.json` says after which window how many of their
-rows are whole. A killed run leaves rows beyond that, which the next one overwrites. A batch is
-known by its number alone, so that runs resume anywhere.
+Labels are a file that grows window by window. A killed run leaves a part of a window at its end,
+which the next one overwrites. A batch is known by its number alone, so that runs resume anywhere.
 """
 
 from __future__ import annotations
@@ -14,16 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.storage import parse_json, unwritable, write_file
+from tokalign.storage import parse_json, unwritable
 
-_HIDDEN, _IDS, _STATE = "hidden.f16", "ids.i32", "labels.json"
-_WINDOWS_PER_NOTE = 4
+_FILE = "labels.bin"
 
 NO_LABEL = -1
 """In the place of an id: nothing follows."""
@@ -41,6 +39,24 @@ class Labels:
     ids: NDArray[np.int32]
 
 
+class _File(NamedTuple):
+    """What a file of labels has: `windows` of them in the end, of `positions` records each.
+
+    begin: of the first record, after a line with the recipe and the sizes. done: whole windows.
+    """
+
+    windows: int
+    positions: int
+    record: np.dtype[Any]
+    begin: int
+    done: int
+
+    @property
+    def end(self) -> int:
+        """Where the last whole window ends."""
+        return self.begin + self.done * self.positions * self.record.itemsize
+
+
 def write_labels(
     folder: Path,
     recipe: Mapping[str, Any],
@@ -50,97 +66,81 @@ def write_labels(
     """Label the windows that are not labelled yet; yields the positions of each as it is done.
 
     recipe: what the labels depend on, as JSON; labels in the folder have to be of an equal one.
-    label: gives the labels of a window and its number.
+    label: gives the labels of a window and its number, as many for each window.
     Raises: IncompatibleError if the folder has labels of another recipe; BundleError if they are
     damaged; UsageError or OutputError if they cannot be written.
     """
-    state = _read_state(folder, recipe)
-    done = int(state["windows"])
-    if done:
-        yield int(state["positions"])
-    if state.get("complete"):
-        return
+    known = _read(folder, recipe)
+    done = 0 if known is None else known.done
+    if known is not None and done:
+        yield done * known.positions
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (
-            _growing(folder / _HIDDEN, 2, state, "hidden_size") as hidden,
-            _growing(folder / _IDS, 4, state, "future") as ids,
-        ):
+        with (folder / _FILE).open("ab") as file:
+            file.truncate(0 if known is None else known.end)
             for number in range(done, len(windows)):
                 labels = label(windows[number], number)
-                hidden.write(labels.values.tobytes())
-                ids.write(labels.ids.tobytes())
-                state["positions"] += len(labels.ids)
-                state["windows"] = number + 1
-                state["hidden_size"] = labels.values.shape[1]
-                state["future"] = labels.ids.shape[1]
-                state["complete"] = state["windows"] == len(windows)
-                if state["complete"] or state["windows"] % _WINDOWS_PER_NOTE == 0:
-                    for file in (hidden, ids):  # on the disk before anything says so
-                        file.flush()
-                        os.fsync(file.fileno())
-                    write_file(folder / _STATE, json.dumps(state))
-                yield len(labels.ids)
+                sizes = labels.values.shape[1], labels.ids.shape[1]
+                records = np.empty(len(labels.ids), _record(*sizes))
+                records["values"], records["ids"] = labels.values, labels.ids
+                if not number:
+                    head = [recipe, len(windows), len(records), *sizes]
+                    file.write(json.dumps(head).encode() + b"\n")
+                file.write(records.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+                yield len(records)
     except OSError as error:
         raise unwritable(folder, error) from error
 
 
 def are_complete(folder: Path, recipe: Mapping[str, Any]) -> bool:
     """Whether a folder has all labels of a recipe. Raises: as `write_labels`."""
-    return bool(_read_state(folder, recipe).get("complete"))
+    known = _read(folder, recipe)
+    return known is not None and known.done == known.windows
 
 
 def open_labels(folder: Path) -> Labels:
-    """All labels of a folder, memory-mapped. Raises: BundleError if they are damaged or missing."""
-    state = _read_state(folder, None)
-    rows = int(state["positions"])
-    if not rows:
-        raise BundleError(f"there are no labels in {folder}; {_remedy(folder)}")
-    arrays: list[Any] = []
-    for name, kind, size in ((_HIDDEN, np.float16, "hidden_size"), (_IDS, np.int32, "future")):
-        path, wide = folder / name, int(state[size])
-        length = rows * wide * np.dtype(kind).itemsize
-        _require_size(path, length)
-        if state.get("complete") and path.stat().st_size != length:
-            raise BundleError(f"{path} does not hold rows of {wide} values; {_remedy(folder)}")
-        arrays.append(np.memmap(path, kind, "r", shape=(rows, wide)))
-    return Labels(*arrays)
+    """All labels of a folder, memory-mapped. Raises: BundleError if some are missing or damaged."""
+    known = _read(folder, None)
+    if known is None or known.done != known.windows:
+        raise BundleError(f"there are not all labels in {folder}; {_remedy(folder)}")
+    count = known.done * known.positions
+    records = np.memmap(folder / _FILE, known.record, "r", known.begin, (count,))
+    return Labels(records["values"], records["ids"])
 
 
-def _read_state(folder: Path, recipe: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The state of a folder; that of an empty one if it has none."""
-    path = folder / _STATE
+def _record(width: int, future: int) -> np.dtype[Any]:
+    return np.dtype([("values", "<f2", (width,)), ("ids", "<i4", (future,))])
+
+
+def _read(folder: Path, recipe: Mapping[str, Any] | None) -> _File | None:
+    """What the file of a folder has; None if it has no whole line."""
+    path = folder / _FILE
     if not path.is_file():
-        return {"recipe": recipe, "windows": 0, "positions": 0}
+        return None
+    with path.open("rb") as file:
+        head = file.readline()
+    if not head.endswith(b"\n"):
+        return None
     try:
-        state = parse_json(path.read_bytes())
-        found, counts = state["recipe"], [int(state["windows"]), int(state["positions"])]
-        sizes = [int(state["hidden_size"]), int(state["future"])] if counts[1] else [1]
-        if min(counts) < 0 or min(sizes) < 1:
-            raise ValueError("a number is too small")
-    except (ValueError, KeyError, TypeError) as error:
+        theirs, windows, positions, width, future = parse_json(head)
+        if not isinstance(theirs, dict) or min(windows, positions, width, future) < 1:
+            raise ValueError("a size is too small")
+        record = _record(width, future)
+    except (ValueError, TypeError) as error:
         raise BundleError(f"{path} is damaged; {_remedy(folder)}") from error
-    if recipe is not None and found != recipe:
-        names = [name for name in {**recipe, **found} if recipe.get(name) != found.get(name)]
+    done = (path.stat().st_size - len(head)) // (positions * record.itemsize)
+    if done > windows:
+        raise BundleError(f"{path} is larger than its labels; {_remedy(folder)}")
+    ours = theirs if recipe is None else recipe
+    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    if names:
         raise IncompatibleError(
             f"the labels in {folder} were made with another {' and another '.join(names)}; "
             f"give the same as then, another --workspace, or remove that folder"
         )
-    return dict(state)
-
-
-def _growing(path: Path, item: int, state: Mapping[str, Any], wide: str) -> BinaryIO:
-    """Open a file that goes on after the rows that are known to be whole; others are cut off."""
-    path.touch()
-    length = int(state["positions"]) * item * int(state.get(wide, 0))
-    _require_size(path, length)
-    os.truncate(path, length)
-    return path.open("ab")
-
-
-def _require_size(path: Path, least: int) -> None:
-    if not path.is_file() or path.stat().st_size < least:
-        raise BundleError(f"{path} is shorter than it was; {_remedy(path.parent)}")
+    return _File(windows, positions, record, len(head), done)
 
 
 def _remedy(folder: Path) -> str:
@@ -162,13 +162,13 @@ class LabelledText:
 
 def texts_of(labels: Labels, length: int) -> list[LabelledText]:
     """The texts in `labels` as `NextIds` writes them, `length` rows for each."""
-    found = []
+    texts = []
     for begin in range(0, len(labels.ids) - length + 1, length):
         ids = np.asarray(labels.ids[begin : begin + length])
         values = np.asarray(labels.values[begin : begin + length])
         known = int((ids[:, 0] != NO_LABEL).sum())
-        found.append(LabelledText(ids[:known, 0], ids[:known, 1:], values[:known]))
-    return found
+        texts.append(LabelledText(ids[:known, 0], ids[:known, 1:], values[:known]))
+    return texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ B = TypeVar("B")
 class Shuffled(ABC, Generic[B]):
     """Batches of `size` of the numbers 0, 1, ... `count` - 1, in an order that epochs differ in.
 
-    A batch is known by its number alone, so that runs resume anywhere. seed: of the order.
+    A batch is known by its number alone. seed: of the order.
     """
 
     def __init__(self, count: int, size: int, seed: int) -> None:
@@ -220,7 +220,7 @@ class Shuffled(ABC, Generic[B]):
 
 
 class Batches(Shuffled[Batch]):
-    """The batches of a training run.
+    """The batches of a recurrent drafter's run.
 
     size: positions of a batch. candidates: as of `Candidates`; what follows in a batch is needed.
     """
@@ -255,9 +255,9 @@ class Candidates:
     """Draws the ids that a softmax goes over: those that it needs, and about `count` others.
 
     Each id is drawn by itself, the more probably the more often it occurs, and weighs one over its
-    probability, which makes the sum of exponentials an unbiased estimate of that over the whole
-    vocabulary. So those that matter most are always there. An id that is right at some position has
-    to be among those needed: left to chance, it would weigh a hundredfold where it is drawn.
+    probability, so the sum of exponentials is an unbiased estimate of that over the vocabulary.
+    An id that is right at some position has to be among those needed: left to chance, it would
+    weigh a hundredfold where it is drawn.
     Source: importance sampling of the partition function by frequency (Bengio and Senecal, 2003),
     with the estimator of Horvitz and Thompson (1952).
     seen: i[V], how often each id of the vocabulary occurs. count: None for all of them.

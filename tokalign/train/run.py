@@ -1,9 +1,9 @@
 """A training run from a learner to a folder: steps of AdamW, evaluations, the best weights kept.
 
 A learner is a recurrent drafter (`training.py`) or a draft model (`teaching.py`) with its labels.
-The state of an unfinished run lies in the workspace, in a folder that is named after everything the
-result depends on. Nothing depends on the clock or on what ran before, so the same options go on
-where a run was killed, and end with the same weights.
+The state of an unfinished run is in the workspace, in a folder that is named after everything the
+result depends on. The same options go on where a run was killed, and end with the same weights.
+mlx-lm's trainer keeps no state of the optimizer, so a run could not be resumed with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Learner(Protocol[B]):
     """What a run trains, and on what.
 
     module: the model whose trainable parameters are trained. positions: how many the batches have.
-    identity: everything that the result depends on besides the options, as JSON.
+    identity: what the result depends on besides the options, as JSON.
     """
 
     options: FitOptions
@@ -53,7 +53,7 @@ class Learner(Protocol[B]):
         ...
 
     def measure(self) -> tuple[float, ...]:
-        """The share of held-out positions whose first d guesses are all right, d = 1, 2, …"""
+        """`Evaluation.by_depth` of the present weights."""
         ...
 
     def save(self, folder: Path, record: Mapping[str, Any]) -> None:
@@ -114,25 +114,66 @@ def fit(
     Raises: as `Learner.save` and `Training.resume`; UsageError where training diverges, and while
         another process does the same run.
     """
-    identity = json.dumps([learner.identity, asdict(learner.options)], sort_keys=True)
+    options = learner.options
+    identity = json.dumps([learner.identity, asdict(options)], sort_keys=True)
     folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
+    best, checkpoint = folder / "best", folder / "checkpoint.safetensors"
     with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
-        run = _Run(learner, folder)
-        with stage(run.training.steps, "training") as advance:
-            advance(run.training.step)
-            while not run.is_over:
-                evaluation = run.step()
-                if evaluation is not None:
+        steps = max(1, round(options.epochs * learner.batches.per_epoch))
+        rate = options.learning_rate
+        training = Training(
+            learner.module, learner.batches, learner.loss, steps=steps, learning_rate=rate
+        )
+        course, losses = training.resume(checkpoint), list[float]()
+        every = max(1, steps // options.evaluations)
+        with stage(steps, "training") as advance:
+            advance(training.step)
+            while training.step < steps and not course.is_over(options.patience):
+                losses.append(_finite(training.advance(), training.step))
+                if training.step % every == 0 or training.step == steps:
+                    evaluation = Evaluation(
+                        step=training.step,
+                        steps=steps,
+                        steps_since=len(losses),
+                        loss=sum(losses) / len(losses),
+                        by_depth=(by_depth := learner.measure()),
+                        is_best=sum(by_depth) > course.best,
+                    )
+                    if evaluation.is_best:
+                        learner.save(best, _record(learner, evaluation))
+                    course = course.after(evaluation)
+                    training.write(checkpoint, course)
+                    losses.clear()
                     report(evaluation)
                 advance(1)
-        run.publish(output)
+        learner.publish(best, output)
+        checkpoint.unlink()  # first: a run cannot go on from it without its best weights
+        shutil.rmtree(folder, ignore_errors=True)
     return Trained(
         parameters=sum(w.size for _, w in tree_flatten(learner.module.trainable_parameters())),
         positions=learner.positions,
-        steps=run.training.step,
-        best=run.course.best,
-        stopped_early=run.training.step < run.training.steps,
+        steps=training.step,
+        best=course.best,
+        stopped_early=training.step < steps,
     )
+
+
+def _finite(loss: float, step: int) -> float:
+    if not isfinite(loss):
+        raise UsageError(
+            f"the loss has to be a number, but it is {loss} in step {step}; give a lower "
+            "--learning-rate"
+        )
+    return loss
+
+
+def _record(learner: Learner[Any], evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "step": evaluation.step,
+        "positions": learner.positions,
+        "options": asdict(learner.options),
+        "accepted_by_depth": [round(share, 4) for share in evaluation.by_depth],
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +181,22 @@ class Course:
     """How the evaluations of a run went.
 
     best: the most guesses accepted per round so far. since_best: evaluations since then, of those
-        in the second half of the steps. In the first one the learning rate is high, and a model
+        in the second half of the steps. In the first half the learning rate is high, and a model
         that was taught before gets worse before it gets better.
     """
 
     best: float = -1.0
     since_best: int = 0
 
-    def after(self, accepted: float, share: float) -> Course:
-        """The course after one more evaluation. share: of the steps that are made."""
-        if accepted > self.best:
-            return Course(accepted)
-        return replace(self, since_best=self.since_best + (share > 1 / 2))
+    def after(self, evaluation: Evaluation) -> Course:
+        """The course after one more evaluation."""
+        if evaluation.accepted_per_round > self.best:
+            return Course(evaluation.accepted_per_round)
+        is_late = evaluation.step > evaluation.steps / 2
+        return replace(self, since_best=self.since_best + is_late)
 
     def is_over(self, patience: int | None) -> bool:
-        """Whether so many evaluations have brought nothing better. patience: None for never.
+        """Whether this many evaluations have brought nothing better; None for never.
 
         A run in which no guess has been right yet has not begun to learn, so it goes on.
         """
@@ -182,7 +224,7 @@ class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its
 
 
 class Training(Generic[B]):
-    """A module and its optimizer after `step` of so many `steps`.
+    """A module and its optimizer after `step` of `steps` steps.
 
     module: its trainable parameters are trained in float32. loss: of a batch, in nats, with the
         weights that the module has then. learning_rate: its peak; it falls along a cosine.
@@ -237,29 +279,26 @@ class Training(Generic[B]):
     def resume(self, path: Path) -> Course:
         """Go on from the state that was written, if one was.
 
-        Raises: BundleError for a file that is damaged or of another run.
+        Raises: BundleError for a file that is damaged.
         """
         if not path.is_file():
             return Course()
         try:
             arrays, notes = cast("tuple[Any, Any]", mx.load(str(path), return_metadata=True))
-            fresh = self._arrays()
             # In the order of a fresh state, in which the norm of the gradients is summed up.
-            found = {name: arrays.pop(name) for name in fresh}
-            alike = all(
-                (a.shape, a.dtype) == (found[n].shape, found[n].dtype) for n, a in fresh.items()
-            )
-            if arrays or not alike or _digest(found) != notes["sha256"]:
-                raise ValueError("these arrays were not written by this run")
-            state: Any = tree_unflatten([*found.items()])
-            self._module.update(state["weights"])
-            self._optimizer.state = state["optimizer"]
-            self.step = json.loads(notes["step"])
-            return Course(**json.loads(notes["course"]))
-        except Exception as error:  # in a damaged file anything may fail inside mlx
+            saved = {name: arrays[name] for name in self._arrays()}
+            if _digest(saved) != notes["sha256"]:
+                raise ValueError("these are not the arrays that were written")
+            course = Course(**json.loads(notes["course"]))
+        except (RuntimeError, ValueError, KeyError) as error:
             raise BundleError(
                 f"the checkpoint {path} is damaged; remove it, and training starts again"
             ) from error
+        state: Any = tree_unflatten([*saved.items()])
+        self._module.update(state["weights"])
+        self._optimizer.state = state["optimizer"]
+        self.step = json.loads(notes["step"])
+        return course
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:
@@ -267,72 +306,3 @@ def _digest(arrays: Mapping[str, Any]) -> str:
     for name, array in arrays.items():
         digest.update(name.encode() + np.array(array).tobytes())
     return digest.hexdigest()
-
-
-class _Run:
-    """A run as far as it has come, in this process or an earlier one.
-
-    folder: where its state lies. Other arguments, errors: see `fit`.
-    """
-
-    def __init__(self, learner: Learner[Any], folder: Path) -> None:
-        self._learner, self._options, self._folder = learner, learner.options, folder
-        self._best, self._checkpoint = folder / "best", folder / "checkpoint.safetensors"
-        self.training = Training(
-            learner.module,
-            learner.batches,
-            learner.loss,
-            steps=max(1, round(learner.options.epochs * learner.batches.per_epoch)),
-            learning_rate=learner.options.learning_rate,
-        )
-        self.course = self.training.resume(self._checkpoint)
-        self._losses: list[float] = []
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no step is left, or acceptance no longer improves."""
-        done = self.training.step >= self.training.steps
-        return done or self.course.is_over(self._options.patience)
-
-    def step(self) -> Evaluation | None:
-        """Make a step; evaluate the drafter and save the state where that is due.
-
-        Raises: UsageError where the loss is no longer a number.
-        """
-        self._losses.append(self.training.advance())
-        step, steps = self.training.step, self.training.steps
-        if not isfinite(self._losses[-1]):
-            raise UsageError(
-                f"the loss has to be a number, but it is {self._losses[-1]} in step {step}; give a "
-                "lower --learning-rate"
-            )
-        every = max(1, steps // self._options.evaluations)
-        if step % every and step < steps:
-            return None
-        by_depth = self._learner.measure()
-        best_before, self.course = self.course.best, self.course.after(sum(by_depth), step / steps)
-        evaluation = Evaluation(
-            step=step,
-            steps=steps,
-            steps_since=len(self._losses),
-            loss=sum(self._losses) / len(self._losses),
-            by_depth=by_depth,
-            is_best=self.course.best > best_before,
-        )
-        if evaluation.is_best:
-            record = {
-                "step": step,
-                "positions": self._learner.positions,
-                "options": asdict(self._options),
-                "accepted_by_depth": [round(share, 4) for share in by_depth],
-            }
-            self._learner.save(self._best, record)
-        self.training.write(self._checkpoint, self.course)
-        self._losses.clear()
-        return evaluation
-
-    def publish(self, output: Path) -> None:
-        """Write the best into `output`, and forget the run."""
-        self._learner.publish(self._best, output)
-        self._checkpoint.unlink()  # first: a run cannot go on from it without its best weights
-        shutil.rmtree(self._folder, ignore_errors=True)
