@@ -34,12 +34,11 @@ from tokalign.runtime.chat import as_messages, encode_chat, encode_prompt, with_
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import SLOTS, tail_of
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
-from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.storage import locked, unwritable
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import draw_windows
+from tokalign.train.labelled_corpus import draw_windows, most_probable
 from tokalign.train.options import Writing
 
 TEXTS = 128
@@ -221,9 +220,6 @@ ROWS = SLOTS // 2
 WINDOW = 256
 """Ids that the target reads at once."""
 
-_STEP = 128
-"""Rows at once: their logits take 66 MB with 128,256 ids in float32."""
-
 
 def build_logit_table(
     target: LanguageModel[TargetId],
@@ -253,15 +249,9 @@ def build_logit_table(
     gathered = GatheredRows()
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:
-            session = TargetModelSession(target.model, rewinds=False)
-            for begin in range(0, WINDOW, _STEP):
-                # Beyond reading the text, this computes the output layer for every id.
-                text = window[: begin + _STEP]
-                logits = session.logits(text, last=len(text) - begin)
-                likely = session.top_k(logits, KEPT, normalized=False)
-                session.start(*likely)
-                gathered.learn(text, *[np.array(array) for array in likely])
-                advance(len(text) - begin)
+            ids, logprobs = most_probable(target.model(mx.array([window]))[0], KEPT)
+            gathered.learn(window, np.array(ids), np.array(logprobs))
+            advance(WINDOW)
     size = len(target.tokenizer.vocabulary)
     table = gathered.most_frequent(ROWS, vocabulary_size=size)
     return Bundle(

@@ -2,7 +2,7 @@
 
 Paragraphs in a random order are joined and cut into windows of one length, and the frozen target
 says what follows each position: `FutureIds` for a recurrent drafter, `NextIds` for a draft model.
-The labels lie in a workspace, where another run of the same target, corpus and options finds them.
+Another run of the same target, corpus and options finds the labels in the workspace.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.session import top_k
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
@@ -34,7 +35,7 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import NO_LABEL, Labels, are_complete, open_labels, write_labels
-from tokalign.train.options import MOST_PROBABLE, Kind, Labelling, LabelOptions
+from tokalign.train.options import MOST_PROBABLE, Labelling, LabelOptions
 
 
 def can_label_itself(model: Any) -> bool:
@@ -45,13 +46,12 @@ def can_label_itself(model: Any) -> bool:
 class FutureIds:
     """A target that labels windows for a recurrent drafter: hidden states, and the ids that follow.
 
-    The ids are the text's own, or those with which the target would go on from each position,
-    greedily or at a temperature: the paper's distillation (ReDrafter, section 3.5). All positions
-    of a window go on at once. The window is one pass; then each further id is one pass over a tree
-    that has the window as its trunk and a branch at every position. So n positions with five ids
-    cost 5 n rows, at the price of reading a prompt, and not n generations.
-    Raises: IncompatibleError if the target cannot go on from all positions of a window at once, and
-    a kind that needs it is asked for; or if its hidden states cannot be had.
+    The ids are the text's own, or those with which the target would go on from each position
+    (distillation as in ReDrafter, section 3.5). All positions of a window go on at once: each
+    further id is one pass over a tree that has the window as its trunk and a branch at every
+    position. So n positions with five ids cost 5 n rows, at the price of reading a prompt.
+    Raises: IncompatibleError if the target cannot do that and the labelling needs it, or if its
+    hidden states cannot be read.
     """
 
     def __init__(self, model: Any, labelling: Labelling) -> None:
@@ -65,22 +65,19 @@ class FutureIds:
             )
 
     def label(self, window: list[TargetId], number: int = 0) -> Labels:
-        """Label the positions of a window.
+        """Label the positions of a window, except the last ones if only the text's ids follow.
 
-        With the text's own ids the last positions are left out, because nothing follows them.
         number: of the window, so that each has its own random numbers.
         Raises: UsageError for a window that is too long for layers with a sliding window.
         """
-        key = mx.random.key((self._labelling.seed << 32) + number)
         cache = self._cache(len(window))
-        ids = mx.array(window, mx.uint32)
-        logits = self._states.model(ids[None], cache=cache)[0]
+        logits = self._states.model(mx.array([window], mx.uint32), cache=cache)[0]
         hidden = self._states.take()
         if self._labelling.kind == "text":
             future, text = self._labelling.future, np.array(window, np.int32)
             following = np.lib.stride_tricks.sliding_window_view(text[1:], future)
             return Labels(_on_host(hidden[: len(following)]), following.copy())
-        keys = mx.random.split(key, self._labelling.future)
+        keys = mx.random.split(_key(self._labelling, number), self._labelling.future)
         columns = [choose(logits, keys[0], self._labelling)]
         mx.eval(columns[0], hidden)
         for key in keys[1:]:
@@ -110,6 +107,11 @@ class FutureIds:
         return cache
 
 
+def _key(labelling: Labelling, number: int) -> Array:
+    """The random key of a window."""
+    return mx.random.key((labelling.seed << 32) + number)
+
+
 def choose(logits: Array, key: Array, labelling: Labelling) -> Array:
     """The next id u32[rows] of each row of logits f[rows, vocabulary]."""
     if labelling.kind == "greedy":
@@ -137,8 +139,7 @@ class NextIds:
 
     Labels have one row for each id of a window: `ids` are the id, the id to learn after it, and the
     k most probable ones; `values` are the probabilities of these. NO_LABEL stands where nothing is
-    known to follow. For the kind "text" the target is not asked, and one id is kept with no
-    probability.
+    known to follow. For the kind "text" no pass is made, and one id is kept with no probability.
     """
 
     def __init__(self, model: Any, labelling: Labelling) -> None:
@@ -152,23 +153,17 @@ class NextIds:
             ids = np.stack([text, follows, follows], axis=1)
             return Labels(np.zeros((len(text), 1), np.float16), ids)
         logits = self._model(mx.array(text)[None])[0]
-        key = mx.random.key((self._labelling.seed << 32) + number)
-        chosen = np.array(choose(logits, key, self._labelling), np.int32)
-        ids, probabilities = most_probable(logits)
-        return Labels(probabilities, np.column_stack([text, chosen, ids]))
+        chosen = choose(logits, _key(self._labelling, number), self._labelling)
+        ids, logprobs = most_probable(logits, MOST_PROBABLE)
+        probabilities = np.array(mx.exp(logprobs).astype(mx.float16))
+        return Labels(probabilities, np.column_stack([text, np.array(chosen), np.array(ids)]))
 
 
-def most_probable(logits: Array) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-    """The most probable ids of rows f[..., vocabulary], the first one first, with probabilities."""
+def most_probable(logits: Array, count: int) -> tuple[Array, Array]:
+    """The `count` most probable ids after rows f[rows, vocabulary], and log-probabilities, lazy."""
     logits = logits.astype(mx.float32)
-    some = mx.argpartition(logits, -MOST_PROBABLE, axis=-1)[..., -MOST_PROBABLE:]
-    values = mx.take_along_axis(logits, some, axis=-1)
-    order = mx.argsort(-values, axis=-1)
-    ids = mx.take_along_axis(some, order, axis=-1)
-    logprobs = mx.take_along_axis(values, order, axis=-1) - mx.logsumexp(
-        logits, axis=-1, keepdims=True
-    )
-    return np.array(ids, np.int32), np.array(mx.exp(logprobs).astype(mx.float16))
+    ids, values = top_k(logits, count)
+    return ids, values - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
 Makes: TypeAlias = type[FutureIds] | type[NextIds]
@@ -194,45 +189,43 @@ def label_corpus(
 ) -> LabelledCorpus:
     """Label a corpus; what is in the workspace already is not made again.
 
-    labeller: `FutureIds` for a recurrent drafter, `NextIds` for a draft model.
     Raises: as `Corpus.lines`, `FutureIds` and `write_labels`; CorpusError for a corpus that is too
         short; UsageError while another process labels into the workspace.
     """
-    training, held_out = workspace / "labels", workspace / "held-out"
+    places = workspace / "held-out", workspace / "labels"
     recipe = {
         **({} if labeller is FutureIds else {"labeller": labeller.__name__}),
         "target": target_fingerprints(target),
         "corpus": corpus.listing,
         **asdict(options),
     }
-    if not (are_complete(training, recipe) and are_complete(held_out, recipe)):
+    if not all(are_complete(place, recipe) for place in places):
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"
         with locked(workspace / "labels.lock", doing, remedy):
-            _label_windows(target, corpus, workspace, recipe, options, labeller, stage)
-    return LabelledCorpus(
-        training=open_labels(training), held_out=open_labels(held_out), recipe=recipe
-    )
+            held_out, training = _windows(target, corpus, options, stage)
+            how = _held_out(target, options, labeller), options.labelling
+            for place, windows, labelling in zip(places, (held_out, training), how, strict=True):
+                label = labeller(target.model, labelling).label
+                positions = labelling.positions_of(options.window) * len(windows)
+                with stage(positions, f"labelling {place.name}") as advance:
+                    for count in write_labels(place, recipe, windows, label):
+                        advance(count)
+    held_out_labels, labels = map(open_labels, places)
+    return LabelledCorpus(training=labels, held_out=held_out_labels, recipe=recipe)
 
 
-def _label_windows(
-    target: LanguageModel[TargetId],
-    corpus: Corpus,
-    workspace: Path,
-    recipe: Mapping[str, Any],
-    options: LabelOptions,
-    labeller: Makes,
-    stage: Stage,
-) -> None:
-    """Label what is not in the workspace yet."""
+def _windows(
+    target: LanguageModel[TargetId], corpus: Corpus, options: LabelOptions, stage: Stage
+) -> tuple[list[list[TargetId]], list[list[TargetId]]]:
+    """The windows that are held out, and those to train on."""
     count = -(-options.held_out // options.window)
-    labelling = options.labelling
-    training_windows = -(-options.positions // labelling.positions_of(options.window))
+    training = -(-options.positions // options.labelling.positions_of(options.window))
     with stage(2 * corpus.size, "reading the corpus") as advance:
         windows = draw_windows(
             corpus,
             target.tokenizer,
             length=options.window,
-            positions=options.window * (count + training_windows),
+            positions=options.window * (count + training),
             seed=options.seed,
             progress=advance,
         )
@@ -241,27 +234,15 @@ def _label_windows(
             f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
             "have to be held out; give more text, or fewer --held-out positions"
         )
-    held_out = _held_out(target, options, labeller)
-    for name, some, how in (
-        ("held-out", windows[:count], held_out),
-        ("labels", windows[count:], labelling),
-    ):
-        label = labeller(target.model, how).label
-        with stage(how.positions_of(options.window) * len(some), f"labelling {name}") as advance:
-            for positions in write_labels(workspace / name, recipe, some, label):
-                advance(positions)
+    return windows[:count], windows[count:]
 
 
 def _held_out(target: LanguageModel[TargetId], options: LabelOptions, labeller: Makes) -> Labelling:
-    """The labelling of the positions held out: greedy, where that can be had.
-
-    A draft model that learns the text's own ids is measured by these.
-    """
+    """The labelling of the positions held out; see `LabelOptions`."""
     own = options.labelling
     if labeller is not FutureIds:
         return own if own.kind == "text" else replace(own, kind="greedy")
-    kind: Kind = "greedy" if can_label_itself(target.model) else "text"
-    return replace(own, kind=kind)
+    return replace(own, kind="greedy" if can_label_itself(target.model) else "text")
 
 
 _BYTES_DRAWN_PER_TOKEN = 6.5
@@ -281,8 +262,7 @@ def draw_windows(
 
     length: ids in a window, BOS included if the tokenizer adds one. positions: about how many ids
     to draw, all windows together; fewer if the corpus has fewer.
-    progress: called with bytes of the corpus on disk, of which two readings are made: one to learn
-    its size, one to draw. Only what is drawn is kept in memory.
+    progress: called with bytes on disk. The corpus is read twice: to learn its size, and to draw.
     Raises: CorpusError as `Corpus.lines`.
     """
     for _ in corpus.lines(progress):
