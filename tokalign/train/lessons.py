@@ -1,15 +1,13 @@
 """Texts and labels as a draft model is taught by them: all boundaries of a text in one pass.
 
 The draft model reads its own canonical encoding of a text. At every boundary of the target's tokens
-its rows say how probable each next target token is: the row at the boundary does, or, where the
-boundary lies within a draft token, the row before that token, given the bytes read already. So the
-marginal that `exact` computes for one boundary with a pass of its own is had for all of them at the
-price of reading the text.
+one of its rows says how probable each next target token is: the row at the boundary, or, where the
+boundary lies within a draft token, the row before that token, given the bytes read already. So one
+pass gives the marginals that `exact` computes with a pass for each boundary.
 
-A target token that no single draft token covers is spelled by several. Where it is the text's own
-next token, their rows are at hand: the product of their probabilities counts as well, the last of
-them again as a sum of covers. Other encodings of the same bytes, which are not canonical, are left
-out.
+A target token that no single draft token covers is spelled by several. If it is the text's own next
+token, the product of their probabilities counts as well, the last of them again as a sum of covers.
+Encodings of the same bytes that are not canonical are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -41,11 +39,10 @@ class Covers:
 
     At a boundary of the target's text the draft model has read its own tokens up to there, or up to
     a few bytes before. The probability of a next target token is that of all draft tokens which
-    continue those bytes with it. Draft tokens that begin alike are one range in the order of their
-    bytes; those of a range count whose text the target would really begin with that token.
+    continue those bytes with it, if the target would really encode their text so.
 
-    chosen: their ids; those that a text of the kind in question has are enough. A letter begins
-    thousands of tokens, and most of them are of other languages and have no probability there.
+    chosen: their ids; those that occur in such texts are enough. A letter begins thousands of
+    tokens, most of them of other languages.
 
     Example (Llama 3 drafts for Bielik; the bytes read already are ` k`): of the tokens that begin
     with ` kom`, ` kom` and ` komp` cover Bielik's `om`; ` komet` does not, as `omet` is `omet`
@@ -64,7 +61,7 @@ class Covers:
         self.starting_with = lru_cache(maxsize=1 << 14)(self._starting_with)
 
     def bytes_of(self, token: TargetId) -> bytes:
-        """The bytes of a target token; none for one that its model has beyond its vocabulary."""
+        """The bytes of a target token; none for an id beyond the vocabulary."""
         return self._theirs[token] if token < len(self._theirs) else b""
 
     def _first(self, data: bytes) -> TargetId | None:
@@ -79,26 +76,23 @@ class Covers:
     def _of(self, prefix: bytes, token: TargetId) -> Ids:
         """The draft tokens that begin with `prefix`, the last bytes of which end `token`, i[n].
 
-        Those that would change `token` by what they add after it are left out. A special token is
-        covered by its counterpart.
+        Tokens whose further bytes would change `token` are left out. A special token is covered by
+        its counterpart.
         """
         data = self.bytes_of(token)
         if not data:
             special = self._special.get(token)
             return _NONE if special is None or prefix else np.array([special], np.int32)
         start, end = self._order.starting_with(prefix)
-        added = len(prefix)
-        kept = [
-            self.first(data + spelled[added:]) == token
-            for spelled in self._order.spelled[start:end]
-        ]
-        return self._ids[start:end][np.array(kept, np.bool_)] if kept else _NONE
+        added, spelled = len(prefix), self._order.spelled[start:end]
+        kept = [self.first(data + one[added:]) == token for one in spelled]
+        return self._ids[start:end][np.array(kept, np.bool_)]
 
     def guess(self, partial: bytes, row: NDArray[Any]) -> TargetId | None:
-        """The most probable next target token by the covers of one row of logits f[vocabulary].
+        """The most probable next target token by one row of logits f[vocabulary].
 
-        partial: the bytes that the draft model's next token has to begin with. Only its most
-        probable tokens are looked at.
+        partial: bytes with which the draft's next token begins. Only the most probable draft tokens
+        are looked at.
         """
         ids = self.starting_with(partial)
         if not len(ids):
@@ -138,8 +132,8 @@ class Boundary:
 class Reading:
     """A text as the draft model reads it, and where the target's boundaries lie in it.
 
-    ids: the draft's. boundaries: those after which a label can be learned; none where the two texts
-    differ, as where special tokens are spelled.
+    ids, spelled: the draft's tokens. boundaries: those after which a label can be learned; none if
+    the two texts differ, for example in how special tokens are spelled.
     """
 
     def __init__(self, pair: Pair, text: LabelledText) -> None:
@@ -147,31 +141,25 @@ class Reading:
         draft_text = Prompt(target=own[:1]).draft_text(pair)
         draft_text.follow(own)
         self.ids: list[DraftId] = list(draft_text.ids)
-        tokens, size = pair.draft.vocabulary.tokens, len(pair.draft.vocabulary.tokens)
-        self.spelled = [tokens[i] if i < size else b"" for i in self.ids]
-        data, theirs = b"".join(self.spelled), pair.target.vocabulary.tokens
+        ours, theirs = pair.draft.vocabulary.tokens, pair.target.vocabulary.tokens
+        self.spelled = [ours[i] if i < len(ours) else b"" for i in self.ids]
+        self.boundaries: list[Boundary] = []
         spelled = [theirs[i] for i in own]
         first = next((at for at, token in enumerate(spelled) if token), 0)
         if pair.target.spec.dummy_prefix and spelled:
             spelled[first] = spelled[first].removeprefix(b" ")
-        length = sum(map(len, spelled))
-        self.boundaries: list[Boundary] = []
-        if data.endswith(b"".join(spelled)):
-            ends = accumulate(map(len, spelled), initial=len(data) - length)
-            next(ends)
-            self._find(list(ends), first)
-
-    def _find(self, ends: Sequence[int], first: int) -> None:
-        """ends: of the target's tokens in the bytes that the draft reads."""
+        data, read = b"".join(spelled), b"".join(self.spelled)
+        if not read.endswith(data):
+            return
         token, begin = 0, 0  # the draft token that the boundary lies in or before, its first byte
-        for at, end in enumerate(ends):
+        ends = accumulate(map(len, spelled), initial=len(read) - len(data))
+        for at, end in enumerate(islice(ends, 1, None)):
             while token < len(self.ids) and begin + len(self.spelled[token]) <= end:
                 begin += len(self.spelled[token])
                 token += 1
-            if at < first or not token:
-                continue
-            partial = self.spelled[token][: end - begin] if token < len(self.ids) else b""
-            self.boundaries.append(Boundary(token - 1, partial, at))
+            if at >= first and token:
+                partial = self.spelled[token][: end - begin] if token < len(self.ids) else b""
+                self.boundaries.append(Boundary(token - 1, partial, at))
 
 
 def readings_of(
@@ -187,10 +175,10 @@ class Lesson:
     """What a batch of texts teaches; n boundaries with 1 + k labels each.
 
     read: i32[B, L], the draft's ids, padded at their ends.
-    candidates: i32[C], ascending, the draft ids that the softmax goes over; log_weights: f32[C].
-        Among them are all that the texts have and all covers of labels.
-    rows, columns, sums: i32[E], what is added up: the probability of candidate `columns` in row
-        `rows` of all B * L, to the sum `sums`. The first two sums are one and zero. count: of sums.
+    candidates: i32[C], ascending, the draft ids that the softmax goes over, with all that the texts
+        have and all covers of labels. log_weights: f32[C].
+    rows, columns, sums: i32[E]: the probability of candidate `columns` in row `rows` of all B * L
+        is added to the sum `sums`. The first two sums are one and zero. count: of sums.
     covers: i32[n, 1 + k], the sum of each label's covers. factors: i32[n, MOST_FACTORS], the sums
         whose product spells the first label. given: i32[n], the sum of what may follow at all.
     probabilities: f32[n, k], of all labels but the first.
@@ -258,93 +246,91 @@ class _Sums:
 
     def __init__(self, covers: Covers) -> None:
         self._covers = covers
-        self._known: dict[Any, int] = {}
-        self._needed: dict[int, Ids] = {}
-        self._rows: list[Ids] = []
-        self._tokens: list[Ids] = []
-        self._sizes: list[int] = []
-        self._slots: list[list[int]] = []
-        self._factors: list[list[int]] = []
-        self._given: list[int] = []
-        self._probabilities: list[NDArray[Any]] = []
+        self._known: dict[tuple[int, int], int] = {}
+        self._terms: list[tuple[int, Ids]] = []  # the row and the tokens of each sum
+        self._needed: list[Ids] = []
+        self._learned: list[tuple[list[int], list[int], int, NDArray[np.float16]]] = []
         self._own: list[NDArray[Any]] = []
 
     def add(self, text: LabelledText, reading: Reading, offset: int, *, covers: bool) -> None:
         """Take in a text whose rows begin at `offset`."""
         length, spelled = len(reading.ids) - 1, self._covers.bytes_of
         self._own.append(np.stack([np.arange(length) + offset, np.array(reading.ids[1:])]))
-        for one in reading.boundaries if covers else ():
-            labels = [TargetId(int(i)) for i in text.labels[one.at]]
+        for boundary in reading.boundaries if covers else ():
+            labels = [TargetId(int(i)) for i in text.labels[boundary.at]]
             if labels[0] == NO_LABEL:
                 continue
-            row, begun = offset + one.row, one.partial
+            row, begun, after = offset + boundary.row, boundary.partial, boundary.at + 1
             slots = [self._cover(row, begun + spelled(label), label) for label in labels]
-            follows = one.at + 1 < len(text.ids) and text.ids[one.at + 1] == labels[0]
-            factors = self._spelling(reading, one, labels[0], offset) if follows else None
-            if slots[0] == ZERO and factors is None:
+            follows = after < len(text.ids) and text.ids[after] == labels[0]
+            factors = self._spelling(reading, boundary, labels[0], offset) if follows else []
+            if slots[0] == ZERO and not factors:
                 continue  # the draft model cannot say it
-            self._slots.append(slots)
-            self._factors.append((factors or [ZERO]) + [ONE] * (MOST_FACTORS - len(factors or "1")))
-            # Of what may follow at all, those that were drawn tell the sum.
-            allowed = self._covers.starting_with(begun)
-            self._given.append(self._sum(row, allowed) if begun else ONE)
-            self._probabilities.append(text.probabilities[one.at])
+            factors = factors or [ZERO]
+            factors += [ONE] * (MOST_FACTORS - len(factors))
+            # Among the tokens that may follow at all, those that were drawn tell the sum.
+            given = self._sum(row, self._covers.starting_with(begun)) if begun else ONE
+            self._learned.append((slots, factors, given, text.probabilities[boundary.at]))
 
     def _spelling(
-        self, reading: Reading, one: Boundary, label: TargetId, offset: int
-    ) -> list[int] | None:
-        """The sums whose product spells the text's next token in several draft tokens, if it is."""
-        left, row, factors = one.partial + self._covers.bytes_of(label), one.row, list[int]()
+        self, reading: Reading, boundary: Boundary, label: TargetId, offset: int
+    ) -> list[int]:
+        """The sums whose product spells the text's next token in several draft tokens; or none."""
+        rest, row = boundary.partial + self._covers.bytes_of(label), boundary.row
+        factors = list[int]()
         while row + 1 < len(reading.ids) and len(factors) < MOST_FACTORS:
             token, spelled = reading.ids[row + 1], reading.spelled[row + 1]
-            if not spelled or len(spelled) >= len(left) or not left.startswith(spelled):
+            if not spelled or len(spelled) >= len(rest) or not rest.startswith(spelled):
                 break
             factors.append(self._sum(offset + row, np.array([token], np.int32)))
-            left, row = left[len(spelled) :], row + 1
+            rest, row = rest[len(spelled) :], row + 1
         if not factors or len(factors) == MOST_FACTORS:
-            return None
-        last = self._cover(offset + row, left, label)
-        return None if last == ZERO else [*factors, last]
+            return []
+        last = self._cover(offset + row, rest, label)
+        return [] if last == ZERO else [*factors, last]
 
     def _cover(self, row: int, data: bytes, label: TargetId) -> int:
         """The number of the sum of a label's covers, which begin with these bytes."""
         tokens = self._covers.of(data, label)
-        self._needed[id(tokens)] = tokens
+        self._needed.append(tokens)
         return self._sum(row, tokens)
 
     def _sum(self, row: int, tokens: Ids) -> int:
         """The number of the sum of these tokens' probabilities in a row."""
         if not len(tokens):
             return ZERO
-        # `_tokens` keeps every array alive, so no other one gets its identity.
+        # `_terms` keeps every array alive, so no other one gets its identity.
         key = row, id(tokens) if len(tokens) > 1 else -int(tokens[0])
         if key not in self._known:
-            self._known[key] = len(self._sizes) + 2
-            self._sizes.append(len(tokens))
-            self._rows.append(np.full(len(tokens), row, np.int32))
-            self._tokens.append(tokens)
+            self._known[key] = len(self._terms) + 2
+            self._terms.append((row, tokens))
         return self._known[key]
 
     def finish(self, read: Ids, drawn_from: Candidates, seed: tuple[int, ...]) -> Lesson:
         """The lesson of all texts taken in."""
-        needed = np.concatenate([read.reshape(-1), *self._needed.values()])
+        different = {id(tokens): tokens for tokens in self._needed}
+        needed = np.concatenate([read.reshape(-1), *different.values()])
         candidates, log_weights = drawn_from.draw(needed, seed)
         own = np.concatenate(self._own, axis=1).astype(np.int32)
         own[1] = np.searchsorted(candidates, own[1])
-        tokens = np.concatenate([*self._tokens, _NONE])
+        sizes = [len(tokens) for _, tokens in self._terms]
+        rows = np.repeat(np.array([row for row, _ in self._terms], np.int32), sizes)
+        sums = np.repeat(np.arange(len(sizes), dtype=np.int32) + 2, sizes)
+        tokens = np.concatenate([*(tokens for _, tokens in self._terms), _NONE])
         drawn = np.isin(tokens, candidates)
-        sums = np.repeat(np.arange(len(self._sizes), dtype=np.int32) + 2, self._sizes)
+        learned = zip(*self._learned, strict=True) if self._learned else ((),) * 4
+        covers, factors, given, probabilities = learned
         return Lesson(
             read=read,
             candidates=candidates,
             log_weights=log_weights,
-            rows=np.concatenate([*self._rows, _NONE])[drawn],
+            rows=rows[drawn],
             columns=np.searchsorted(candidates, tokens[drawn]).astype(np.int32),
             sums=sums[drawn],
-            count=len(self._sizes) + 2,
-            covers=np.array(self._slots, np.int32),
-            factors=np.array(self._factors, np.int32),
-            given=np.array(self._given, np.int32),
-            probabilities=np.array(self._probabilities, np.float32),
+            count=len(sizes) + 2,
+            covers=np.array(covers, np.int32),
+            factors=np.array(factors, np.int32),
+            given=np.array(given, np.int32),
+            probabilities=np.array(probabilities, np.float32),
             own=own,
         )

@@ -1,9 +1,7 @@
 """What a caller chooses, and what that will take: known before anything is loaded.
 
-Chosen are how a corpus is labelled, how a drafter is trained on the labels, and what a target
-writes. The estimate is arithmetic. Its bytes are upper estimates of what mlx holds at once: the
-weights, and the arrays of one pass. Time is work divided by a speed that the caller knows of the
-machine, that of reading a prompt.
+The estimate is arithmetic. Its bytes are upper estimates of what mlx holds at once: the weights,
+and the arrays of one pass.
 """
 
 from __future__ import annotations
@@ -33,11 +31,9 @@ MOST_SEED = (1 << 32) - 1
 class Labelling:
     """Which ids follow a position.
 
-    kind: of the positions of a text, "greedy" and "sampled" are the target's own ids, and "text"
-        the text's.
-    future: how many ids. The first is the one that the target has committed when a drafter starts;
-        the drafter learns to guess the others. temperature, seed: of sampled ids; the seed is at
-        most MOST_SEED.
+    kind: the target's own ids, "greedy" or "sampled", or those of the "text".
+    future: how many ids. The target has committed the first one when a drafter starts, which learns
+        to guess the others. temperature, seed (at most MOST_SEED): of sampled ids.
     """
 
     kind: Kind = "greedy"
@@ -51,15 +47,16 @@ class Labelling:
         return 1 if self.kind == "text" else self.future
 
     def positions_of(self, window: int) -> int:
-        """How many positions are labelled for a window of so many ids, at most."""
+        """How many positions are labelled for a window of this many ids, at most."""
         return window - self.future if self.kind == "text" else window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """tokens: to be written, about. prompts: whether the lines of the corpus are to be answered.
+    """What a target writes: about `tokens` tokens.
 
-    Otherwise its texts are gone on with, from everywhere in it. seed: has 32 bits.
+    prompts: the lines of the corpus are answered; otherwise its texts are continued.
+    seed: at most MOST_SEED.
     """
 
     tokens: int
@@ -72,11 +69,10 @@ class Writing:
 class LabelOptions:
     """What is labelled, and how.
 
-    positions, held_out: to train on and to measure acceptance on; about as many, and fewer if the
-        corpus has fewer. window: ids that the target reads at once.
-    seed: of the paragraphs drawn. labelling: what follows the positions to train on; those held out
-        have the target's own greedy ids, if it takes trees, and for a draft model that learns the
-        text's ids, these.
+    positions, held_out: about how many to train on and to measure acceptance on; fewer if the
+        corpus has fewer. window: ids that the target reads at once. seed: of the paragraphs drawn.
+    labelling: of the positions to train on; those held out are labelled with the target's greedy
+        ids, or with the text's if the target takes no trees or a draft model learns them.
     """
 
     positions: int = 1_000_000
@@ -91,12 +87,10 @@ class FitOptions:
     """How a drafter or a draft model is trained on labels.
 
     epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
-    learning_rate: as of `Training`.
-    evaluations: how often acceptance is measured on the positions held out, and the state saved.
-    patience: evaluations without a better one, as `Course` counts them, after which training stops;
-        None for never.
-    losses, lora: of a draft model, as of `teaching.loss_of`, and the rank of LoRA adapters; None to
-        train all layers. keep: the share of a draft model's own weights in the result.
+    learning_rate: as of `Training`. evaluations: how often acceptance is measured and state saved.
+    patience: training stops after this many evaluations without a better one; see `Course`.
+    losses: of a draft model, see `teaching.loss_of`. lora: the rank of its LoRA adapters; None to
+        train all layers. keep: the share of its own weights in the result.
     """
 
     epochs: float = 2.0
@@ -115,10 +109,9 @@ class FitOptions:
 
 _FLOAT = 4
 _WEIGHT_COPIES = 8
-"""Arrays as large as the drafter's weights, at the end of a step: weights, gradients, two moments,
-and the new ones of each before the old ones are let go."""
+"""At the end of a step: weights, gradients, two moments, and the new ones of each."""
 _LOGIT_COPIES = 4
-"""Arrays as large as the logits of a step: logits, weighted ones, and the gradients of both."""
+"""In a step: logits, weighted ones, and the gradients of both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +141,7 @@ class ModelShape:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], weight_bytes: float) -> Self:
-        """The shape that a model's `config.json` tells, with so many bytes of weights.
-
-        Raises: KeyError for a configuration that lacks a size.
-        """
+        """Read `config.json`. Raises: KeyError for a configuration that lacks a size."""
         sizes = {**config, **config.get("text_config", {})}
         heads = sizes["num_attention_heads"]
         head_size = sizes.get("head_dim") or sizes["hidden_size"] // heads
@@ -169,10 +159,7 @@ class ModelShape:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
-        """The shape of a model in mlx-lm's layout; weights are not read.
-
-        Raises: BundleError for a configuration that lacks a size.
-        """
+        """The shape of a model in mlx-lm's layout. Raises: BundleError if a size is missing."""
         size = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
         try:
             return cls.from_config(parse_json((folder / "config.json").read_bytes()), size)
@@ -192,9 +179,7 @@ def _bits_per_weight(config: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Bytes of memory while labelling and while training, with the target loaded in both; bytes of
-    labels on disk; rows of the target's passes; multiplications and additions, in FLOP.
-    """
+    """Bytes of memory, and of labels on disk; rows of the target's passes; work in FLOP."""
 
     labelling_memory: float
     training_memory: float
