@@ -1,9 +1,9 @@
 """Teaching a draft model with another tokenizer what a target says: what `run.py` needs of it.
 
-What is learned is what `exact` uses: the probability of the target's next token as a sum over
-covers (`lessons.py`). All weights are trained, embedding and head at the ids that a batch has, or
-LoRA adapters that mlx-lm's tuner puts over the layers, which are fused again in what is saved. The
-result is a folder like the draft's own.
+The model learns what `exact` uses: the probability of the target's next token as a sum over covers
+(`lessons.py`). All weights are trained, embedding and head at the ids that a batch has, or LoRA
+adapters of mlx-lm's tuner, which are fused when the model is saved. The result is a folder like the
+draft's own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import NO_LABEL, Shuffled, texts_of
-from tokalign.train.lessons import MOST_FACTORS, Covers, Ids, Lesson, Lessons, readings_of
+from tokalign.train.lessons import Covers, Ids, Lesson, Lessons, readings_of
 from tokalign.train.options import FitOptions
 
 WEIGHTS, RECORD = "model.safetensors", "training.json"
@@ -43,10 +43,7 @@ _SCALE = 2.0
 
 
 def marginals(logits: Array, lesson: Lesson) -> Array:
-    """The probability f32[n, 1 + k] of every label.
-
-    logits: f32[B * L, C], of the candidates.
-    """
+    """The probability f32[n, 1 + k] of every label. logits: f32[B * L, C], of the candidates."""
     logits = logits.astype(mx.float32)
     weighted, rows = logits + mx.array(lesson.log_weights), mx.array(lesson.rows)
     whole = mx.logsumexp(weighted, axis=-1)
@@ -54,28 +51,26 @@ def marginals(logits: Array, lesson: Lesson) -> Array:
     sums = (mx.arange(lesson.count) == 0).astype(mx.float32)
     sums = sums.at[mx.array(lesson.sums)].add(chosen)
     covered, factors = sums[mx.array(lesson.covers)], sums[mx.array(lesson.factors)]
-    spelled = factors[:, 0]
-    for at in range(1, MOST_FACTORS):
-        spelled = spelled * factors[:, at]
+    spelled = factors.prod(axis=1)
     covered = mx.concatenate([covered[:, :1] + spelled[:, None], covered[:, 1:]], axis=1)
     return covered / mx.maximum(sums[mx.array(lesson.given)], _LEAST)[:, None]
 
 
 def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
-    """The mean of some losses, in nats for each boundary (of "text": for each draft token).
+    """The mean of some losses, in nats for each boundary, or for each draft token in "text".
 
     "text": cross-entropy of the draft's own tokens. "marginal": of the label. The others compare
     the probabilities p of the target's most probable ids with the draft's q: "kl" is the divergence
-    of q from p, what is left over counted as one more id; "acceptance" is -log of the sum of
-    min(p, q), the share of drawn ids that would be accepted.
+    of q from p, with all other ids as one; "acceptance" is -log of the sum of min(p, q), the share
+    of drawn ids that would be accepted.
     """
-    found = []
+    losses = []
     if "text" in kinds:
         rows, columns = mx.array(lesson.own)
         whole = mx.logsumexp(logits + mx.array(lesson.log_weights), axis=-1)
-        found.append((whole[rows] - logits[rows, columns]).mean())
+        losses.append((whole[rows] - logits[rows, columns]).mean())
     if kinds == ("text",):
-        return found[0]
+        return losses[0]
     q = mx.maximum(marginals(logits, lesson), _LEAST)
     p = mx.array(lesson.probabilities)
     p = mx.where(mx.array(lesson.covers[:, 1:] > 1), p, 0.0)  # what has no cover is left over
@@ -83,14 +78,14 @@ def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
     log_p, log_q = mx.log(mx.maximum(p, 1e-6)), mx.log(q[:, 1:])
     for kind in kinds:
         if kind == "marginal":
-            found.append(-mx.log(q[:, 0]).mean())
+            losses.append(-mx.log(q[:, 0]).mean())
         elif kind == "kl":
             ours = (p * (log_p - log_q)).sum(axis=1)
-            found.append((ours + others[0] * mx.log(others[0] / others[1])).mean())
+            losses.append((ours + others[0] * mx.log(others[0] / others[1])).mean())
         elif kind == "acceptance":
             accepted = mx.minimum(p, q[:, 1:]).sum(axis=1)
-            found.append(-mx.log(mx.maximum(accepted, 1e-6)).mean())
-    return sum(found) / len(found)
+            losses.append(-mx.log(mx.maximum(accepted, 1e-6)).mean())
+    return sum(losses) / len(losses)
 
 
 class DraftLearner:
@@ -150,21 +145,21 @@ class DraftLearner:
 
     def measure(self) -> tuple[float, ...]:
         """A guess is the most probable next target token, by covers."""
-        right = found = 0
+        right = list[bool]()
         with self._averaged():
             for text, reading in self._held_out:
                 rows = np.array(self.module(mx.array([reading.ids]))[0].astype(mx.float32))
-                for one in reading.boundaries:
-                    label = int(text.labels[one.at, 0])
+                for boundary in reading.boundaries:
+                    label = int(text.labels[boundary.at, 0])
                     if label != NO_LABEL:
-                        found += 1
-                        right += self._covers.guess(one.partial, rows[one.row]) == label
-        return (right / max(1, found),)
+                        guess = self._covers.guess(boundary.partial, rows[boundary.row])
+                        right.append(guess == label)
+        return (sum(right) / max(1, len(right)),)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
-        """For the time being, the weights that are measured and saved: the mean of those trained
-        and, by the share that is kept, those at first.
+        """Meanwhile the model has the weights that are measured and saved: the mean of those
+        trained and, by the share that is kept, the first ones.
 
         An adapter adds the product of two matrices, the second of which is zero at first.
         Source: Wortsman et al., Robust fine-tuning of zero-shot models (2022).
@@ -185,15 +180,10 @@ class DraftLearner:
         assert own is not None, "it was loaded from a folder"
         dtype = _number_format(own)
         with self._averaged():
-            fused = twin_of(self.module, lambda one: one.fuse() if "lora_a" in one else None)
-            weights = {
-                name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
-                for name, weight in tree_flatten(fused.parameters())
-            }
-        record = {
-            **record,
-            **{name: self._recipe[name] for name in ("labelling", "corpus", "target")},
-        }
+            fused = twin_of(self.module, lambda layer: layer.fuse() if "lora_a" in layer else None)
+            fused.set_dtype(dtype)
+            weights = dict(tree_flatten(fused.parameters()))
+        record = {**record, **{n: self._recipe[n] for n in ("labelling", "corpus", "target")}}
         _copy(own, folder)
         write_file(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         # An open file, not a path: mlx would hide why a write failed.
@@ -211,7 +201,7 @@ class DraftLearner:
 class _Ends:
     """The ends of a model, at some of its ids only: a batch has a few of a large vocabulary.
 
-    body: what is before the head. embedding, head: may be one module.
+    body: all before the head. embedding, head: may be one module.
     """
 
     body: Any
@@ -220,24 +210,25 @@ class _Ends:
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """None for a model that does more than multiply two matrices at its end: then all logits
-        have to be computed. That is tried out."""
+        """None for a model whose logits are not hidden states times the head's rows: that is tried
+        out, and then all logits have to be computed.
+        """
         head, body = find_head(model), getattr(model, "model", None)
         embeddings = [one for one in model.modules() if isinstance(one, nn.Embedding)]
         if head is None or body is None or len(embeddings) != 1 or {"scales", "bias"} & {*head}:
             return None
         ends, tokens = cls(body, embeddings[0], head), np.array([[3, 1, 2]], np.int32)
+        theirs = model(mx.array(tokens))[..., 1:4].astype(mx.float32)
         try:
-            theirs = model(mx.array(tokens))[..., 1:4].astype(mx.float32)
             ours = ends.logits(tokens, np.arange(1, 4, dtype=np.int32)).astype(mx.float32)
             return ends if bool(mx.allclose(theirs, ours, 1e-3, 1e-3)) else None
-        except Exception:  # whatever the part of a model raises that is called in another way
+        except (TypeError, ValueError):  # the body takes other arguments, or gives other shapes
             return None
 
     def logits(self, read: Ids, candidates: Ids) -> Array:
-        """f[B, L, C], of candidates i32[C], ascending, all of `read` i32[B, L] among them.
+        """f[B, L, C], of candidates i32[C], ascending, with all of `read` i32[B, L] among them.
 
-        Rows of the head for ids that are not read have no gradient: every batch would move those of
+        Rows of the head for ids that are not read have no gradient: every batch would move rows of
         tokens that the texts do not have.
         """
         ids, is_read = mx.array(candidates), mx.array(np.isin(candidates, read))[:, None]
