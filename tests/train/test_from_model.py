@@ -28,7 +28,13 @@ from tokalign.tables.logit_rows import KEPT, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train import from_model
-from tokalign.train.from_model import WINDOW, GatheredRows, build_logit_table, write_texts
+from tokalign.train.from_model import (
+    WINDOW,
+    Reading,
+    build_logit_table,
+    most_frequent_rows,
+    write_texts,
+)
 from tokalign.train.labelled_corpus import draw_windows
 from tokalign.train.options import Writing
 
@@ -138,12 +144,11 @@ def test_rows_are_the_mean_of_what_the_target_expects(
 
 
 def test_the_keys_that_came_most_often_are_kept() -> None:
-    gathered = GatheredRows()
     ids = [TargetId(i) for i in (5, 6, 5, 6, 5, 7)]
     likely = np.tile(np.arange(100, 100 + KEPT), (len(ids), 1))
     logprobs = np.log(np.full(likely.shape, 0.1))
-    gathered.learn(ids, likely, logprobs)
-    store = LogitStore(gathered.most_frequent(4, vocabulary_size=105))
+    rows = most_frequent_rows([Reading(ids, likely, logprobs)], 4, vocabulary_size=105)
+    store = LogitStore(rows)
     kept = [key for key in ((5,), (6,), (7,), (5, 6), (6, 5), (5, 7)) if _has(store, *key)]
     assert kept == [(5,), (6,), (5, 6), (6, 5)]
     found, probabilities = _expected(store, TargetId(5))

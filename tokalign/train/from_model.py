@@ -1,14 +1,13 @@
-"""What `tokalign build --from-model` has a target do: write a corpus, and give a logit store the
-table that it begins with.
+"""`tokalign build --from-model`: a target writes a corpus, and fills the table of a logit store.
 
-The corpus has answers to prompts, or what follows openings of other text. Its texts are lines of a
-file, which `tokalign build` counts like any corpus. mlx-lm writes several at once: where one ends,
-the next begins. They come in parts of `TEXTS`, and each part depends on its number alone. So a
-killed run goes on after its last whole part and ends with the same bytes.
+The corpus has answers to prompts, or continuations of other text, as lines of a file that `tokalign
+build` counts like any corpus. mlx-lm writes several texts at once, in parts of `TEXTS`. A part
+depends on its number alone, so a killed run goes on after its last whole part and ends with the
+same bytes.
 
-The table has what the target finds likely where it reads a corpus, which the store would otherwise
-have to learn in each conversation anew. Each place of the text gives a row under the last one, two
-and three ids; rows under equal ids are averaged, and those are kept that came most often.
+The table has the target's top-k logits where it reads a corpus. Each place of the text gives a row
+under the last one, two and three ids; rows under equal ids are averaged, and the most frequent ones
+are kept.
 """
 
 from __future__ import annotations
@@ -41,24 +40,21 @@ from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows, most_probable
 from tokalign.train.options import Writing
 
-TEXTS = 128
-"""Texts of a part; at its end fewer than `AT_ONCE` are written at once."""
-
-AT_ONCE = 32
-"""Texts that are written at once. All of them read the weights together."""
+TEXTS, AT_ONCE = 128, 32
+"""Texts of a part, and how many are written at once."""
 
 LENGTH = 256
 """Ids of a text, after its opening, if it does not end by itself."""
 
 _OPENING = 16
-"""Ids of the corpus after which the target writes by itself, where lines are no prompts."""
+"""Ids of the corpus that the target continues, if lines are no prompts."""
 
 _FEWEST_TOKENS = 8
 """A part with fewer for each text shows that the target has nothing to say here."""
 
 
 class Opening(NamedTuple):
-    """What the target reads, and which end of that belongs to the text."""
+    """What the target reads, and which end of it belongs to the text."""
 
     ids: list[TargetId]
     kept: list[TargetId]
@@ -75,8 +71,8 @@ def write_texts(
     """The corpus of what the target writes; it is written to `path`, unless it is there already.
 
     path: a .jsonl file. Another text in its place is kept as `*.previous`.
-    Raises: as `Corpus.lines`; CorpusError for a corpus without openings, and for a
-        target that ends its texts at once; UsageError while another process writes this file.
+    Raises: as `Corpus.lines`; CorpusError for a corpus without openings, and for a target that ends
+        its texts at once; UsageError while another process writes this file.
     """
     recipe = {"target": target_fingerprints(target), "corpus": corpus.listing, **asdict(options)}
     head = _record(text="", written=recipe)
@@ -173,10 +169,10 @@ def _write(
     )
     numbers = generator.insert([opening.ids for opening in openings])
     written: dict[int, list[TargetId]] = {number: [] for number in numbers}
-    while came := generator.next_generated():
-        kept = [one for one in came if one.finish_reason != "stop"]
-        for one in kept:
-            written[one.uid].append(TargetId(one.token))
+    while responses := generator.next_generated():
+        kept = [response for response in responses if response.finish_reason != "stop"]
+        for response in kept:
+            written[response.uid].append(TargetId(response.token))
         advance(len(kept))
     generator.close()
     return [written[number] for number in numbers]
@@ -186,9 +182,8 @@ def _openings(
     target: LanguageModel[TargetId], corpus: Corpus, options: Writing, stage: Stage
 ) -> list[Opening]:
     """Raises: CorpusError for a corpus without any."""
-    tokenizer, opening = target.tokenizer, with_bos(target.tokenizer, [])
+    tokenizer, template = target.tokenizer, target.template
     if options.prompts:
-        template = target.template
         return [
             Opening(
                 encode_prompt(tokenizer, line)
@@ -198,24 +193,27 @@ def _openings(
             )
             for line in corpus.lines()
         ]
-    with stage(2 * corpus.size, "reading the corpus") as advance:
-        windows = draw_windows(
-            corpus,
-            tokenizer,
-            length=len(opening) + _OPENING,
-            positions=(len(opening) + _OPENING) * -(-8 * options.tokens // LENGTH),
-            seed=options.seed,
-            progress=advance,
-        )
+    before = len(with_bos(tokenizer, []))
+    length = before + _OPENING
+    positions = length * -(-8 * options.tokens // LENGTH)
+    windows = _windows(target, corpus, length, positions=positions, seed=options.seed, stage=stage)
+    return [Opening(window, window[before:]) for window in windows]
+
+
+def _windows(
+    target: LanguageModel[TargetId], corpus: Corpus, length: int, **how: Any
+) -> list[list[TargetId]]:
+    """See `draw_windows`. Raises: CorpusError for a corpus without a window."""
+    windows = draw_windows(corpus, target.tokenizer, length=length, **how)
     if not windows:
-        raise CorpusError(f"the corpus has fewer than {_OPENING} tokens; give more text")
-    return [Opening(window, window[len(opening) :]) for window in windows]
+        raise CorpusError(f"the corpus has fewer than {length} tokens; give more text")
+    return windows
 
 
 # -- a table of what is likely ---------------------------------------------------------------------
 
 ROWS = SLOTS // 2
-"""Rows of a table, 3.1 MB: about a fifth of them fall to slots of a store that others fill."""
+"""Rows of a table, 3.1 MB: about a fifth of them share a slot of the store with others."""
 
 WINDOW = 256
 """Ids that the target reads at once."""
@@ -235,25 +233,15 @@ def build_logit_table(
     Cost: that of reading as long a prompt, and 90 bytes of memory for each position and key.
     Raises: CorpusError as `Corpus.lines`, and for a corpus without a window of text.
     """
-    with stage(2 * corpus.size, "reading the corpus") as advance:
-        windows = draw_windows(
-            corpus,
-            target.tokenizer,
-            length=WINDOW,
-            positions=positions,
-            seed=0,
-            progress=advance,
-        )
-    if not windows:
-        raise CorpusError(f"the corpus has fewer than {WINDOW} tokens; give more text")
-    gathered = GatheredRows()
+    windows = _windows(target, corpus, WINDOW, positions=positions, seed=0, stage=stage)
+    readings = list[Reading]()
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:
             ids, logprobs = most_probable(target.model(mx.array([window]))[0], KEPT)
-            gathered.learn(window, np.array(ids), np.array(logprobs))
+            readings.append(Reading(window, np.array(ids), np.array(logprobs)))
             advance(WINDOW)
     size = len(target.tokenizer.vocabulary)
-    table = gathered.most_frequent(ROWS, vocabulary_size=size)
+    table = most_frequent_rows(readings, ROWS, vocabulary_size=size)
     return Bundle(
         kind=KIND,
         fingerprints={"target": target.tokenizer.fingerprint},
@@ -269,44 +257,41 @@ def build_logit_table(
     )
 
 
-class GatheredRows:
-    """All rows of some texts."""
+class Reading(NamedTuple):
+    """A text, and what may follow each of its ids: ids i[n, KEPT] and log-probabilities."""
 
-    def __init__(self) -> None:
-        self._keys: list[NDArray[np.uint64]] = []
-        self._ids: list[NDArray[Any]] = []
-        self._logprobs: list[NDArray[Any]] = []
+    text: Sequence[TargetId]
+    ids: NDArray[Any]
+    logprobs: NDArray[Any]
 
-    def learn(self, text: Sequence[TargetId], likely: NDArray[Any], logprobs: NDArray[Any]) -> None:
-        """Gather the rows after the last ids of `text`: ids i[n, KEPT] and log-probabilities."""
-        ends = range(len(text) - len(likely) + 1, len(text) + 1)
-        tails = [tail_of(text[max(0, end - LONGEST_KEY) : end]) for end in ends]
-        self._keys.append(keys_of(np.array(tails, dtype=np.uint64)))
-        self._ids.append(likely)
-        self._logprobs.append(logprobs)
 
-    def most_frequent(self, most: int, *, vocabulary_size: int) -> LogitRows:
-        """The rows of the `most` keys that came most often, averaged, the rarest first.
+def most_frequent_rows(
+    readings: Sequence[Reading], most: int, *, vocabulary_size: int
+) -> LogitRows:
+    """The rows of the `most` most frequent keys, averaged, the rarest first.
 
-        Where rows are written one after the other, the frequent ones then come last and stay.
-        vocabulary_size: ids from this on, with which models pad their vocabularies, are left out.
-        """
-        keys = np.concatenate(self._keys, axis=1).reshape(-1)
-        different, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        kept = np.sort(np.argsort(-counts, kind="stable")[:most])
-        place = np.full(len(different), -1)
-        place[kept] = np.arange(len(kept))
-        ids = np.tile(np.concatenate(self._ids), (LONGEST_KEY, 1))
-        probabilities = np.tile(np.exp(np.concatenate(self._logprobs)), (LONGEST_KEY, 1))
-        rows = np.repeat(place[number.reshape(-1)], KEPT)
-        known = (rows >= 0) & (ids.reshape(-1) < vocabulary_size)
-        found_ids, found = _top(
-            rows[known], ids.reshape(-1)[known], probabilities.reshape(-1)[known], len(kept)
-        )
-        with np.errstate(divide="ignore"):
-            codes = codes_of(np.log(found / counts[kept][:, None]))
-        order = np.argsort(counts[kept], kind="stable")
-        return LogitRows(different[kept][order], found_ids[order], codes[order])
+    A store keeps the row that is written last, so frequent rows stay.
+    vocabulary_size: ids from here on, with which models pad their vocabularies, are left out.
+    """
+    tails = [
+        tail_of(one.text[max(0, end - LONGEST_KEY) : end])
+        for one in readings
+        for end in range(1, len(one.text) + 1)
+    ]
+    keys = keys_of(np.array(tails, dtype=np.uint64)).reshape(-1)
+    different, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    kept = np.sort(np.argsort(-counts, kind="stable")[:most])
+    place = np.full(len(different), -1)
+    place[kept] = np.arange(len(kept))
+    ids = np.tile(np.concatenate([one.ids for one in readings]), (LONGEST_KEY, 1)).reshape(-1)
+    logprobs = np.tile(np.concatenate([one.logprobs for one in readings]), (LONGEST_KEY, 1))
+    rows = np.repeat(place[number.reshape(-1)], KEPT)
+    known = (rows >= 0) & (ids < vocabulary_size)
+    best, sums = _top(rows[known], ids[known], np.exp(logprobs).reshape(-1)[known], len(kept))
+    with np.errstate(divide="ignore"):
+        codes = codes_of(np.log(sums / counts[kept][:, None]))
+    order = np.argsort(counts[kept], kind="stable")
+    return LogitRows(different[kept][order], best[order], codes[order])
 
 
 def _top(
@@ -322,8 +307,7 @@ def _top(
     row = row[order]
     rank = np.arange(len(row)) - np.searchsorted(row, row)
     best = rank < KEPT
-    found = np.zeros((count, KEPT), dtype=np.uint32)
-    likely = np.zeros((count, KEPT))
-    found[row[best], rank[best]] = (pairs[order] & np.uint64(0xFFFFFFFF))[best]
-    likely[row[best], rank[best]] = sums[order][best]
-    return found, likely
+    top_ids, top_sums = np.zeros((count, KEPT), np.uint32), np.zeros((count, KEPT))
+    top_ids[row[best], rank[best]] = (pairs[order] & np.uint64(0xFFFFFFFF))[best]
+    top_sums[row[best], rank[best]] = sums[order][best]
+    return top_ids, top_sums

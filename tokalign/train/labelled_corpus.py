@@ -19,7 +19,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import Corpus, Progress, Stage, silent
+from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.chat import with_bos
 from tokalign.runtime.decoder import LanguageModel
@@ -220,15 +220,14 @@ def _windows(
     """The windows that are held out, and those to train on."""
     count = -(-options.held_out // options.window)
     training = -(-options.positions // options.labelling.positions_of(options.window))
-    with stage(2 * corpus.size, "reading the corpus") as advance:
-        windows = draw_windows(
-            corpus,
-            target.tokenizer,
-            length=options.window,
-            positions=options.window * (count + training),
-            seed=options.seed,
-            progress=advance,
-        )
+    windows = draw_windows(
+        corpus,
+        target.tokenizer,
+        length=options.window,
+        positions=options.window * (count + training),
+        seed=options.seed,
+        stage=stage,
+    )
     if len(windows) <= count:
         raise CorpusError(
             f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
@@ -256,20 +255,20 @@ def draw_windows(
     length: int,
     positions: int,
     seed: int,
-    progress: Progress = lambda _: None,
+    stage: Stage = silent,
 ) -> list[list[TargetId]]:
     """Draw paragraphs from everywhere in a corpus and cut them into windows.
 
     length: ids in a window, BOS included if the tokenizer adds one. positions: about how many ids
     to draw, all windows together; fewer if the corpus has fewer.
-    progress: called with bytes on disk. The corpus is read twice: to learn its size, and to draw.
-    Raises: CorpusError as `Corpus.lines`.
+    The corpus is read twice: to learn its size, and to draw. Raises: CorpusError as `Corpus.lines`.
     """
-    for _ in corpus.lines(progress):
-        pass
-    share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
     random = Random(seed)
-    drawn = [line for line in corpus.lines(progress) if random.random() < share]
+    with stage(2 * corpus.size, "reading the corpus") as progress:
+        for _ in corpus.lines(progress):
+            pass
+        share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
+        drawn = [line for line in corpus.lines(progress) if random.random() < share]
     random.shuffle(drawn)
     ids = chain.from_iterable(tokenizer.encode(line + "\n") for line in drawn)
     opening = with_bos(tokenizer, [])
