@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
+import grammars
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from tokalign.conversation.tools import (
     with_call_ids,
 )
 from tokalign.errors import UsageError
-from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.grammar.parameters import Parameter
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -69,11 +70,7 @@ def accepts(grammar: Grammar, text: str) -> bool:
     """Whether a text matches a grammar from its beginning to its end."""
     tokenizer = target()
     stops = tokenizer.vocabulary.roles.eos
-    ids = tokenizer.encode_parts([text])[0]
-    state = constrain(grammar, tokenizer, [TargetId(5)], stops).after([TargetId(5), *ids])
-    if state is None or state.allowed is None:
-        return False
-    return bool(state.allowed[min(stops) // 8] >> min(stops) % 8 & 1)
+    return grammars.accepts(grammar, tokenizer, stops, tokenizer.encode_parts([text])[0])
 
 
 def read(form: ToolFormat, text: str, tools: list[Tool]) -> list[tuple[str, Any]]:

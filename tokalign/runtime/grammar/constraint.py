@@ -1,17 +1,16 @@
 """The grammar of one request: which ids may follow, along the committed text and along a tree.
 
 The verifier masks the target's logits with it, so the target chooses among those ids, whatever
-drafts; drafters ask the same states what they need not propose.
+drafts. Drafters ask the same states what is forced and what is forbidden.
 
 llguidance does the matching, with tokalign's own byte-exact vocabulary and canonical encoder. Where
 only one text may follow, its mask allows one id: the next one of the canonical encoding of the last
-id and that text, as far as no later text can change that. So what is forced can be drafted without
-a guess.
+id and that text, as far as no later text can change that. So forced ids are drafted with certainty.
 
 A request holds three matchers, however long its output is. The first has read nothing. The second
-reads the committed ids and is asked nothing. The third walks the tree of a round and rolls back
-(2 µs an id); when it fails, or cannot roll back, a copy of the second takes its place. So a guess
-can fail without the request.
+reads the committed ids. The third walks the tree of a round and rolls back (2 µs an id); when it
+fails, or cannot roll back, a copy of the second takes its place. So a guess can fail without the
+request.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tokalign.errors import GrammarError, UsageError
 from tokalign.runtime.grammar.gbnf import with_ids
 from tokalign.runtime.grammar.grammar import Grammar
 from tokalign.runtime.grammar.matcher import matcher_of
-from tokalign.runtime.rounds import UNBOUNDED
+from tokalign.runtime.rounds import UNBOUNDED, common_prefix
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -49,26 +48,21 @@ class _Walk:
         self._walker: LLMatcher | None = None
         self._path: list[TargetId] = []
 
-    def commit(self, token: TargetId) -> bool:
-        """Whether the id may follow. Raises: GrammarError where the matcher fails."""
-        allows = bool(self._committed.validate_tokens([token]))
-        if self._committed.is_error() or (allows and not self._committed.consume_token(token)):
+    def commit(self, token: TargetId) -> None:
+        """Raises: GrammarError where the id may not follow, or the matcher fails."""
+        allows = self._committed.validate_tokens([token])
+        if self._committed.is_error() or not allows or not self._committed.consume_token(token):
             raise GrammarError
-        if self._walker is None or not allows:
-            return allows
+        if self._walker is None:
+            return
         if self._path[:1] == [token]:
             del self._path[0]
         elif not (self._back_to(0) and self._walker.consume_token(token)):
             self._walker = None
-        return True
 
     def at(self, path: _Path) -> LLMatcher | None:
         """The matcher after a path; None where it cannot follow."""
-        common = 0
-        for own, asked in zip(self._path, path, strict=False):
-            if own != asked:
-                break
-            common += 1
+        common = common_prefix(self._path, list(path))
         if self._walker is None or self._walker.is_error() or not self._back_to(common):
             self._walker, self._path, common = self._committed.deep_copy(), [], 0
         for token in path[common:]:
@@ -171,32 +165,27 @@ class Constraint:
 
     def _restart(self) -> None:
         self._walk, self._read = _Walk(self._fresh, self._stop_ids), self._begin
-        self._has_left = False
         first, end = _Matching(self._walk), self._thought_end
         self._state: State | None = first if end is None else _Thinking(end, first)
 
     def after(self, ids: Sequence[TargetId]) -> State | None:
         """The state after `ids`, prompt and output; None once the output has ended.
 
-        It is None, too, where an id has left the grammar; `rows` then raises an error.
         Usually `ids` grow from call to call; others cost a walk from the prompt on.
-        Raises: GrammarError where the matcher cannot follow.
+        Raises: GrammarError where an id has left the grammar, or the matcher fails.
         """
         if len(ids) < self._read:
             self._restart()
         for token in ids[self._read :]:
             if isinstance(self._state, _Thinking):
                 self._state = self._state.advance(token)
+            elif token in self._stop_ids:
+                self._state = None
             elif self._state is not None:
-                self._state = self._committed(token)
-        self._read = len(ids)
+                self._walk.commit(token)
+                self._state = _Matching(self._walk)
+            self._read += 1
         return self._state
-
-    def _committed(self, token: TargetId) -> _Matching | None:
-        if token in self._stop_ids:
-            return None
-        self._has_left = not self._walk.commit(token)
-        return None if self._has_left else _Matching(self._walk)
 
     def rows(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], width: int
@@ -208,8 +197,6 @@ class Constraint:
         Raises: GrammarError where it fails after `ids`.
         """
         states = [self.after(ids)]
-        if self._has_left:
-            raise GrammarError
         for token, parent in zip(tree.ids, tree.parents, strict=True):
             state = states[parent + 1]
             states.append(None if state is None else state.advance(token))
@@ -257,8 +244,8 @@ def constrain(
     specials = {mark.encode(): token for mark, token in vocabulary.special_ids.items()}
     ids = {**vocabulary.id_of, **specials}
 
-    def matcher(asked: Grammar) -> LLMatcher:
-        return matcher_of(with_ids(asked.definition, ids), tokenizer, stop_ids, size)
+    def matcher(grammar: Grammar) -> LLMatcher:
+        return matcher_of(with_ids(grammar.definition, ids), tokenizer, stop_ids, size)
 
     if end is not None:
         grammar = grammar.after(r"/\n{0,2}/")

@@ -25,7 +25,7 @@ _STACK = 128 << 20
 counts. Pages that nothing touches cost no memory."""
 
 _FORCED_TOKENS = 8
-"""So many tokens of a forced text are enough to know the next one."""
+"""Tokens of a forced text that are encoded, which is enough to know the next one."""
 
 _ENGINE, _THREADS = threading.Lock(), threading.Lock()
 
@@ -79,14 +79,13 @@ def first_line(message: str) -> str:
 
 def on_deep_stack(work: Callable[[], T]) -> T:
     """What `work` returns in a thread of its own, where deep recursion has room."""
-    pool = ThreadPoolExecutor(1, "grammar")
-    with _THREADS:  # a thread that another one starts meanwhile gets a large stack as well
-        usual = threading.stack_size(_STACK)
-        try:
-            result = pool.submit(work)
-        finally:
-            threading.stack_size(usual)
-    with pool:
+    with ThreadPoolExecutor(1, "grammar") as pool:
+        with _THREADS:  # a thread that another one starts meanwhile gets a large stack as well
+            usual = threading.stack_size(_STACK)
+            try:
+                result = pool.submit(work)
+            finally:
+                threading.stack_size(usual)
         return result.result()
 
 
@@ -122,17 +121,15 @@ class _Tokens:
         return ids[:_FORCED_TOKENS]
 
     def _encode(self, data: bytes) -> list[TargetId]:
-        """The canonical encoding, in which tokens that are left out are spelled."""
-        ids = self._encoder.encode(data)
-        if max(ids, default=0) < len(self.tokens):
-            return ids
-        return [letter for token in ids for letter in self._spelled(token)]
-
-    def _spelled(self, token: TargetId) -> list[TargetId]:
-        """A token, or those of its bytes if it is left out."""
-        if token < len(self.tokens):
-            return [token]
-        return [self._vocabulary.id_of[bytes([b])] for b in self._vocabulary.tokens[token]]
+        """The canonical encoding; a token that is left out is spelled by those of its bytes."""
+        size, known = len(self.tokens), self._vocabulary
+        return [
+            part
+            for token in self._encoder.encode(data)
+            for part in (
+                [token] if token < size else [known.id_of[bytes([b])] for b in known.tokens[token]]
+            )
+        ]
 
 
 def engine_of(
