@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +23,7 @@ from mlx.utils import tree_flatten
 from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.runtime.mlx.weights import once_per_model, sampled_values
+from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
@@ -55,15 +54,11 @@ class Target(Protocol):
 
 
 def target_fingerprints(target: Target) -> dict[str, str]:
-    """What a drafter belongs to: the target's tokenizer and its weights.
-
-    "weights" is that of the same weights in another number format, too: values are compared in
-    float16. Weights that were quantized otherwise, or fine-tuned, have another one.
-    """
-    digest = sha256()
-    for name, shape, values in sampled_values(target.model, mx.float16):
-        digest.update(repr((name, shape, values)).encode())
-    return {"tokenizer": target.tokenizer.fingerprint, "weights": digest.hexdigest()}
+    """What a drafter belongs to: the target's tokenizer, and its weights in any number format."""
+    return {
+        "tokenizer": target.tokenizer.fingerprint,
+        "weights": content_fingerprint(target.model),
+    }
 
 
 def save_drafter(

@@ -115,29 +115,20 @@ def weights_fingerprint(model: Any) -> str:
 
 
 def content_fingerprint(model: Any) -> str:
-    """A digest by which models of one architecture differ: `weights_fingerprint`, and values.
+    """A digest of names, shapes and up to 64 evenly spaced values of every weight.
 
-    Fine-tuning changes nearly all values of the weights that it changes at all.
+    Values are compared in float16, so the same weights in another number format have the same one.
+    Weights that were quantized otherwise have another one, and so have fine-tuned weights, nearly
+    all of which differ.
     """
-    digest = sha256(weights_fingerprint(model).encode())
-    for name, _, values in sampled_values(model):
-        digest.update(name.encode() + repr(values).encode())
-    return digest.hexdigest()
-
-
-def sampled_values(
-    model: Any, dtype: Any = None
-) -> Iterator[tuple[str, tuple[int, ...], list[Any]]]:
-    """Name, shape and up to 64 evenly spaced values of every weight, sorted by names.
-
-    dtype: floating-point values are rounded to this number format first.
-    """
+    digest = sha256()
     for name, weight in sorted(tree_flatten(model.parameters())):
         flat = weight.reshape(-1)
         values = flat[:: max(1, flat.size // 64)][:64]
-        if dtype is not None and mx.issubdtype(values.dtype, mx.floating):
-            values = values.astype(dtype)
-        yield name, weight.shape, values.tolist()
+        if mx.issubdtype(values.dtype, mx.floating):
+            values = values.astype(mx.float16)
+        digest.update(repr((name, weight.shape, values.tolist())).encode())
+    return digest.hexdigest()
 
 
 def weight_bytes(model: Any) -> int:
@@ -204,16 +195,16 @@ T = TypeVar("T")
 
 
 def once_per_model(find: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Have a function of a model called once for each, and forget its result with the model."""
+    """Call a function of a model once for each, and forget its result with the model."""
     known: dict[int, tuple[Any, T]] = {}
 
     @wraps(find)
     def found(model: Any) -> T:
         key = id(model)  # modules are dicts, so they cannot be keys
-        one = known.get(key)
-        if one is None or one[0]() is not model:
-            known[key] = one = ref(model, lambda _: known.pop(key, None)), find(model)
-        return one[1]
+        entry = known.get(key)
+        if entry is None or entry[0]() is not model:
+            known[key] = entry = ref(model, lambda _: known.pop(key, None)), find(model)
+        return entry[1]
 
     return found
 
@@ -260,14 +251,13 @@ def slow_blas() -> str | None:
 
 
 def remedy(loaded: Iterable[str], installed: Iterable[Path]) -> str | None:
-    """The same of the files that a process has loaded, and of the OpenBLAS that is installed.
+    """`slow_blas()` for a given list of loaded files.
 
-    loaded: lines that end in a path. installed: Debian's libraries, which may be none.
+    loaded: lines that end in a path. installed: Debian's OpenBLAS libraries, which may be none.
     """
     names = {line.rpartition("/")[2] for line in loaded}
-    if not any(name.startswith("libblas") for name in names):
-        return None
-    if any(name.startswith(("libopenblas", "libmkl", "libblis")) for name in names):
+    is_fast = any(name.startswith(("libopenblas", "libmkl", "libblis")) for name in names)
+    if is_fast or not any(name.startswith("libblas") for name in names):
         return None
     library = next(iter(installed), None)
     install = "" if library else "apt install libopenblas0-pthread, then "
