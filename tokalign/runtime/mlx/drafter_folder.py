@@ -4,8 +4,7 @@ It is named by the user, or found as tables are, and stays loaded as long as its
 
 `config.json` names the weights file by its digest and is replaced last. So a folder that is written
 again, or whose writing is interrupted, holds the old drafter or the new one, never parts of both.
-No file is called `model*.safetensors`, which mlx-lm would take for weights of the target; so the
-folder may lie inside the target's.
+mlx-lm takes files named `model*.safetensors` for weights of the target, so no file has such a name.
 """
 
 from __future__ import annotations
@@ -133,18 +132,18 @@ def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
     return path
 
 
-def _require_target(folder: Path, asked: Mapping[str, Any], found: Mapping[str, str]) -> None:
-    if asked.get("tokenizer") != found["tokenizer"]:
+def _require_target(folder: Path, wanted: Mapping[str, Any], found: Mapping[str, str]) -> None:
+    if wanted.get("tokenizer") != found["tokenizer"]:
         raise FingerprintError(
             f"the drafter in {folder}",
-            expected=str(asked.get("tokenizer")),
+            expected=str(wanted.get("tokenizer")),
             found=found["tokenizer"],
             remedy=HOW_TO_TRAIN,
         )
-    if asked.get("weights") != found["weights"]:
+    if wanted.get("weights") != found["weights"]:
         raise IncompatibleError(
             f"the drafter in {folder} was trained on another model with this tokenizer (weights "
-            f"{str(asked.get('weights'))[:12]}, and not {found['weights'][:12]}; quantization and "
+            f"{str(wanted.get('weights'))[:12]}, and not {found['weights'][:12]}; quantization and "
             f"adapters count); give its own target, or train one with: {HOW_TO_TRAIN}"
         )
 
@@ -161,15 +160,13 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     Raises: as `load_drafter`; IncompatibleError for a target whose hidden states cannot be had.
     """
     HiddenStates(target.model)
-    state, loaded = (
-        (folder.absolute(), read_drafter_config(folder)["sha256"]),
-        _loaded(target.model),
-    )
-    if state not in loaded:
+    loaded = _loaded(target.model)
+    key = folder.absolute(), read_drafter_config(folder)["sha256"]
+    if key not in loaded:
         loaded.clear()
-        loaded[state] = load_drafter(folder, target)
+        loaded[key] = load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
-    return loaded[state]
+    return loaded[key]
 
 
 def find_drafter(target: Target, *, note: Note = lambda _: None) -> RecurrentDrafter | None:

@@ -58,25 +58,31 @@ class HiddenStates:
 
     model: to be called in the place of the one given; it shares its weights. head: turns hidden
     states f[..., hidden] into logits f[..., vocabulary], before the model scales or caps them.
-    Raises: IncompatibleError for a model whose head cannot be found.
+    Raises: as `head_of`.
     """
 
     def __init__(self, model: Any) -> None:
-        found = find_head(model)
-        if found is None:
-            raise IncompatibleError(
-                f"the last hidden state of a {getattr(model, 'model_type', 'model')} model cannot "
-                "be read, because no module of it gives its logits; use it without --drafter"
-            )
+        head = head_of(model)
         self._calls = _Calls()
-        self.model = _watching(model, self._calls, lambda module: module is found)
-        self.head = as_head(found)
+        self.model = _watching(model, self._calls, lambda module: module is head)
+        self.head = as_head(head)
 
     def take(self) -> Array:
         """The states f[rows, hidden] of the latest pass, lazy. They are given once, then let go."""
         states, self._calls.argument = self._calls.argument, None
         assert states is not None, "no pass since the states were taken last"
         return states[0]
+
+
+def head_of(model: Any) -> Any:
+    """The module that gives a model's logits. Raises: IncompatibleError where there is none."""
+    head = find_head(model)
+    if head is None:
+        raise IncompatibleError(
+            f"no module of a {getattr(model, 'model_type', 'model')} model gives its logits, so "
+            "its last hidden state cannot be read; use it without --drafter, or another target"
+        )
+    return head
 
 
 @once_per_model

@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import mlx.core as mx
 import mlx.nn as nn
 
-from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.hidden_states import as_head, find_head
+from tokalign.runtime.mlx.hidden_states import as_head, head_of
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
 
@@ -37,17 +36,8 @@ class DrafterConfig:
         rank x V. The code published with the paper has one, E x V, for E = H + D.
     rank: of a factored head.
 
-    For Bielik 11B (H = 4,096, V = 32,128), in bfloat16, two blocks, D = E:
-
-    | head | D | parameters | bytes | read by a step, besides the target's head |
-    |---|---|---|---|---|
-    | tied | 2,048 | 42.0 M | 84 MB | 67 MB |
-    | tied | 1,024 | 16.8 M | 34 MB | 25 MB |
-    | factored, rank 512 | 1,024 | 29.6 M | 59 MB | 51 MB |
-    | as published, E = 8,192 | 4,096 | 431.0 M | 862 MB | 862 MB |
-
-    The target's head is 74 MB in 4 bits (groups of 64) and 140 MB in 8 bits; a plain pass of the
-    target reads about 6.3 GB in 4 bits.
+    For Bielik 11B (H = 4,096, V = 32,128), two blocks and D = E = 1,024, a tied drafter has 16.8 M
+    parameters, and one with a head of rank 512 has 29.6 M.
     """
 
     hidden_size: int
@@ -85,7 +75,7 @@ class DrafterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEnds:
-    """Where ids enter the target and where its logits leave it; a drafter uses both as they are.
+    """The target's embedding and output head; a drafter uses both as they are.
 
     embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V].
     head_rows: ids i[n] -> the rows f[n, H] of the matrix that gives their logits.
@@ -109,12 +99,7 @@ class TargetEnds:
         since a drafter learns to do without.
         Raises: IncompatibleError for a model whose head cannot be found.
         """
-        embedding, head = embedding_of(model), find_head(model)
-        if head is None:
-            raise IncompatibleError(
-                f"a {getattr(model, 'model_type', 'model')} model has no output head that a "
-                "drafter could share, because no module of it gives its logits; use another target"
-            )
+        embedding, head = embedding_of(model), head_of(model)
         # Rows are taken of a linear layer as of an embedding, quantized or not.
         rows = nn.QuantizedEmbedding.__call__ if "scales" in head else nn.Embedding.__call__
         hidden = embedding(mx.array([0]))
@@ -130,11 +115,10 @@ class TargetEnds:
 
 
 class DrafterState(NamedTuple):
-    """What a drafter knows after some ids.
+    """The state after some ids.
 
-    recurrent: s f[..., D]. context: f[..., E], what the hidden state contributes, computed once a
-    round.
-    Only `recurrent` depends on the ids, so beams of one round share `context`.
+    recurrent: s f[..., D]. context: f[..., E], the hidden state's part of the exit, computed once a
+    round; beams of one round share it.
     """
 
     recurrent: Array
@@ -149,7 +133,7 @@ class ResidualBlock(nn.Module):  # type: ignore[misc]
         self.linear = nn.Linear(width, width)
 
     def __call__(self, x: Array) -> Array:
-        """x, and what comes out: f[..., width]."""
+        """f[..., width] -> f[..., width]."""
         return x + nn.silu(self.linear(x))
 
 
@@ -207,7 +191,7 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
         return recurrent, exit_
 
     def logits(self, exit_: Array) -> Array:
-        """Logits f[..., V] of what the residual blocks made, f[..., E]."""
+        """Logits f[..., V] from the residual blocks' output f[..., E]."""
         if self.config.head == "tied":
             return self._ends.unembed(self._before_head(exit_).astype(self._ends.dtype))
         return self.head[-1](self._before_head(exit_))
@@ -219,7 +203,7 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
         return self._before_head(exit_).astype(rows.dtype) @ rows.T
 
     def _before_head(self, exit_: Array) -> Array:
-        """What the last matrix of the head is multiplied by."""
+        """The input of the head's last matrix."""
         for layer in self.head if self.config.head == "tied" else self.head[:-1]:
             exit_ = layer(exit_)
         return exit_

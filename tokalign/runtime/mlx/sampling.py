@@ -38,11 +38,10 @@ class Sampling:
 
     The random key of a token is (seed, its index in the context): a choice depends on the logits
     and on its position, not on how many rows a pass had. So a seed gives the text of plain
-    sampling, whatever drafts.
-    Only the low 32 bits of `seed` are used.
+    sampling, whatever drafts. Only the low 32 bits of `seed` are used.
     xtc_probability: how often a token is chosen without the most probable ones, as mlx-lm does it:
     all ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled
-    out. That is decided by the position too, and a draft that is drawn on the device follows it.
+    out. The position decides when, and a draft that is drawn on the device follows it.
     """
 
     temperature: float = 0.0
@@ -152,9 +151,8 @@ class Sampling:
         """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
 
         positions: as for `choose`. Only without logits processors.
-        The draft's log-probabilities take the place of the target's, and what they lack is taken to
-        be Gumbel noise of its own, at the temperature 1. So the expectation is the softmax of
-        log q + T g, and at T = 0 it is q itself.
+        The target's logits are taken to be the draft's log-probabilities and Gumbel noise at the
+        temperature 1. So the expectation is the softmax of log q + T g, and at T = 0 it is q.
         """
         filtered = self.filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True), positions)
         scores = filtered + self.temperature * self._noise.rows(positions, logits.shape[-1])
@@ -180,9 +178,9 @@ class Sampling:
             row[0, mx.array(among)] = mx.array(values, dtype=mx.float32)
             row = processed(row, self.processors, ids)
             values = np.array(row[0, mx.array(among)], dtype=np.float64)
-        left = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
-        left = left[values[left] > -np.inf]
-        among, scores = among[left], values[left]
+        kept = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
+        kept = kept[values[kept] > -np.inf]
+        among, scores = among[kept], values[kept]
         if noise is not None:
             scores = scores + self.temperature * np.array(noise)[among]
         order = np.argsort(-scores, kind="stable")
@@ -259,14 +257,14 @@ def _filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> ND
     ordered = logprobs[order]
     probabilities = np.exp(ordered - ordered[0])
     above = np.cumsum(probabilities) - probabilities
-    left = np.ones(len(order), dtype=bool)
+    kept = np.ones(len(order), dtype=bool)
     if 0 < top_p < 1:
-        left &= above < top_p * probabilities.sum()
+        kept &= above < top_p * probabilities.sum()
     if min_p:
-        left &= probabilities >= min_p
+        kept &= probabilities >= min_p
     if top_k:
-        left[top_k:] = False
-    return order[left]
+        kept[top_k:] = False
+    return order[kept]
 
 
 LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
@@ -276,17 +274,15 @@ LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
 def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsProcessor]:
     """All processors as one for rows f[1, any width], which it widens or cuts to `width` for them.
 
-    Ids that a row lacks are impossible. A processor may name any id of the target, or add a mask
-    over all of them, where a draft has a row of a few ids only.
+    A processor may name any id of the target, where a draft has a row of a few ids only. Ids that
+    a row lacks are impossible.
     """
 
     def process(ids: Array, logits: Array) -> Array:
         own = logits.shape[-1]
         missing = [(0, 0), (0, max(0, width - own))]
         row = mx.pad(logits[:, :width], missing, constant_values=-mx.inf)
-        for processor in processors:
-            row = processor(ids, row)
-        return row[:, :own]
+        return processed(row, processors, ids)[:, :own]
 
     return (process,)
 
