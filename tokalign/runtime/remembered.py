@@ -18,13 +18,13 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from threading import Lock
 from time import time
-from typing import Any
+from typing import Annotated, Any
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
+from msgspec import Meta
 
 from tokalign.errors import TokalignError
 from tokalign.runtime.draft.context_copy import SEPARATOR, SuffixAutomaton
@@ -122,7 +122,7 @@ class RememberedStore(LogitStore):
             return
         self.begin_with(rows)
         if not self.mixing.names:
-            for names, learned in trust.items():
+            for names, learned in trust:
                 self.mixing.trust(names).restore(learned)
 
 
@@ -194,33 +194,31 @@ def _make_private(folder: Path) -> None:
                 unfinished.unlink()
 
 
-_Learned = tuple[tuple[int, ...], float, float]
-"""A situation of `Mixer`, the factor that was learned, and the information it rests on."""
+_Positive = Annotated[float, Meta(gt=0, lt=1e300)]
+_LEARNED = msgspec.msgpack.Decoder(
+    list[tuple[tuple[str, ...], list[tuple[int, int, int, _Positive, _Positive]]]]
+)
+"""The names of sources, and for each situation of `Mixer`, which has three numbers, the factor that
+was learned and the information it rests on."""
 
 
 def _saved(mixing: Mixing) -> bytes:
-    """What was learned about sources: by their names, five numbers for each situation."""
     known = [
-        (names, [(*one, *pair) for one, *pair in mixing.trust(names).learned()])
+        (names, [(*situation, *learned) for situation, *learned in mixing.trust(names).learned()])
         for names in mixing.names
     ]
-    return bytes(msgpack.packb(known))
+    return msgspec.msgpack.encode(known)
 
 
-def _restored(saved: bytes) -> dict[tuple[str, ...], list[_Learned]]:
-    """The same as it was. Raises: ValueError for anything else."""
-    found: dict[tuple[str, ...], list[_Learned]] = {}
+def _restored(saved: bytes) -> list[tuple[tuple[str, ...], list[Any]]]:
+    """The names of sources, each with what `Trust.restore` takes. Raises: ValueError."""
     try:
-        for names, known in msgpack.unpackb(saved):
-            learned = found[tuple(map(str, names))] = [
-                ((int(voters), int(asked), int(sure)), float(factor), float(information))
-                for voters, asked, sure, factor, information in known
-            ]
-            if not all(0 < number < inf for _, *pair in learned for number in pair):
-                raise ValueError("a factor is out of bounds")
-    except (TypeError, ValueError, OverflowError, msgpack.UnpackException) as error:
+        known = _LEARNED.decode(saved)
+    except msgspec.DecodeError as error:
         raise ValueError("what was learned about sources is not as it is kept") from error
-    return found
+    return [
+        (names, [(tuple(entry[:3]), *entry[3:]) for entry in entries]) for names, entries in known
+    ]
 
 
 class OutputStore:

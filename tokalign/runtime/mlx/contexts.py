@@ -13,6 +13,7 @@ import os
 from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -28,8 +29,8 @@ _MOST_STATES = 5
 """Caches kept of one conversation. The end of the system's message is dropped last."""
 
 _TAIL = 16
-"""A prompt may end with so many ids that a later turn does not have, such as `<think>`; but with
-an eighth of its ids at most, as short prompts have little else."""
+"""Most ids at the end of a prompt that a later turn may lack, such as `<think>`; of a short prompt
+an eighth at most."""
 
 
 class Held(NamedTuple):
@@ -62,11 +63,10 @@ class _State:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """What is kept of one conversation.
+    """The contexts of one conversation.
 
-    owner: whose it is; it serves nobody else.
-    prompt: how many ids the prompt of its latest request has. ids: its longest text.
-    states: by how many of these ids they hold.
+    owner: whose it is; it serves nobody else. prompt: how many ids the prompt of its latest request
+    has. ids: its longest text. states: by how many of these ids they hold.
     """
 
     owner: Hashable
@@ -76,11 +76,10 @@ class Chain:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its caches."""
         return sum(state.nbytes for state in self.states.values())
 
     def best(self, ids: list[int]) -> tuple[int, int]:
-        """How many of `ids` a state serves, one at least being left to read; and which state."""
+        """How many of `ids` a state serves, leaving one at least to read; and which state."""
         most = min(common_prefix(self.ids, ids), len(ids) - 1)
         found = (0, 0)
         for length, state in self.states.items():
@@ -100,13 +99,13 @@ class Chain:
     def take_over(self, other: Chain) -> None:
         """Take over the states that this request can have begun with.
 
-        Those are all that the same prompt left, and of an earlier turn the longest, and what any
-        conversation may share.
+        Those are all states that the same prompt left, the longest of an earlier turn, and those
+        that any conversation may share.
         """
         common = common_prefix(self.ids, other.ids)
-        longer = [(n - common, one.layers) for n, one in self.states.items() if n > common]
-        if any(can_cut_back(layers, count) for count, layers in longer):
-            return
+        for length, state in self.states.items():
+            if length > common and can_cut_back(state.layers, length - common):
+                return
         lengths = [length for length in other.states if length <= min(common, self.prompt - 1)]
         for length in lengths:
             is_longest = length == max(lengths)
@@ -115,9 +114,9 @@ class Chain:
 
     def thin_out(self) -> None:
         """Drop states that serve hardly more than another one, and those that are too many."""
-        for one in sorted(self.states)[:-1]:
-            if any(0 < one - other <= _TAIL for other in self.states):
-                del self.states[one]
+        for length in sorted(self.states)[:-1]:
+            if any(0 < length - other <= _TAIL for other in self.states):
+                del self.states[length]
         while len(self.states) > _MOST_STATES:
             del self.states[min(self.states, key=lambda n: (self.states[n].is_shared, n))]
 
@@ -131,11 +130,11 @@ class Contexts:
     def __init__(self, *, size: int, most_bytes: int | None) -> None:
         self._size = size
         self._most_bytes = _memory() // _SHARE_OF_MEMORY if most_bytes is None else most_bytes
-        self.clear()
+        self._chains: list[Chain] = []  # the most recently used last
 
     def clear(self) -> None:
         """Drop everything."""
-        self._chains: list[Chain] = []  # the most recently used last
+        self._chains.clear()
 
     @property
     def nbytes(self) -> int:
@@ -150,7 +149,7 @@ class Contexts:
         """
         ids = list(ids)
         own = [(chain.best(ids), chain) for chain in self._chains if chain.owner == owner]
-        (kept, length), chain = max(own, key=lambda one: one[0], default=((0, 0), None))
+        (kept, length), chain = max(own, key=itemgetter(0), default=((0, 0), None))
         if chain is None or not kept:
             return NOTHING
         self._use(chain)
@@ -160,7 +159,7 @@ class Contexts:
         return Held(layers, ids[:kept], draft)
 
     def keep(self, chain: Chain, held: Held, *, is_shared: bool = False) -> None:
-        """Keep caches of a request's chain. is_shared: as in a `_State`."""
+        """Keep caches of a request's chain. is_shared: whether other conversations begin so."""
         if not held.layers or not held.ids:
             return
         draft = list(held.draft) if held.draft and can_cut_back(held.draft, 1) else []
@@ -198,11 +197,10 @@ def _memory() -> int:
 
 
 def _compact(layers: Sequence[Any]) -> None:
-    """Have a cache take no more memory than what it holds.
+    """Free what a cache keeps alive beyond what it holds.
 
-    A cache has room for up to 255 positions more, and a ring that was filled by a prompt has all of
-    that. One that was taken out of a batch is computed
-    when it is read, and until then keeps the arrays of the whole batch alive.
+    That is room for up to 255 more positions, all positions of the prompt that filled a ring, and
+    the arrays of a whole batch until a cache that was taken out of it is computed.
     """
     leaves = list(leaves_of(layers))
     for layer in leaves:

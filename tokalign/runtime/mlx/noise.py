@@ -51,10 +51,7 @@ def uniform(seed: int, stream: int, positions: Sequence[int], *, number: int) ->
 
 
 class Noise(local):
-    """The noise of the choices that one seed makes, computed once for each position.
-
-    What has begun to be computed in one thread is of no use to another: each has rows of its own.
-    """
+    """The noise of the choices that one seed makes, computed once for each position and thread."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -84,7 +81,7 @@ class Noise(local):
 
 
 _POSITIONS, _BLOCKS = 8, 6
-"""Positions of a block, and blocks that are kept: more positions than a proposal is deep."""
+"""Positions of a block, and blocks kept: more positions than a proposal is deep."""
 
 
 class NoiseAhead:
@@ -117,8 +114,8 @@ class NoiseAhead:
 
 
 _KNOWN, _BATCH = 8, 8
-"""Positions of which the noise is looked at: few ids of a tree lie deeper. Positions computed at
-once: a round emits fewer."""
+"""Positions that are looked at, as few ids of a tree lie deeper; and positions computed at once, as
+a round emits fewer."""
 
 
 def _keys(seed: int, stream: int, positions: Sequence[int]) -> Array:

@@ -1,8 +1,8 @@
 """The cache of a layer that sees only the last positions, kept so that it can be rewound.
 
 mlx-lm's RotatingKVCache is a ring: once it is full, every new position overwrites the oldest one,
-and what a rejected draft has overwritten is gone. Here positions lie in their order, with some
-more than the window on the left. They are dropped now and then, many at a time.
+and what a rejected draft has overwritten is gone. Here positions lie in their order, with some more
+than the window on the left, which are dropped many at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlx_lm.models.cache import RotatingKVCache, create_causal_mask
 from tokalign.runtime.rounds import Array
 
 SLACK = 256
-"""Positions kept besides the window: so many may be taken back at any time."""
+"""Positions kept besides the window, which may be taken back at any time."""
 
 
 class WindowCache:
