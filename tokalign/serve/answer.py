@@ -1,8 +1,7 @@
 """An answer as every API writes it.
 
-A `Choice` makes steps out of the responses of one job; `Blocks` finds thoughts and calls in them.
-A `Rendering` writes the steps of a request's choices as one API has them: every API has one, and
-they share everything before this. Read next: `completions.py`.
+A `Choice` makes steps out of the tokens of one job, by `Blocks`, which finds thoughts and calls.
+Every API has a `Rendering`, which writes the steps of all choices. Read next: `completions.py`.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _UNLIKELY = -9999.0
 
 def openai_error(refusal: Refusal) -> dict[str, Any]:
     """An error in OpenAI's form."""
-    kind = _ERRORS.get(refusal.status)
-    kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    kind = _ERRORS.get(refusal.status, kind)
     return {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
 
 
 class Choice:
     """One answer to one prompt.
 
-    counts_prompt: whether it is the first to its prompt. tokens: responses that were not written
-    yet. shown: characters of those that were. reason: why it ended; None until then. cut: the index
-    of the block for which there was no room.
+    counts_prompt: whether it is the first to its prompt. tokens: those that were not written yet.
+    shown: characters of those that were. reason: why it ended. cut: the index of the block for
+    which there was no room.
     """
 
     def __init__(self, index: int, job: Job, *, counts_prompt: bool = True) -> None:
@@ -50,11 +49,7 @@ class Choice:
         self.reason: Reason | Literal["tool_calls"] | None = None
         self.cut: int | None = None
         self._text = Blocks(job.form, tools=job.request.tools, opens_in=job.opens_in)
-
-    @property
-    def blocks(self) -> list[Block]:
-        """All blocks so far."""
-        return self._text.blocks
+        self.blocks = self._text.blocks
 
     def text(self, kind: Kind) -> str:
         """The text of all blocks of a kind."""
@@ -67,23 +62,21 @@ class Choice:
 
     @property
     def calls(self) -> list[Block]:
-        """The tools that were called."""
         return [block for block in self.blocks if block.kind == "call" and not block.is_broken]
 
-    def feed(self, response: Emitted) -> Iterator[Step]:
-        """The steps that a response makes."""
-        if response.token != NO_TOKEN:
-            self.tokens.append(response)
+    def feed(self, emitted: Emitted) -> Iterator[Step]:
+        """The steps that a token makes."""
+        if emitted.token != NO_TOKEN:
+            self.tokens.append(emitted)
             self.thought_tokens += self._text.kind == "thought"
-        yield from self._text.feed(response.text)
-        if response.finish_reason is not None:
-            is_cut = response.finish_reason == "length"
+        yield from self._text.feed(emitted.text)
+        if emitted.finish_reason is not None:
+            is_cut = emitted.finish_reason == "length"
             for step in self._text.end(cut=is_cut):
                 if is_cut and step.what == "end":
                     self.cut = step.at
                 yield step
-            stopped = response.finish_reason == "stop"
-            self.reason = "tool_calls" if stopped and self.calls else response.finish_reason
+            self.reason = "tool_calls" if self.calls and not is_cut else emitted.finish_reason
 
 
 class Usage(NamedTuple):
@@ -114,47 +107,42 @@ class Usage(NamedTuple):
 class Rendering(ABC):
     """One API's way of writing an answer, of which one is made for each request.
 
-    form: the fields of the API's body. streams: whether the answer is a stream. per_prompt: choices
-    of each prompt. A stream is what `begin`, every `step` and `end` give;
-    a step of None follows the last one of a choice.
+    form: the fields of the API's body. error: a refusal in the API's form. streams: whether the
+    answer is a stream. per_prompt: choices of each prompt.
+    A stream is what `begin`, every `step` and `end` give, or `fail` in the place of what is left; a
+    step of None follows the last one of a choice. `whole` is the answer that is no stream.
     """
 
     form: ClassVar[type[Common]]
+    error = staticmethod(openai_error)
 
     def __init__(self, body: Common) -> None:
         self.created, self.id, self.model = int(time()), uuid4().hex, body.model
         self.streams, self.per_prompt = body.stream, body.n
         self.wants_logprobs = bool(body.logprobs or body.top_logprobs > 0)
 
-    error = staticmethod(openai_error)  # in the API's form
+    @abstractmethod
+    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]: ...
 
     @abstractmethod
-    def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The first events of a stream."""
+    def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]: ...
 
     @abstractmethod
-    def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        """The events of a step."""
+    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]: ...
 
     @abstractmethod
-    def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The last events of a stream."""
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]: ...
 
     @abstractmethod
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """The answer that is no stream."""
-
-    @abstractmethod
-    def fail(self, refusal: Refusal) -> bytes:
-        """The last events of a stream that fails."""
+    def fail(self, refusal: Refusal) -> bytes: ...
 
     def keep_alive(self) -> bytes:
-        """What a stream sends while nothing else is to be said."""
+        """What a stream sends while it has nothing else to send."""
         return b": keep-alive\n\n"
 
     @staticmethod
     def notes(choices: Sequence[Choice]) -> dict[str, Any]:
-        """A field of ours beside those of the API: what was asked of the answer in vain."""
+        """Our own field beside those of the API: what could not be enforced."""
         paths = choices[0].job.not_enforced if choices else ()
         return {"tokalign": {"not_enforced": list(paths)}} if paths else {}
 
@@ -164,19 +152,19 @@ class Rendering(ABC):
             return []
         vocabulary = choice.job.tokenizer.vocabulary
 
-        def of(token: Any, logprob: float) -> dict[str, Any]:
+        def entry(token: Any, logprob: float) -> dict[str, Any]:
             data = token_bytes(vocabulary.tokens, token)
             data = data or vocabulary.specials.get(token, "").encode()
             text = data.decode("utf-8", "replace")
             logprob = logprob if math.isfinite(logprob) else _UNLIKELY
             return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
 
-        found = []
-        for one in tokens:
-            top = sorted(one.top_tokens, key=lambda other: -float(other["logprob"]))
-            likely = [of(other["id"], other["logprob"]) for other in top]
-            found.append({**of(one.token, one.logprob), "top_logprobs": likely})
-        return found
+        entries = []
+        for token in tokens:
+            top = sorted(token.top_tokens, key=lambda other: -float(other["logprob"]))
+            likely = [entry(other["id"], other["logprob"]) for other in top]
+            entries.append({**entry(token.token, token.logprob), "top_logprobs": likely})
+        return entries
 
 
 def event(data: Any, name: str | None = None) -> bytes:

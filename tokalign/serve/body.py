@@ -1,7 +1,7 @@
-"""The fields of a request's body, as every API names them, and what is asked for by them.
+"""The fields of a request's body, as every API names them, and the requests that they make.
 
-Fields that all APIs share are those of `Common`: mlx-lm's server's, and our own. A field that is
-null counts as left out, and an unknown field is ignored, as clients send many of both.
+`Common` has the fields that all APIs share: mlx-lm's server's, and our own. A field that is null
+counts as left out, and an unknown field is ignored, as clients send many of both.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from tokalign.serve.structured import grammar_of, tool_choice
 
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
-_MOST_LOGPROBS = 20
 _SEED_BITS = 32
 
 _MOST_NESTING = 128
-"""Levels of a body: whatever walks through it needs some of Python's stack for each of them."""
+"""Levels of a body: code that walks through it needs some of Python's stack for each of them."""
 
 _LARGEST = 1e30
-"""Of a number that has no range of its own: what is computed with it stays finite in float32."""
+"""Largest number without a range of its own: what is computed with it stays finite in float32."""
 
 Natural = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 Limit = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
@@ -41,6 +40,7 @@ Limit = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Size = Annotated[float, Meta(ge=0, le=_LARGEST)]
 Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+Logprobs = Annotated[int, Meta(ge=-1, le=20)]
 Texts = str | list[str]
 Object = dict[str, Any]
 _RESERVED = RESERVED | {"tools"}
@@ -68,7 +68,7 @@ class Common(Struct, kw_only=True):
     xtc_probability: Share | UnsetType = UNSET
     xtc_threshold: Annotated[float, Meta(ge=0, le=0.5)] | UnsetType = UNSET
     seed: int | None = None
-    logit_bias: dict[str, Number] = {}
+    logit_bias: dict[int, Number] = {}
     repetition_penalty: Annotated[float, Meta(ge=-1, le=_LARGEST)] = 0.0
     repetition_context_size: Natural = 20
     presence_penalty: Number = 0.0
@@ -77,8 +77,8 @@ class Common(Struct, kw_only=True):
     frequency_context_size: Natural = 20
     max_tokens: int | None = None
     num_draft_tokens: Natural | UnsetType = UNSET
-    logprobs: bool | int = False
-    top_logprobs: Limit = 0
+    logprobs: bool | Logprobs = False
+    top_logprobs: Logprobs = 0
     stop: Texts = []
     chat_template_kwargs: Object = {}
     prediction: Any = None
@@ -95,7 +95,7 @@ class Common(Struct, kw_only=True):
     functions: list[Any] = []
 
     def requests(self, settings: Settings, api_key: str) -> list[Request]:
-        """What is asked for, one for each answer. Raises: Refusal, UsageError."""
+        """One request for each answer. Raises: Refusal, UsageError."""
         raise NotImplementedError
 
     @property
@@ -110,19 +110,18 @@ class Common(Struct, kw_only=True):
             raise _unserved("functions", "give the functions as tools")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
             raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
-        limit, own = self.limit, settings.max_tokens
+        limit, drafts = self.limit, self.num_draft_tokens
         require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
-        told = f"top_logprobs has to be at most {_MOST_LOGPROBS}, not {{}}"
-        require(self.top_logprobs <= _MOST_LOGPROBS, told, self.top_logprobs)
-        drafts = self.num_draft_tokens
+        if limit is None:
+            limit = settings.max_tokens
         return Request(
             models=ModelNames(self.model, self.draft_model, self.adapters),
             sampling=self._sampling(settings),
-            logit_bias=_logit_bias(self.logit_bias),
+            logit_bias=self.logit_bias,
             penalties=self._penalties(),
             template_variables={**settings.chat_template_args, **self.chat_template_kwargs},
             stop_texts=_stop_texts(self.stop),
-            max_tokens=own if limit is None else None if limit < 0 else limit,
+            max_tokens=None if limit is None or limit < 0 else limit,
             num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,
             logprobs=bool(self.logprobs),
             top_logprobs=max(0, self.top_logprobs),
@@ -154,18 +153,14 @@ class Common(Struct, kw_only=True):
         return _repeated(asked, self.n)
 
     def _sampling(self, settings: Settings) -> Sampling:
-        def given(value: Any, name: str) -> Any:
-            return getattr(settings, name) if value is UNSET else value
-
-        return Sampling(
-            temperature=given(self.temperature, "temp"),
-            top_p=given(self.top_p, "top_p"),
-            top_k=max(0, given(self.top_k, "top_k")),
-            min_p=given(self.min_p, "min_p"),
-            xtc_probability=given(self.xtc_probability, "xtc_probability"),
-            xtc_threshold=given(self.xtc_threshold, "xtc_threshold"),
-            seed=randbits(_SEED_BITS) if self.seed is None else self.seed % (1 << _SEED_BITS),
-        )
+        chosen: dict[str, Any] = {}
+        for name in ("temperature", "top_p", "top_k", "min_p", "xtc_probability", "xtc_threshold"):
+            value = getattr(self, name)
+            default = "temp" if name == "temperature" else name
+            chosen[name] = getattr(settings, default) if value is UNSET else value
+        chosen["top_k"] = max(0, chosen["top_k"])
+        seed = randbits(_SEED_BITS) if self.seed is None else self.seed % (1 << _SEED_BITS)
+        return Sampling(seed=seed, **chosen)
 
     def _penalties(self) -> dict[str, float]:
         penalties: dict[str, float] = {}
@@ -178,7 +173,7 @@ class Common(Struct, kw_only=True):
 
 
 class StreamOptions(Struct, kw_only=True):
-    """Of a stream of chat completions or completions."""
+    """Options of a stream of chat completions or completions."""
 
     include_usage: bool = False
 
@@ -229,13 +224,11 @@ class Completion(Common, kw_only=True):
                 "echo", "log-probabilities of prompts are not computed; leave one of both out"
             )
         asked = self._asked(settings, api_key, suffix=self.suffix)
-        return [
-            one
-            for prompt in prompts
-            for one in _repeated(
-                replace(asked, prompt=prompt, sampling=self._sampling(settings)), self.n
-            )
-        ]
+        found: list[Request] = []
+        for prompt in prompts:
+            sampling = self._sampling(settings)  # with a seed of its own, if none is given
+            found += _repeated(replace(asked, prompt=prompt, sampling=sampling), self.n)
+        return found
 
 
 Form = TypeVar("Form", bound=Common)
@@ -262,9 +255,9 @@ def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
         if value is not None
     }
     try:
-        return msgspec.convert(fields, form)
+        return msgspec.convert(fields, form, str_keys=True)
     except msgspec.ValidationError as error:
-        raise UsageError(_told(str(error))) from error
+        raise UsageError(_readable(str(error))) from error
 
 
 def _is_deep(value: Any) -> bool:
@@ -275,10 +268,10 @@ def _is_deep(value: Any) -> bool:
     return bool(level)
 
 
-def _told(error: str) -> str:
-    """What is said of a field that does not fit: its path, and what was expected."""
+def _readable(error: str) -> str:
+    """msgspec's error with the field's path first, then what was expected."""
     message, _, path = error.replace("`", "").partition(" - at ")
-    name = path.removeprefix("$").removeprefix(".")
+    name = path.replace("$.", "").removeprefix("$")
     missing = message.removeprefix("Object missing required field ")
     if missing != message:
         return f"{f'{name}.' if name else ''}{missing} is missing"
@@ -286,7 +279,7 @@ def _told(error: str) -> str:
 
 
 def _repeated(asked: Request, count: int) -> list[Request]:
-    """Several answers to one prompt: the seed of each is one more than that of the one before."""
+    """Several answers to one prompt, with seeds one after another."""
     seed = asked.sampling.seed
     return [
         replace(asked, sampling=replace(asked.sampling, seed=seed + index))
@@ -297,13 +290,6 @@ def _repeated(asked: Request, count: int) -> list[Request]:
 def _unserved(name: str, remedy: str) -> Refusal:
     """A field of OpenAI's API that asks for another answer than is given."""
     return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
-
-
-def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): value for token, value in given.items()}
-    except ValueError as error:
-        raise UsageError(f"logit_bias has to give ids numbers ({error})") from error
 
 
 def _predicted(given: Any) -> str | None:

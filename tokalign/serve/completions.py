@@ -33,34 +33,24 @@ class Chats(Rendering):
         self._wants_usage = body.stream_options.include_usage
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The role, once."""
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": ""}  # the role comes once
         for choice in choices:
-            first = {**self._frame(choice), "delta": delta}
-            yield self._chunk([first], **self.notes(choices))
+            yield self._chunk([{**self._frame(choice), "delta": delta}], **self.notes(choices))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        """A chunk wherever a block grows and a call begins, and one with the reason.
-
-        A sign of life is an empty one.
-        """
+        """A chunk wherever a block grows or a call begins, a last one, and empty signs of life."""
         is_call = step is not None and step.block.kind == "call"
         if step is None or step.what in ("grow", "alive") or (is_call and step.what == "begin"):
             yield self._chunk([self._part(choice, step)])
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The usage, if it is wanted."""
         if self._wants_usage:
             yield self._chunk([], usage=_usage(choices))
         yield _DONE
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        return self._object(
-            self.kind,
-            [self._whole(c) for c in choices],
-            usage=_usage(choices),
-            **self.notes(choices),
-        )
+        made = [self._whole(choice) for choice in choices]
+        return self._object(self.kind, made, usage=_usage(choices), **self.notes(choices))
 
     def fail(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal)) + _DONE
@@ -94,16 +84,14 @@ class Chats(Rendering):
 
     def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
         delta: dict[str, Any] = {}
-        match step:
-            case Step(what="alive"):
-                pass
-            case Step(block=Block(kind="call") as block, at=at):
-                index = sum(one.kind == "call" for one in choice.blocks[:at])
+        if step is not None and step.what != "alive":
+            if step.block.kind == "call":
+                index = sum(block.kind == "call" for block in choice.blocks[: step.at])
                 grown = {"function": {"arguments": step.text}}
-                called = _call(replace(block, text="")) if step.what == "begin" else grown
-                delta["tool_calls"] = [{**called, "index": index}]
-            case Step(block=block, text=text):
-                delta["content" if block.kind == "text" else "reasoning"] = text
+                begun = _call(replace(step.block, text="")) if step.what == "begin" else grown
+                delta["tool_calls"] = [{**begun, "index": index}]
+            else:
+                delta["content" if step.block.kind == "text" else "reasoning"] = step.text
         return {**self._frame(choice), "delta": delta}
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
@@ -126,10 +114,9 @@ class Completions(Chats):
         self._echoes = body.echo
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        """The prompts first, if they are to be part of the answers."""
         for choice in choices if self._echoes else ():
-            frame = {"index": choice.index, "finish_reason": None}
-            yield self._chunk([{**frame, "text": self._prompt(choice)}])
+            text = self._prompt(choice)
+            yield self._chunk([{"index": choice.index, "finish_reason": None, "text": text}])
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return event(self._object(self.kind, choices, **more))
@@ -142,37 +129,35 @@ class Completions(Chats):
         before = self._prompt(choice) if self._echoes else ""
         return {**self._frame(choice), "text": before + choice.text("text")}
 
-    def _prompt(self, choice: Choice) -> str:
+    @staticmethod
+    def _prompt(choice: Choice) -> str:
         prompt = choice.job.request.prompt
         if isinstance(prompt, str):
             return prompt
         return choice.job.tokenizer.decode(cast("list[TargetId]", prompt))
 
     def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
-        lengths = [len(one["token"]) for one in content]
-        *offsets, choice.shown = accumulate(lengths, initial=choice.shown)
+        tokens = [entry["token"] for entry in content]
+        *offsets, choice.shown = accumulate(map(len, tokens), initial=choice.shown)
+        top = [{one["token"]: one["logprob"] for one in entry["top_logprobs"]} for entry in content]
         return {
             "content": content,
             "text_offset": offsets,
-            "tokens": [one["token"] for one in content],
-            "token_logprobs": [one["logprob"] for one in content],
-            "top_logprobs": [
-                {other["token"]: other["logprob"] for other in one["top_logprobs"]}
-                for one in content
-            ],
+            "tokens": tokens,
+            "token_logprobs": [entry["logprob"] for entry in content],
+            "top_logprobs": top,
         }
 
 
 def _origins(choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
     """Who proposed each of these tokens; see `docs/serve.md`."""
     plain = choice.job.plain_seconds
-    return {
-        "tokens": [
-            {"text": one.text, "source": one.source, "outcome": one.outcome, "pass": one.number}
-            for one in tokens
-        ],
-        "plain_tokens_per_second": None if plain is None else round(1 / plain, 3),
-    }
+    origins = [
+        {"text": one.text, "source": one.source, "outcome": one.outcome, "pass": one.number}
+        for one in tokens
+    ]
+    speed = None if plain is None else round(1 / plain, 3)
+    return {"tokens": origins, "plain_tokens_per_second": speed}
 
 
 def _call(block: Block) -> dict[str, Any]:
@@ -181,7 +166,6 @@ def _call(block: Block) -> dict[str, Any]:
 
 
 def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
-    """OpenAI's counts: kept prompt tokens, and drafted tokens by what became of them."""
     usage = Usage.of(choices)
     return {
         "prompt_tokens": usage.prompt,

@@ -44,8 +44,7 @@ class MessagesBody(Common, kw_only=True):
     def requests(self, settings: Settings, api_key: str) -> list[Request]:
         messages = of_messages(self.system, self.messages)
         if messages[-1].get("role") == "assistant":
-            told = "messages has to end with the user's: no given answer is continued"
-            raise UsageError(told)
+            raise UsageError("messages has to end with the user's: no given answer is continued")
         self.stop, self.n = self.stop_sequences, 1
         if "type" in self.thinking:
             enabled = self.thinking["type"] != "disabled"
@@ -77,14 +76,16 @@ class Messages(Rendering):
     @staticmethod
     def error(refusal: Refusal) -> dict[str, Any]:
         kind = "invalid_request_error" if refusal.status < 500 else "api_error"
-        error = {"type": _ERRORS.get(refusal.status, kind), "message": str(refusal)}
-        return {"type": "error", "error": error}
+        kind = _ERRORS.get(refusal.status, kind)
+        return {"type": "error", "error": {"type": kind, "message": str(refusal)}}
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         yield _event("message_start", message=self._message(choices, []))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        if step is not None:
+        if step is not None and step.what == "alive":
+            yield self.keep_alive()
+        elif step is not None:
             yield from _events(step)
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
@@ -132,8 +133,6 @@ def _events(step: Step) -> Iterator[bytes]:
     elif step.what == "grow":
         kind, name = _DELTAS[block.kind]
         yield _event("content_block_delta", index=at, delta={"type": kind, name: step.text})
-    elif step.what == "alive":
-        yield _event("ping")
     else:
         if block.kind == "thought":
             signature = {"type": "signature_delta", "signature": ""}
@@ -153,7 +152,6 @@ def _event(kind: str, **more: Any) -> bytes:
 
 
 def _content(block: Block) -> dict[str, Any]:
-    """A block of an answer."""
     match block.kind:
         case "text":
             return {"type": "text", "text": block.text}

@@ -96,12 +96,14 @@ class Responses(Rendering):
         self._logprobs: dict[int, list[dict[str, Any]]] = {}  # by the index of the block
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        response = self._response(choices, "in_progress", [])
-        yield self._event("response.created", response=response)
+        begun = self._response(choices, "in_progress", [])
+        yield self._event("response.created", response=begun)
         yield self.keep_alive()
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        if step is not None:
+        if step is not None and step.what == "alive":
+            yield self.keep_alive()
+        elif step is not None:
             yield from self._events(choice, step)
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
@@ -110,14 +112,11 @@ class Responses(Rendering):
 
     def keep_alive(self) -> bytes:
         """An event, since Codex counts nothing else as a sign of life."""
-        response = self._response([], "in_progress", [])
-        return self._event("response.in_progress", response=response)
+        under_way = self._response([], "in_progress", [])
+        return self._event("response.in_progress", response=under_way)
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at
-        if step.what == "alive":
-            yield self.keep_alive()
-            return
         name, field = _EVENTS[block.kind]
         part = {"item_id": self._item_id(block, at), "output_index": at}
         if has_parts := block.kind != "call":
@@ -134,7 +133,7 @@ class Responses(Rendering):
                 yield self._event("response.content_part.added", **part, part=content)
         elif step.what == "grow":
             yield self._event(f"{name}.delta", **part, delta=step.text, **more)
-        else:
+        elif step.what == "end":
             more = more and {"logprobs": self._logprobs[at]}
             yield self._event(f"{name}.done", **part, **{field: block.text}, **more)
             if has_parts:
@@ -167,7 +166,6 @@ class Responses(Rendering):
     def _response(
         self, choices: Sequence[Choice], status: str, output: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        usage = Usage.of(choices)
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             **self._echoed,
@@ -183,15 +181,7 @@ class Responses(Rendering):
             "previous_response_id": None,
             "store": False,
             "truncation": "disabled",
-            "usage": {
-                "input_tokens": usage.prompt,
-                "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
-                "output_tokens": usage.completion,
-                "output_tokens_details": {"reasoning_tokens": usage.thought},
-                "total_tokens": usage.prompt + usage.completion,
-            }
-            if output or status != "in_progress"
-            else None,
+            "usage": None if status == "in_progress" else _usage(choices),
         }
 
     def _item_id(self, block: Block, index: int) -> str:
@@ -216,8 +206,19 @@ class Responses(Rendering):
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
 
 
+def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    usage = Usage.of(choices)
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"reasoning_tokens": usage.thought},
+        "total_tokens": usage.prompt + usage.completion,
+    }
+
+
 def _status(choice: Choice, index: int) -> str:
-    """That of an item at its end. Clients run calls that are completed."""
+    """The status of an item at its end. Clients run calls that are completed."""
     is_complete = index != choice.cut and not choice.blocks[index].is_broken
     return "completed" if is_complete else "incomplete"
 
