@@ -1,8 +1,7 @@
-"""A text that is read while it is written: parsers are generators that wait for more of it.
+"""Reading a text while it is written: parsers are generators that wait for more of it.
 
-A parser yields a text that it has made, or None where it needs more than has come. Parsers call
-each other with `yield from`. What has come in one part or in many is read the same.
-Read next: `tool_calls.py`.
+A parser yields a text that it has made, or None where it needs more input. Parsers call each other
+with `yield from`. However the input is cut, the output is the same. Read next: `tool_calls.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,9 @@ Reading: TypeAlias = Generator[str | None, None, T]
 Waiting: TypeAlias = Generator[None, None, T]
 """A parser that yields no texts."""
 
+Member: TypeAlias = Callable[["Incoming", str, int], Reading[None]]
+"""Reads a member of a container that begins with a bracket, at a depth."""
+
 DEEPEST = 64
 """Levels of JSON; every one of them is a generator more that waits."""
 
@@ -39,33 +41,27 @@ class CutOffError(UnreadableError):
 
 
 class Incoming:
-    """A text that comes in parts, and how far it has been read.
-
-    ended: whether no more will come.
-    """
+    """A text that arrives in parts. ended: whether it is complete."""
 
     def __init__(self) -> None:
         self._text, self._at, self.ended = "", 0, False
         self._kept: int | None = None
 
     def add(self, text: str) -> None:
-        """Another part of the text."""
         begin = self._at if self._kept is None else self._kept
         self._text = self._text[begin:] + text
         self._at -= begin
         self._kept = None if self._kept is None else 0
 
     def keep(self) -> None:
-        """Remember this place."""
         self._kept = self._at
 
     def go_back(self) -> None:
-        """Read again from the remembered place."""
+        """Read again from where `keep` was called."""
         assert self._kept is not None
         self._at = self._kept
 
     def forget(self) -> None:
-        """Free the text before this place."""
         self._kept = None
 
     @property
@@ -74,7 +70,7 @@ class Incoming:
         return self.ended and self._at == len(self._text)
 
     def peek(self, count: int = 1) -> Waiting[str]:
-        """The next characters: as many as asked for, except at the end. They are not taken."""
+        """The next `count` characters, fewer at the end. They are not taken."""
         while len(self._text) - self._at < count and not self.ended:
             yield
         return self._text[self._at : self._at + count]
@@ -90,13 +86,11 @@ class Incoming:
             yield
 
     def space(self) -> Waiting[str]:
-        """White space, if any comes."""
         return (yield from self.take(_SPACE))
 
     def expect(self, *texts: str, or_end: bool = False) -> Waiting[str]:
-        """Take one of these texts, the first that comes.
+        """Take the first of these texts that fits. or_end: or "" at the end of the text.
 
-        or_end: whether the text may end here or inside of one of them; then nothing is returned.
         Raises: UnreadableError, CutOffError.
         """
         while True:
@@ -122,9 +116,9 @@ class Incoming:
         return text
 
     def pieces(self, *marks: str, written: Callable[[str], str] = str) -> Reading[str]:
-        """The text before the first of these marks, as it comes and as it is to be written.
+        """The text before the first of these marks, `written` in some form.
 
-        Returns: the mark, which is taken too; nothing where the text ends without one.
+        Returns: the mark, which is taken too; "" where the text ends without one.
         """
         find = _finder(marks)
         while True:
@@ -183,7 +177,7 @@ def json_value(source: Incoming, depth: int = 0) -> Reading[None]:
     if begin == '"':
         yield from json_string(source)
     elif begin in ("{", "["):
-        yield from _json_container(source, begin, depth)
+        yield from container(source, depth, _json_member, '"')
     else:
         text = yield from source.take(_WORD)
         if not _SCALAR.fullmatch(text):
@@ -194,31 +188,38 @@ def json_value(source: Incoming, depth: int = 0) -> Reading[None]:
 _WORD = re.compile(r"[\w.+-]*", re.ASCII)
 
 
-def _json_container(source: Incoming, begin: str, depth: int) -> Reading[None]:
+def _json_member(source: Incoming, begin: str, depth: int) -> Reading[None]:
+    if begin == "{":
+        yield from source.space()
+        yield from json_string(source)
+        yield from source.space()
+        yield (yield from source.expect(":")) + " "
+    yield from json_value(source, depth)
+
+
+def container(source: Incoming, depth: int, member: Member, keys: str = "") -> Reading[None]:
+    """A list or an object with Python's separators. member: reads a member, with its key.
+
+    keys: what every key of an object begins with; before it is seen, nothing is yielded.
+    """
     if depth > DEEPEST:
         raise UnreadableError
-    yield from source.expect(begin)
+    begin = yield from source.expect("{", "[")
     end = "}" if begin == "{" else "]"
     yield from source.space()
     following = yield from source.peek()
-    if begin == "{" and following not in ('"', end):
+    if keys and begin == "{" and following not in (keys, end):
         raise UnreadableError if following else CutOffError
     yield begin
     if following == end:
         yield (yield from source.expect(end))
         return
-    while True:
-        if begin == "{":
-            yield from source.space()
-            yield from json_string(source)
-            yield from source.space()
-            yield (yield from source.expect(":")) + " "
-        yield from json_value(source, depth + 1)
+    mark = ","
+    while mark == ",":
+        yield from member(source, begin, depth + 1)
         yield from source.space()
         mark = yield from source.expect(",", end)
         yield ", " if mark == "," else end
-        if mark == end:
-            return
 
 
 def json_string(source: Incoming) -> Reading[None]:

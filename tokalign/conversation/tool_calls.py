@@ -1,8 +1,8 @@
-"""How calls are read in every format, while they are written: names first, then arguments as JSON.
+"""Reading calls of every format while they are written: names first, then arguments as JSON.
 
 A reader begins after the mark that opens calls and takes the one that ends them. It yields a
 `Named` where a call begins, then the text of its arguments as it becomes known, then an `Ended`.
-mlx-lm's parsers read the formats that have no reader here; they need the whole text.
+mlx-lm's parsers, which need the whole text, read the formats that have no reader here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
 from tokalign.conversation.incoming import (
-    DEEPEST,
     CutOffError,
     Incoming,
     Reading,
     UnreadableError,
     collected,
+    container,
     json_inside,
     json_string,
     json_value,
@@ -310,7 +310,7 @@ def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
     yield from source.space()
     begin = yield from source.peek()
     if begin in ("{", "["):
-        yield from _gemma_container(quote, source, begin, depth)
+        yield from container(source, depth, partial(_gemma_member, quote))
     elif (yield from source.peek(len(quote))) == quote:
         yield from source.expect(quote)
         yield from _quoted(source, quote)
@@ -324,24 +324,11 @@ def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
 _GEMMA_WORD = re.compile(r"[^,}\]]*")
 
 
-def _gemma_container(quote: str, source: Incoming, begin: str, depth: int) -> Reading[None]:
-    if depth > DEEPEST:
-        raise UnreadableError
-    yield (yield from source.expect(begin))
-    end, before = ("}" if begin == "{" else "]"), ""
-    while True:
-        yield from source.space()
-        if (yield from source.peek()) == end:
-            yield (yield from source.expect(end))
-            return
-        if before:
-            yield from source.expect(",")
-            yield before
-        before = ", "
-        if begin == "{":
-            key = (yield from source.until(":")).strip().removeprefix(quote).removesuffix(quote)
-            yield f"{json.dumps(key, ensure_ascii=False)}: "
-        yield from _gemma_value(quote, source, depth + 1)
+def _gemma_member(quote: str, source: Incoming, begin: str, depth: int) -> Reading[None]:
+    if begin == "{":
+        key = (yield from source.until(":")).strip().removeprefix(quote).removesuffix(quote)
+        yield f"{json.dumps(key, ensure_ascii=False)}: "
+    yield from _gemma_value(quote, source, depth)
 
 
 # -- all formats -----------------------------------------------------------------------------------
