@@ -1,26 +1,20 @@
 """The server: OpenAI's and Anthropic's HTTP APIs, and mlx-lm's flags, decoded by tokalign.
 
-HTTP is Starlette's and uvicorn's, bodies are msgspec's. What is ours, from the wire to the model:
+HTTP is Starlette's and uvicorn's, bodies are msgspec's. From the wire to the model:
 
-    connections.py   what uvicorn's connections lack: bounds, and clients that only stop sending
-    app.py           paths, statuses, streams; the chat page at `/`
-    admission.py     refusals; who may ask
-    body.py          the fields of a request; structured.py: its grammar
-    completions.py   chat completions and completions; responses.py, messages.py: the other APIs
-    answer.py        the answer to one prompt, and what the ways of writing it share
-    metrics.py       counts for `/metrics`
-    request.py       what one answer is asked for, whichever API it came by
-    waiting.py       requests that have not been started
-    preparing.py     from one of them to a prompt's ids and what the answer has to match, in
-                     threads of its own
-    scheduler.py     the loop that starts, moves and ends requests; job.py: one of them
-    decoding.py      a request alone: rounds of drafting and verification; several: mlx-lm's batches
-    models.py        the models that are served
     server.py        the socket, signals, start and end
+    connections.py   what uvicorn's connections lack: bounds, and clients that only stop sending
+    app.py           paths and statuses; admission.py: refusals, and who may ask; page.py
+    body.py          the fields of a request; structured.py: its grammar
+    streams.py       answers on their way to a client; answer.py: what all APIs' forms share
+    completions.py   chat completions and completions; responses.py, messages.py: the other APIs
+    request.py       one answer to one prompt, whichever API it came by; job.py: its way through
+    waiting.py       jobs that have not been started; preparing.py: reading them, in threads
+    scheduler.py     the loop that starts, moves and ends jobs; metrics.py: counts
+    decoding.py      one job alone, by speculation; several, in mlx-lm's batches
+    models.py        the models that are served
 
-Only the scheduler's thread touches models and caches. Thoughts and calls are found in texts by
-`tokalign.conversation`. `Settings`, below, is what the server is told at its start. Read next:
-`scheduler.py`.
+Only the scheduler's thread touches models and caches. Read next: `scheduler.py`.
 """
 
 from __future__ import annotations
@@ -37,17 +31,14 @@ _WHERE_NONE = "Where a request gives none; 0 is off."
 class Settings:
     """Models, defaults of requests, and what clients may do.
 
-    model, draft_model: names as `resolve_model` takes them; no model means that every request has
-    to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
-    extra_eos_token: further tokens that end an answer. ends: as in `load_models`.
+    model, draft_model: names as `resolve_model` takes them; without a model every request has to
+    name one. dtype, ends, extra_eos_token: as in `load_models`.
     prompt_cache_bytes: None for a tenth of the machine's memory.
     max_tokens: None for as many as the context holds.
-    api_keys: one of them has to come with every request; none are needed if there are none.
-    allowed_hosts: names by which a server of this machine may be asked, besides its own.
-    allowed_origins: of web pages that may ask; "*" allows all of them.
-    max_body_size: in bytes. answer_timeout: the finish reason is "length" then. max_waiting: one
-    more is refused with status 429. max_connections: open at the same time; one more is closed at
-    once.
+    api_keys: if there are any, every request needs one of them.
+    allowed_hosts: further names of a server on this machine. allowed_origins: of web pages; "*"
+    allows all. max_body_size: in bytes. answer_timeout: the finish reason is "length" then.
+    max_waiting: one more is refused with status 429. max_connections: one more is closed at once.
     The rest is as in `mlx_lm.server`.
     """
 

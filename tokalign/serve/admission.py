@@ -1,13 +1,14 @@
-"""What a server does before it reads a request's fields: refusals, and who may ask.
+"""Refusals, and who may send requests.
 
 A client is known by its API key, a web page by its origin, and a loopback server by the names of
-this machine. Starlette's `TrustedHostMiddleware` is not used: it knows neither networks nor keys,
-and what it answers names no remedy.
+this machine. Starlette's `TrustedHostMiddleware` knows neither networks nor keys, and its answer
+names no remedy.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from socket import gethostname
@@ -16,14 +17,11 @@ from urllib.parse import urlsplit
 from tokalign.errors import ContextLengthError, MissingAssetError, TokalignError, UsageError
 from tokalign.serve import Settings
 
-# -- refusals --------------------------------------------------------------------------------------
+_LOG = logging.getLogger(__name__)
 
 
 class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
-    """A request that is not answered.
-
-    status: of HTTP. code: a word for programs. headers: further headers of the response.
-    """
+    """A request that is not answered. status: of HTTP. code: a word for programs."""
 
     def __init__(
         self,
@@ -37,11 +35,8 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
         self.status, self.code, self.headers = status, code, headers or {}
 
 
-def refusal_of(error: BaseException, *, status: int = 500) -> Refusal:
-    """What a client is told about an error.
-
-    status: for an error that does not say by its type whose mistake it is.
-    """
+def refusal_of(error: Exception) -> Refusal:
+    """What a client is told about an error; a fault of ours is logged."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, ContextLengthError):
@@ -49,12 +44,9 @@ def refusal_of(error: BaseException, *, status: int = 500) -> Refusal:
     if isinstance(error, UsageError | MissingAssetError):
         return Refusal(400 if isinstance(error, UsageError) else 404, str(error))
     text = " ".join(str(error).split()) or type(error).__name__
-    if status < 500:
-        return Refusal(status, text)
-    return Refusal(status, f"the request failed ({type(error).__name__}: {text})")
-
-
-# -- who may ask -----------------------------------------------------------------------------------
+    refusal = Refusal(500, f"the request failed ({type(error).__name__}: {text})")
+    _LOG.error("%s", refusal, exc_info=error)
+    return refusal
 
 
 def authorized_key(headers: Mapping[str, str], keys: Collection[str]) -> str:
@@ -82,10 +74,10 @@ def authorized_key(headers: Mapping[str, str], keys: Collection[str]) -> str:
 def require_allowed(headers: Mapping[str, str], settings: Settings, *, is_local: bool) -> None:
     """Raises: Refusal for a web page of an origin that is not allowed, or another machine's name.
 
-    A page may ask the server that it came from: its origin is then the host that is asked. So is
-    that of a page whose own name was made to point here (DNS rebinding), which has no key. Where
-    none is needed, the host has to be one that nobody else can point here: an address, or the name
-    of this machine. A server that is `is_local` (on loopback) takes only those of this machine.
+    A page may use the server that it came from: its origin is then the request's host. A page whose
+    name was made to point here (DNS rebinding) looks the same, but has no key. So without keys the
+    host has to be an address or the name of this machine. A server that `is_local` (on loopback)
+    takes only names and addresses of this machine.
     """
     host, origin = str(headers.get("Host", "localhost")), headers.get("Origin")
     try:
@@ -117,7 +109,7 @@ def require_allowed(headers: Mapping[str, str], settings: Settings, *, is_local:
 
 
 def _address(name: str) -> IPv4Address | IPv6Address | None:
-    """What a name stands for that is an address; None for another name."""
+    """A name as an address; None if it is none."""
     try:
         return ip_address(name.partition("%")[0])
     except ValueError:
@@ -125,6 +117,6 @@ def _address(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether this is an address at which only this machine is reached."""
+    """Whether only this machine can be reached at an address."""
     found = _address(address)
     return found is not None and found.is_loopback

@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokalign import __version__
-from tokalign.serve.admission import Refusal, authorized_key, require_allowed
+from tokalign.serve.admission import Refusal, authorized_key, refusal_of, require_allowed
 from tokalign.serve.answer import Rendering, Usage
 from tokalign.serve.body import Common, read
 from tokalign.serve.completions import Chats, Completions
@@ -37,7 +37,7 @@ from tokalign.serve.page import read_page
 from tokalign.serve.request import Request
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
-from tokalign.serve.streams import Answers, Stream, Written, told_of, unless_gone
+from tokalign.serve.streams import Answers, Stream, Written, unless_gone
 
 _COUNT_TOKENS = "/v1/messages/count_tokens"
 _APIS: Mapping[str, type[Rendering]] = {
@@ -147,7 +147,7 @@ class _Edge:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            return _error(request.url.path, told_of(error))
+            return _error(request.url.path, refusal_of(error))
 
     async def _answer(self, request: HttpRequest) -> Response:
         key = self._key(request)

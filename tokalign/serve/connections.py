@@ -1,8 +1,7 @@
 """What uvicorn's connections lack: bounds on time and number, and clients that only stop sending.
 
-A client may close its sending side and still wait for its answer, which looks like one that has
-left until something is written to it. So the first bytes of the answer, which every answer has,
-are written early: a client that has left resets the connection, and its answer ends.
+A client that closes its sending side may have left or wait for its answer. The first bytes, which
+every answer has, are written early to tell: a client that has left resets the connection.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _GRACE = 5.0
 class Connection(H11Protocol):
     """A client's connection.
 
-    most: how many may be open at a time; one more is closed at once. seconds: that the head of a
-    request may take, and a client that takes none of its answer.
+    most: how many may be open; one more is closed at once. seconds: bound on the time that a
+    request takes to arrive, and that a client takes nothing of its answer.
     """
 
     most: int
@@ -39,7 +38,6 @@ class Connection(H11Protocol):
     _stalled: TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Refuse a connection that is one too many."""
         super().connection_made(cast("Transport", _Opened(cast("Transport", transport))))
         if len(self.connections) > self.most:
             self.transport.abort()
@@ -47,13 +45,12 @@ class Connection(H11Protocol):
             self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
         super().connection_lost(exc)
         _cancel(self._arriving)
         _cancel(self._stalled)
 
     def data_received(self, data: bytes) -> None:
-        """Have the whole request arrive within its time, not only each part of it."""
+        """Bound the time of the whole request, not only of each part."""
         super().data_received(data)
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self._await_request()
@@ -72,7 +69,6 @@ class Connection(H11Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """Leave a client that takes nothing of its answer for too long."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self.seconds, self.transport.abort)
 
@@ -81,7 +77,7 @@ class Connection(H11Protocol):
         _cancel(self._stalled)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is hardly HTTP, in the form of every other refusal."""
+        """Refuse broken HTTP in the form of every other refusal."""
         if self.conn.our_state is h11.SEND_RESPONSE or self.conn.our_state is h11.IDLE:
             data = json.dumps(openai_error(Refusal(400, msg))).encode()
             headers = [("content-type", "application/json"), ("connection", "close")]
@@ -96,14 +92,14 @@ class Connection(H11Protocol):
             self._arriving = self.loop.call_later(self.seconds, self._late)
 
     def _late(self) -> None:
-        """Leave a client that sends its request too slowly, after the answer that says so."""
+        """Leave a client that sends too slowly, after the refusal that says so."""
         if self.conn.their_state is h11.SEND_BODY:
             self.loop.call_later(_GRACE, self.transport.abort)
         else:
             self.transport.abort()
 
     def _probe(self, seconds: float) -> None:
-        """Write one byte more of the opening, and look what became of the one before."""
+        """Write one more byte of the opening, unless the one before was answered by a reset."""
         if self.cycle.response_started or self.transport.is_closing():
             return
         if self.transport.get_extra_info("socket").getsockopt(SOL_SOCKET, SO_ERROR):
@@ -114,7 +110,7 @@ class Connection(H11Protocol):
 
 
 class _Opened:
-    """A transport on which the beginning of the first answer may have been written already."""
+    """A transport on which the beginning of the first answer may be written early."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -124,12 +120,10 @@ class _Opened:
         return getattr(self._transport, name)
 
     def open_further(self) -> None:
-        """Write the next byte of the opening, if there is one left."""
         self._transport.write(_OPENING[self._written : self._written + 1])
         self._written = min(self._written + 1, len(_OPENING))
 
     def write(self, data: bytes) -> None:
-        """Write an answer's next bytes, without those that are there."""
         if self._written and data:
             assert data.startswith(_OPENING)
             data, self._written = data[self._written :], 0

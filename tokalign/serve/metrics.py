@@ -55,15 +55,15 @@ class Metrics:
         )
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Ask a function for its value whenever metrics are read."""
+        """Call a function for its value whenever metrics are read."""
         Gauge(f"tokalign_{name}", text, registry=self._registry).set_function(value)
 
-    def observe(self, one: Round) -> None:
+    def observe(self, decoded: Round) -> None:
         """Count a round of speculation."""
-        self.tokens_per_round.observe(len(one.emitted))
-        for source in one.tree.sources:
+        self.tokens_per_round.observe(len(decoded.emitted))
+        for source in decoded.tree.sources:
             self._proposed.labels(source).inc()
-        for source in one.sources[: one.accepted]:
+        for source in decoded.sources[: decoded.accepted]:
             self._accepted.labels(source).inc()
 
     def text(self) -> bytes:

@@ -52,10 +52,7 @@ class Loaded:
 
     @classmethod
     def of(cls, decoder: Decoder, served: Settings, note: Callable[[str], None]) -> Loaded:
-        """What a decoder's models say about themselves, and the settings of them.
-
-        Raises: CacheError for a cache that cannot be quantized; UsageError.
-        """
+        """Raises: CacheError for a cache that cannot be quantized; UsageError."""
         target = decoder.target
         try:
             session = decoder.open_target()
@@ -123,14 +120,14 @@ def _prepare_grammars(decoder: Decoder) -> None:
 
 
 def _require_quantizable(decoder: Decoder) -> None:
-    """Raises: CacheError unless the model decodes with a quantized cache, as a pass tells."""
+    """Raises: CacheError unless a pass with a quantized cache succeeds."""
     cache = replace(decoder.cache, quantized_kv_start=0)
     session = replace(decoder, cache=cache).open_target()
     mx.eval(session.logits([TargetId(0)] * 3, last=1))
 
 
 class Models:
-    """What the server was started with, and what is loaded now."""
+    """The models that requests may name, and those that are loaded now."""
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
         self._settings, self._note = settings, note
@@ -139,12 +136,11 @@ class Models:
 
     @property
     def loaded(self) -> Loaded:
-        """The models in use; there are some whenever a request is decoded."""
         assert self._loaded is not None, "no model is loaded"
         return self._loaded
 
     def key(self, names: ModelNames) -> Key:
-        """What a request asks for, with the server's own models in the place of their aliases."""
+        """The models of a request, with the server's own in the place of their aliases."""
         served = self._settings
         own = names.model in (DEFAULT, served.model)
         return (
@@ -154,7 +150,6 @@ class Models:
         )
 
     def are_loaded(self, key: Key) -> bool:
-        """Whether these are the models in use."""
         return self._loaded_key == key
 
     def require_served(self, names: ModelNames) -> None:
@@ -213,10 +208,7 @@ class Models:
         mx.clear_cache()
 
     def model_list(self) -> list[dict[str, Any]]:
-        """What `/v1/models` lists: the names that a request may use as its `model`.
-
-        Where requests may name other models, those are the ones with files on this machine.
-        """
+        """What `/v1/models` lists; with `allow_model_switching` all models on this machine."""
         served = self._settings
         names = [] if served.model is None else [served.model]
         if served.allow_model_switching:

@@ -1,10 +1,9 @@
-"""The loop that starts, moves and ends requests. It alone touches models and caches.
+"""The loop that starts, moves and ends jobs. It alone touches models and caches.
 
-A request is read by a preparing thread (`preparing.py`) and then started here. Alone it is
-speculated. When others arrive it moves into a batch with its cache, and when one is left that one
-moves out again and is speculated. On the target's side a move is a cache and the ids that it holds
-(`Held`), so the answer goes on as if nothing had happened. Models that cannot be batched take
-turns, a round each.
+A job that has been prepared (`preparing.py`) is started here. Alone it is decoded by speculation.
+When others arrive it moves into a batch with its cache, and the last one left moves out again. A
+move takes the target's cache and the ids in it (`Held`), so the answer goes on as if nothing had
+happened. Jobs of models that cannot be batched take turns, a round each.
 """
 
 from __future__ import annotations
@@ -32,19 +31,16 @@ from tokalign.serve.request import ModelNames, Request
 from tokalign.serve.waiting import WaitingRoom, end_of_service
 
 _IDLE = 0.1
-"""Seconds after which a loop with nothing to do looks whether clients have left."""
+"""Seconds after which an idle loop checks whether clients have left."""
 
 _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
-"""Seconds that a thread takes to end after its last line, and those that are waited at most."""
+"""Seconds between two looks at whether a thread has ended, and in all."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Answers requests, in a thread of its own that begins at once and loads the models first.
-
-    failure: what ended the thread; None while it runs, and after an orderly end.
-    """
+    """Answers requests, in a thread that loads the models first. failure: what ended the thread."""
 
     def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
         self.models, self.settings, self.metrics = models, settings, metrics
@@ -71,13 +67,11 @@ class Scheduler:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests are answered: after the models are loaded, and until the end."""
         is_open = self._ready.is_set() and not self._waiting.is_closed
         return is_open and self.failure is None
 
     @property
     def is_loading(self) -> bool:
-        """Whether the first models are being loaded; requests wait meanwhile."""
         return not self._ready.is_set()
 
     def wait_until_ready(self) -> None:
@@ -94,19 +88,17 @@ class Scheduler:
         self._waiting.enter(Job(request=request, put=put, key=self.models.key(request.models)))
 
     def stop(self) -> None:
-        """Have the loop end after the step that it is in. What waits is refused at once."""
+        """End the loop after its current step, and refuse at once what waits."""
         self._waiting.close()
 
     def join(self) -> None:
-        """Return when the loop has ended."""
         self._thread.join()
 
     def stop_and_join(self) -> None:
-        """End the loop and wait for its thread, to its very end.
+        """End the loop and wait until the system has ended its thread.
 
         mlx keeps Python objects in thread-local storage, which is freed after `Thread.join` has
-        returned (before Python 3.13). If the interpreter is being finalized by then, the process
-        aborts.
+        returned (before Python 3.13). The process aborts if the interpreter is gone by then.
         """
         self.stop()
         self.join()

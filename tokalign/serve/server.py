@@ -23,7 +23,7 @@ from tokalign.serve.models import Models
 from tokalign.serve.scheduler import Scheduler
 
 _LAST_WORDS = 5
-"""Seconds that clients have at the end to read the answer that there will be none."""
+"""Seconds that clients have to read their refusals when the server ends."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 class Server:
     """A server that is listening and loading its models. Use it in a `with` block.
 
-    host, port: where to listen; port 0 is any free one. note: told what was found and chosen.
+    host, port: where to listen; port 0 is any free one. note: as in `load_decoder`.
     Raises: UsageError if the address cannot be listened on.
     """
 
@@ -61,14 +61,14 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=_LAST_WORDS,
         )
-        # What it says of clients' mistakes is said to the clients.
+        # Clients get the errors about their mistakes; the log does not.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._http = uvicorn.Server(config)
         self._loop = Thread(target=self._http.run, args=([self._socket],), name="http", daemon=True)
         self._loop.start()
 
     def __enter__(self) -> Server:
-        """Load the models; requests that arrive meanwhile wait. Raises: as loading them does."""
+        """Wait until the models are loaded. Raises: as loading them does."""
         try:
             self.scheduler.wait_until_ready()
         except BaseException:
@@ -81,24 +81,22 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
         return is_loopback(self._host)
 
     def stop(self) -> None:
-        """End: refuse what is running and waiting, and wait for all threads."""
+        """Refuse what is running and waiting, and wait for all threads."""
         self.scheduler.stop_and_join()
         self._http.should_exit = True
         self._loop.join()
         LATER.write_now()
 
     def wait(self) -> None:
-        """Return when the scheduler's thread ends, which it does only if it fails."""
+        """Return when the scheduler's thread has failed."""
         self.scheduler.join()
 
 
@@ -117,7 +115,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 class _Terminated(Exception):  # noqa: N818  # not an error
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 def run(start: Callable[[], Server], ready: Callable[[Server], None]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
@@ -28,8 +27,6 @@ from tokalign.serve.scheduler import Scheduler
 
 _SILENCE = 1.0
 """Seconds after which a stream says that it is alive."""
-
-_LOG = logging.getLogger(__name__)
 
 
 class Answers:
@@ -140,7 +137,7 @@ class Stream(StreamingResponse):
             for data in rendering.end(choices):
                 yield data
         except Exception as error:
-            yield rendering.fail(told_of(error))
+            yield rendering.fail(refusal_of(error))
 
 
 async def unless_gone(request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
@@ -161,11 +158,3 @@ async def _gone(request: HttpRequest) -> None:
     """Return when the client has left; its body has been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def told_of(error: Exception) -> Refusal:
-    """What a client is told about an error; a fault of ours is logged."""
-    refusal = refusal_of(error)
-    if refusal.status >= 500 and error is not refusal:
-        _LOG.error("%s", refusal, exc_info=error)
-    return refusal
