@@ -41,31 +41,29 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 
 
 _OPTIONS = (
-    Option(
-        "--target --model target", "The model: an alias, a folder or a Hub repository.", type=NAME
-    ),
+    Option("--target --model target", "The model: an alias, a folder or a Hub repository.", NAME),
     Option(
         "--draft --draft-model draft",
         "A smaller model that drafts; its tokenizer may be another one. Repeatable.",
-        type=NAME,
+        NAME,
         multiple=True,
     ),
-    Option("--drafter", "A trained drafter. Default: the one that is found.", type=FOLDER),
+    Option("--drafter", "A trained drafter. Default: the one that is found.", FOLDER),
     Option(
         "--preset",
         "quick: 4 prompts of each set. paper: 50, as in the Polish study. tasks: 8 of each task "
         "of Spec-Bench.",
-        type=click.Choice([*PRESETS]),
-        default="quick",
+        click.Choice([*PRESETS]),
+        "quick",
     ),
     Option(
         "--output",
         "Where measurements, result, page and summary go; a killed study resumes from it.",
-        type=FOLDER,
+        FOLDER,
     ),
-    Option("--articles", "Encyclopedic texts. Default: tokalign's own.", type=FILE),
-    Option("--instructions", "User messages. Default: tokalign's own.", type=FILE),
-    Option("--questions", "Short questions. Default: tokalign's own.", type=FILE),
+    Option("--articles", "Encyclopedic texts. Default: tokalign's own.", FILE),
+    Option("--instructions", "User messages. Default: tokalign's own.", FILE),
+    Option("--questions", "Short questions. Default: tokalign's own.", FILE),
     Option("--field", "The field of a .jsonl object, or the column of Parquet.", default="text"),
     Option(
         "--prompt-language",
@@ -73,12 +71,8 @@ _OPTIONS = (
         f"--language if it is one of these, else {POLISH}.",
         metavar="CODE",
     ),
-    Option(
-        "--limit", "Only the first N prompts of each set. Default: the preset's.", type=AT_LEAST_1
-    ),
-    Option(
-        "-m --max-tokens", "Tokens to generate at most. Default: the preset's.", type=AT_LEAST_1
-    ),
+    Option("--limit", "Only the first N prompts of each set. Default: the preset's.", AT_LEAST_1),
+    Option("-m --max-tokens", "Tokens to generate at most. Default: the preset's.", AT_LEAST_1),
     Option(
         "--condition conditions",
         "Measure only this method or translation; repeatable.",
@@ -89,12 +83,7 @@ _OPTIONS = (
     DICTIONARY,
     LANGUAGE,
     Option("--estimate", "Say how long it would take, and stop.", is_flag=True),
-    Option(
-        "--check",
-        "Check whether a result can be shared; repeatable.",
-        type=FILE,
-        multiple=True,
-    ),
+    Option("--check", "Check whether a result can be shared; repeatable.", FILE, multiple=True),
 )
 
 

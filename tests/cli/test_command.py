@@ -25,11 +25,11 @@ from tokalign.storage import POLISH, sample_text
 PARAMETERS = [
     Option("--draft", "A model.", metavar="NAME"),
     Option("--method", "How.", default="auto"),
-    Option("-s --size", "How much.", type=int, default=3),
-    Option("--tables", "What.", type=int, hidden=True),
+    Option("-s --size", "How much.", int, 3),
+    Option("--tables", "What.", int, hidden=True),
     Option("--loud/--silent", "With noise.", default=False),
-    Option("--alone", "A condition on no option of these.", type=int),
-    Option("--page", "A page.", type=FilePath(".html")),
+    Option("--alone", "A condition on no option of these.", int),
+    Option("--page", "A page.", FilePath(".html")),
     click.Argument(["files"], nargs=-1, metavar="[FILE]..."),
 ]
 RULES = (

@@ -34,17 +34,15 @@ if TYPE_CHECKING:
 
 
 _OPTIONS = (
-    Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", type=NAME),
-    Option("--draft", "The draft, or its tokenizer alone.", type=NAME),
+    Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", NAME),
+    Option("--draft", "The draft, or its tokenizer alone.", NAME),
     Option(
         "--language",
         "The language of the FILEs, which names the dictionary; needed with them.",
         metavar="CODE",
     ),
     Option(
-        "--output",
-        "Where the tables go. Default: $TOKALIGN_TABLES, else your data folder.",
-        type=FOLDER,
+        "--output", "Where the tables go. Default: $TOKALIGN_TABLES, else your data folder.", FOLDER
     ),
     Option("--dictionary-only", "Only the dictionary; needs no --draft.", is_flag=True),
     Option("--alignment-only", "Only the alignment of the pair.", is_flag=True),
@@ -61,18 +59,10 @@ _OPTIONS = (
         is_flag=True,
     ),
     Option(
-        "--temp temperature",
-        "The temperature at which TARGET writes.",
-        type=POSITIVE,
-        default=0.7,
-        hidden=True,
+        "--temp temperature", "The temperature at which TARGET writes.", POSITIVE, 0.7, hidden=True
     ),
     Option(
-        "--seed",
-        "The seed of what TARGET writes.",
-        type=click.IntRange(0, MOST_SEED),
-        default=0,
-        hidden=True,
+        "--seed", "The seed of what TARGET writes.", click.IntRange(0, MOST_SEED), 0, hidden=True
     ),
     Option(
         "--pack",
@@ -80,26 +70,16 @@ _OPTIONS = (
         is_flag=True,
     ),
     Option(
-        "--from-pack",
-        "Make the dictionary of TARGET from a .pack.tok file, without FILEs.",
-        type=FILE,
+        "--from-pack", "Make the dictionary of TARGET from a .pack.tok file, without FILEs.", FILE
     ),
-    Option(
-        "--positions tokens",
-        "How many tokens the model reads or writes.",
-        type=AT_LEAST_1,
-        default=100_000,
-    ),
+    Option("--positions tokens", "How many tokens the model reads or writes.", AT_LEAST_1, 100_000),
     Option(
         "--dictionary-bytes max_bytes",
         "The largest size of the dictionary, or of the pack. Default: 5000000 or 12000000.",
-        type=AT_LEAST_1,
+        AT_LEAST_1,
     ),
     Option(
-        "--memory",
-        "The most memory for counting, all processes together, as 500M.",
-        type=Size(),
-        default="2G",
+        "--memory", "The most memory for counting, all processes together, as 500M.", Size(), "2G"
     ),
     FIELD,
     TRUST,
@@ -113,55 +93,49 @@ _OPTIONS = (
     Option(
         "--p-min",
         "The least probability of a proposal. Default: 0.05.",
-        type=FiniteRange(0, 1, min_open=True),
+        FiniteRange(0, 1, min_open=True),
         hidden=True,
     ),
     Option(
         "--workspace",
         "Keep finished counts here while building; a killed build resumes from them. "
         "Default: next to the table.",
-        type=FOLDER,
+        FOLDER,
         hidden=True,
     ),
     Option(
         "--on-invalid",
         "What to do with a line that is not UTF-8 or not the expected JSON.",
-        type=click.Choice(["skip", "refuse"]),
-        default="skip",
+        click.Choice(["skip", "refuse"]),
+        "skip",
         hidden=True,
     ),
     Option(
         "--engine",
         "What counts: this machine's cores, or datatrove on one or several machines "
         "(docs/scale.md). The table is the same.",
-        type=click.Choice(["local", "datatrove"]),
-        default="local",
+        click.Choice(["local", "datatrove"]),
+        "local",
         hidden=True,
     ),
     Option(
-        "--tasks",
-        "How many tasks share the FILEs. Default: the workers.",
-        hidden=True,
-        type=AT_LEAST_1,
+        "--tasks", "How many tasks share the FILEs. Default: the workers.", AT_LEAST_1, hidden=True
     ),
     Option(
-        "--workers",
-        "How many tasks run at once. Default: one per core.",
-        hidden=True,
-        type=AT_LEAST_1,
+        "--workers", "How many tasks run at once. Default: one per core.", AT_LEAST_1, hidden=True
     ),
     Option(
         "--local-tasks",
         "How many of the tasks are done on this machine. Default: all the rest.",
+        AT_LEAST_1,
         hidden=True,
-        type=AT_LEAST_1,
     ),
     Option(
         "--local-rank-offset",
         "The first task of this machine. The machine with task 0 makes the table.",
+        FROM_0,
+        0,
         hidden=True,
-        type=FROM_0,
-        default=0,
     ),
     click.Argument(["files"], nargs=-1, type=NAME, metavar="[FILE]..."),
 )

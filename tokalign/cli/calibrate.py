@@ -37,7 +37,7 @@ _OPTIONS = (
     Option(
         "--output",
         "Write the curve here, not to the cache where `decode` finds it.",
-        type=FilePath(".json"),
+        FilePath(".json"),
     ),
     Option(
         "--language",
@@ -49,8 +49,8 @@ _OPTIONS = (
     Option(
         "--budget",
         "Seconds of measuring after which it ends, with what is known by then.",
-        type=FiniteRange(min=1),
-        default=30.0,
+        FiniteRange(min=1),
+        30.0,
     ),
     DTYPE,
     click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),

@@ -50,8 +50,8 @@ _OPTIONS = (
     Option(
         "-m --max-tokens",
         "Tokens of an answer at most; -1: as many as the context holds.",
-        type=int,
-        default=-1,
+        int,
+        -1,
         callback=read_max_tokens,
     ),
     *GENERATION,

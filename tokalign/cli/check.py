@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _OPTIONS = (
-    Option("--target", "The target, or its tokenizer alone.", type=NAME, required=True),
-    Option("--draft", "A draft model to judge, or its tokenizer alone.", type=NAME),
+    Option("--target", "The target, or its tokenizer alone.", NAME, required=True),
+    Option("--draft", "A draft model to judge, or its tokenizer alone.", NAME),
     Option(
         "--language",
         f"Measure on a sample text: {', '.join(LANGUAGES)}. Default: the language of the model or "

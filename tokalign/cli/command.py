@@ -1,6 +1,6 @@
 """Types of options, and commands that check their options together.
 
-    ALIGNMENT = Option("--alignment", "A table.", type=FILE, hidden=True)
+    ALIGNMENT = Option("--alignment", "A table.", FILE, hidden=True)
 
     @click.command("decode", cls=Command, params=[TARGET, DRAFT, METHOD, ALIGNMENT])
     def command(*, alignment: Path | None, …) -> None:
@@ -100,9 +100,14 @@ POSITIVE, SHARE = FiniteRange(0, min_open=True), FiniteRange(0, 1)
 
 
 class Option(click.Option):
-    """An option; names: as in "-k --size" or "--loud/--silent"; a bare word names the value."""
+    """An option of a command.
 
-    def __init__(self, names: str, help: str, **attributes: Any) -> None:
+    names: as in "-k --size" or "--loud/--silent"; a bare word names the value.
+    typed: its type, and then its default, if it has them.
+    """
+
+    def __init__(self, names: str, help: str, *typed: Any, **attributes: Any) -> None:
+        attributes.update(zip(("type", "default"), typed, strict=False))
         super().__init__(names.split(), help=help, **attributes)
         if isinstance(self.type, click.types.IntParamType | click.types.FloatParamType):
             self.metavar = self.metavar or "N"

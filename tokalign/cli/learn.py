@@ -22,7 +22,7 @@ _OPTIONS = (
     Option(
         "--target targets",
         "The target, or its tokenizer alone; repeatable. Remembered.",
-        type=NAME,
+        NAME,
         multiple=True,
     ),
     Option(
@@ -31,11 +31,11 @@ _OPTIONS = (
         metavar="PATTERN",
         multiple=True,
     ),
-    Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", type=Size()),
+    Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", Size()),
     Option(
         "--dictionary-bytes max_bytes",
         "The largest size of each dictionary. Default: 5000000. Remembered.",
-        type=AT_LEAST_1,
+        AT_LEAST_1,
     ),
     Option("--list lists", "Show what was learned, and learn nothing.", is_flag=True),
     click.Argument(["folders"], metavar="[FOLDER]...", nargs=-1, type=FOLDER),

@@ -58,11 +58,11 @@ def _option(one: Field[Any]) -> Option:
     return Option(
         f"{flag}/--no-{flag[2:]}" if one.default is True else flag,
         said["about"],
-        type=kind,
+        kind,
+        said.get("shown", one.default),
         metavar=said.get("takes"),
         is_flag=isinstance(one.default, bool),
         multiple=said.get("several", False),
-        default=said.get("shown", one.default),
         callback=reads and (lambda _context, _option, value: value and reads(value)),
         hidden=said.get("rare", False),
     )
@@ -114,7 +114,7 @@ def read_variables(_context: click.Context, option: click.Parameter, value: str)
 TARGET = Option(
     "--target --model target",
     "The model: an alias, a folder or a Hub repository.",
-    type=NAME,
+    NAME,
     required=True,
 )
 TRUST = Option(
@@ -124,12 +124,12 @@ TRUST = Option(
 DTYPE = Option(
     "--dtype",
     "Number format of the weights. Default: float32 on a CPU, else that of the files.",
-    type=click.Choice(["float32", "float16", "bfloat16"]),
+    click.Choice(["float32", "float16", "bfloat16"]),
     hidden=True,
 )
 MODEL = (
     TARGET,
-    Option("--adapter-path", "An adapter that mlx_lm.lora trained.", type=FOLDER, hidden=True),
+    Option("--adapter-path", "An adapter that mlx_lm.lora trained.", FOLDER, hidden=True),
     TRUST,
     DTYPE,
 )
@@ -139,7 +139,7 @@ MODEL = (
 DRAFT = Option(
     "--draft --draft-model draft",
     "A smaller model that drafts; its tokenizer may be another one.",
-    type=NAME,
+    NAME,
 )
 _DRAFTING = declared_options(DraftingOptions)
 DRAFTER, DICTIONARY, LANGUAGE, ALIGNMENT = (
@@ -149,39 +149,27 @@ DRAFTING = (DRAFT, *_DRAFTING.values())
 
 # -- sampling --------------------------------------------------------------------------------------
 
-TEMP = Option("--temp", "Sampling temperature; 0 is greedy.", type=FiniteRange(min=0), default=0.0)
+TEMP = Option("--temp", "Sampling temperature; 0 is greedy.", FiniteRange(min=0), 0.0)
 SAMPLING = (
     TEMP,
-    Option(
-        "--top-p",
-        "Sample among the most probable tokens of this sum; 1 is off.",
-        type=SHARE,
-        default=1.0,
-    ),
-    Option(
-        "--top-k", "Sample among so many most probable tokens; 0 is off.", type=FROM_0, default=0
-    ),
-    Option(
-        "--min-p",
-        "Leave out tokens below this share of the best; 0 is off.",
-        type=SHARE,
-        default=0.0,
-    ),
+    Option("--top-p", "Sample among the most probable tokens of this sum; 1 is off.", SHARE, 1.0),
+    Option("--top-k", "Sample among so many most probable tokens; 0 is off.", FROM_0, 0),
+    Option("--min-p", "Leave out tokens below this share of the best; 0 is off.", SHARE, 0.0),
     Option(
         "--xtc-probability",
         "How often to leave out the most probable tokens; 0 is off.",
-        type=SHARE,
-        default=0.0,
+        SHARE,
+        0.0,
         hidden=True,
     ),
     Option(
         "--xtc-threshold",
         "Tokens of at least this probability may be left out, all but one.",
-        type=FiniteRange(0, 0.5),
-        default=0.1,
+        FiniteRange(0, 0.5),
+        0.1,
         hidden=True,
     ),
-    Option("--seed", "Seed of sampling. Default: random.", type=click.IntRange(0, 0xFFFFFFFF)),
+    Option("--seed", "Seed of sampling. Default: random.", click.IntRange(0, 0xFFFFFFFF)),
 )
 STOP = Option(
     "--stop", "End before this text; repeatable.", multiple=True, metavar="TEXT", callback=read_text
@@ -199,8 +187,8 @@ ENDS = (
     Option(
         "--ends",
         "End at all tokens that end a text or a turn, or only where mlx-lm ends.",
-        type=click.Choice([ALL_ENDS, MLX_LM_ENDS]),
-        default=ALL_ENDS,
+        click.Choice([ALL_ENDS, MLX_LM_ENDS]),
+        ALL_ENDS,
         hidden=True,
     ),
 )
@@ -242,5 +230,5 @@ FIELD = Option(
     default="text",
     hidden=True,
 )
-LIMIT = Option("--limit", "Only the first N texts.", type=AT_LEAST_1)
+LIMIT = Option("--limit", "Only the first N texts.", AT_LEAST_1)
 COLOR = Option("--color/--no-color", "Colour each token by how it came about.", default=False)

@@ -32,13 +32,11 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 
 
 _OPTIONS = (
-    Option(
-        "--target --model model", "The model: an alias, a folder or a Hub repository.", type=NAME
-    ),
+    Option("--target --model model", "The model: an alias, a folder or a Hub repository.", NAME),
     *MODEL[1:],
     *DRAFTING,
     Option("--host", "Address to listen on.", default="127.0.0.1"),
-    Option("--port", "0 is any free port.", type=click.IntRange(0, 65535), default=8080),
+    Option("--port", "0 is any free port.", click.IntRange(0, 65535), 8080),
     Option(
         "--api-key api_keys",
         f"Answer only requests with this key; safer in ${KEY_VARIABLE}.",
@@ -77,8 +75,8 @@ _OPTIONS = (
     Option(
         "--log-level",
         "INFO logs a line for every request, on stderr.",
-        type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]),
-        default="WARNING",
+        click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]),
+        "WARNING",
         metavar="LEVEL",
     ),
 )

@@ -45,11 +45,9 @@ _LABELLING, _LABELS, _FIT = Labelling(), LabelOptions(), FitOptions()
 _OPTIONS = (
     *MODEL,
     DRAFT,
-    Option("--output", "The folder of what is trained.", type=FOLDER, required=True),
+    Option("--output", "The folder of what is trained.", FOLDER, required=True),
     Option(
-        "--workspace",
-        "Labels and the state of unfinished runs. Default: OUTPUT.training.",
-        type=FOLDER,
+        "--workspace", "Labels and the state of unfinished runs. Default: OUTPUT.training.", FOLDER
     ),
     Option("--dry-run", "Only say what memory, disk and work it would take.", is_flag=True),
     FIELD,
@@ -57,92 +55,79 @@ _OPTIONS = (
         "--labels kind",
         "What follows a position of the corpus: the target's own ids, greedy or sampled, or "
         "the text's.",
-        type=click.Choice(get_args(Kind)),
-        default=_LABELLING.kind,
+        click.Choice(get_args(Kind)),
+        _LABELLING.kind,
     ),
     Option(
         "--label-temp temperature",
         "The temperature of sampled labels.",
-        type=POSITIVE,
-        default=_LABELLING.temperature,
+        POSITIVE,
+        _LABELLING.temperature,
         hidden=True,
     ),
+    Option("--positions", "Positions to train on, about.", AT_LEAST_1, _LABELS.positions),
+    Option("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
     Option(
-        "--positions", "Positions to train on, about.", type=AT_LEAST_1, default=_LABELS.positions
-    ),
-    Option(
-        "--held-out",
-        "Positions to measure acceptance on.",
-        type=AT_LEAST_1,
-        default=_LABELS.held_out,
-    ),
-    Option(
-        "--window",
-        "Ids of text read at once.",
-        type=click.IntRange(min=16),
-        default=_LABELS.window,
-        hidden=True,
+        "--window", "Ids of text read at once.", click.IntRange(min=16), _LABELS.window, hidden=True
     ),
     Option(
         "--width",
         f"Width of the drafter. Default: the target's hidden size, at most {_WIDEST}.",
-        type=AT_LEAST_1,
+        AT_LEAST_1,
     ),
-    Option("--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2),
+    Option("--blocks", "Residual blocks in the drafter.", FROM_0, 2),
     Option(
         "--head",
         "The output head. tied: that of the target. factored: one of its own, of low rank.",
-        type=click.Choice(["tied", "factored"]),
-        default="tied",
+        click.Choice(["tied", "factored"]),
+        "tied",
         hidden=True,
     ),
-    Option("--rank", "The rank of a factored head.", type=AT_LEAST_1, default=512, hidden=True),
+    Option("--rank", "The rank of a factored head.", AT_LEAST_1, 512, hidden=True),
     Option(
         "--loss losses",
         "What a draft model learns; repeatable. marginal: the labels. kl, acceptance: "
         "what the target finds probable. text: its own tokens. Default: marginal.",
-        type=click.Choice(get_args(Loss)),
+        click.Choice(get_args(Loss)),
         multiple=True,
     ),
     Option(
         "--lora",
         f"Rank of LoRA adapters; 0 trains all weights. Default: {_RANK} for more than "
         f"{_SMALL // 10**6} million weights or quantized ones, else 0.",
-        type=FROM_0,
+        FROM_0,
     ),
     Option(
         "--keep",
         "Share of a draft model's own weights in the mean that is written: after a short training "
         "it keeps some of what the model knew of other text. After a long one a mean is worse.",
-        type=click.FloatRange(0, 1, max_open=True),
-        default=_FIT.keep,
+        click.FloatRange(0, 1, max_open=True),
+        _FIT.keep,
     ),
-    Option("--epochs", "How often each position is seen.", type=POSITIVE, default=_FIT.epochs),
-    Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=_FIT.batch),
+    Option("--epochs", "How often each position is seen.", POSITIVE, _FIT.epochs),
+    Option("--batch", "Positions of a batch.", AT_LEAST_1, _FIT.batch),
     Option(
         "--candidates",
         "About how many ids the softmax goes over, drawn by frequency, besides those that a batch "
         "needs; 0 is the whole vocabulary.",
-        type=FROM_0,
-        default=_FIT.candidates,
+        FROM_0,
+        _FIT.candidates,
         hidden=True,
     ),
     Option(
         "--learning-rate",
         f"It falls along a cosine. Default: {_FIT.learning_rate}; for all weights of a draft model "
         f"{_RATE_OF_LAYERS}.",
-        type=POSITIVE,
+        POSITIVE,
     ),
     Option(
         "--evaluations",
         "How often acceptance is measured and the state saved.",
-        type=AT_LEAST_1,
-        default=_FIT.evaluations,
+        AT_LEAST_1,
+        _FIT.evaluations,
         hidden=True,
     ),
-    Option(
-        "--seed", "Seed of what is drawn.", type=click.IntRange(0, MOST_SEED), default=_FIT.seed
-    ),
+    Option("--seed", "Seed of what is drawn.", click.IntRange(0, MOST_SEED), _FIT.seed),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
 
