@@ -66,8 +66,7 @@ def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, En
 def test_it_tells_how_far_it_is(trained: tuple[Path, Ended]) -> None:
     lines = [line for line in trained[1].err.splitlines() if line.startswith("step ")]
     assert len(lines) >= 5
-    assert all("accepted per round" in line and "positions/s" in line for line in lines)
-    assert lines[-1].endswith("min left")
+    assert all("accepted per round" in line for line in lines)
 
 
 def test_a_killed_process_is_resumed_by_the_same_command(

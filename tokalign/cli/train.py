@@ -6,8 +6,6 @@ will take.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -157,15 +155,11 @@ def command(
 
     corpus = Corpus(files, field=field)
     shape = None if draft is None else _draft_shape(draft, output)
-    labelling = take(Labelling, {**given})
-    labels = take(LabelOptions, given | {"labelling": labelling})
-    fit = _fit_options(given, shape, labelling)
+    labels = take(LabelOptions, given | {"labelling": take(Labelling, {**given})})
+    fit = _fit_options(given, shape, labels.labelling)
     if dry_run:
-        found = _estimated(target, given, labels, fit, shape)
-        show(
-            {"target": target, **found},
-            lambda: table((name.replace("_", " "), value) for name, value in found.items()),
-        )
+        taken = {"target": target, **_estimated(target, given, labels, fit, shape)}
+        show(taken, lambda: table((name.replace("_", " "), value) for name, value in taken.items()))
         return
     if not corpus.listing:
         raise UsageError("there is nothing to train on; give FILEs of text")
@@ -203,18 +197,14 @@ def command(
         config = _drafter_config(given, ends.hidden_size, ends.vocabulary_size)
         learner = RecurrentLearner(model, config, labelled, fit)
     else:
-        theirs, width = model.tokenizer, labels.window
+        theirs = model.tokenizer
         del model  # large, and not needed any more
         [taught] = load_models([draft], dtype=dtype, trust_remote_code=trust_remote_code)
         pair = Pair(theirs, taught.tokenizer)
-        learner = DraftLearner(taught, pair, labelled, fit, window=width)
+        learner = DraftLearner(taught, pair, labelled, fit, window=labels.window)
         note(f"{sum(learner.measure()):.3f} accepted per round before training")
     trained = train(
-        learner,
-        output,
-        workspace,
-        stage=partial(progress, unit="steps"),
-        report=_reporter(fit.batch),
+        learner, output, workspace, stage=partial(progress, unit="steps"), report=_report
     )
     kind = "drafter" if draft is None else "draft"
     note(f"{kind} -> {output}; the labels stay in {workspace} for other runs")
@@ -231,16 +221,13 @@ def command(
 
 
 def _draft_shape(draft: str, output: Path) -> ModelShape:
-    """The sizes of the draft model; nothing is loaded.
-
-    Raises: UsageError for an output that is the draft model's own folder.
-    """
+    """The sizes of the draft model; nothing is loaded. Raises: UsageError for its own folder."""
     from tokalign.names.registry import resolve_model
 
-    place = resolve_model(draft)
-    if output.resolve() == place.folder.resolve():
+    folder = resolve_model(draft).folder
+    if output.resolve() == folder.resolve():
         raise UsageError(f"{output} is the draft model's own folder; give another --output")
-    return ModelShape.from_folder(place.folder)
+    return ModelShape.from_folder(folder)
 
 
 def _fit_options(
@@ -251,10 +238,12 @@ def _fit_options(
     draft: of the draft model that is taught, if one is.
     """
     given["losses"] = given["losses"] or _FIT.losses
+    rate = _FIT.learning_rate
     if draft is not None:
         is_small = draft.parameters <= _SMALL and not draft.is_quantized
         rank = given["lora"] if given["lora"] is not None else (0 if is_small else _RANK)
         given["lora"] = rank or None
+        rate = rate if rank else _RATE_OF_LAYERS
         if draft.is_quantized and not rank:
             raise UsageError("quantized weights cannot be trained; leave out --lora 0")
         soft = [one for one in given["losses"] if one not in ("text", "marginal")]
@@ -263,10 +252,7 @@ def _fit_options(
                 f"--loss {soft[0]} learns what the target finds probable, and --labels text does "
                 "not ask it; give other --labels"
             )
-    layers = draft is not None and not given["lora"]
-    given["learning_rate"] = given["learning_rate"] or (
-        _RATE_OF_LAYERS if layers else _FIT.learning_rate
-    )
+    given["learning_rate"] = given["learning_rate"] or rate
     given["candidates"] = given["candidates"] or None
     return take(FitOptions, given)
 
@@ -287,24 +273,14 @@ def _drafter_config(given: dict[str, Any], hidden_size: int, vocabulary_size: in
     )
 
 
-def _reporter(per_step: int) -> Callable[[Evaluation], None]:
-    """Tells of every evaluation, with the rate and the time left."""
-    began = time.monotonic()
-
-    def report(evaluation: Evaluation) -> None:
-        nonlocal began
-        now = time.monotonic()
-        rate, began = evaluation.steps_since / (now - began), now
-        left = round((evaluation.steps - evaluation.step) / rate / 60)
-        shares = " ".join(f"{share:.3f}" for share in evaluation.by_depth)
-        note(
-            f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
-            f"{evaluation.accepted_per_round:.3f} accepted per round (by depth {shares})"
-            f"{', the best so far' if evaluation.is_best else ''}; {rate * per_step:,.0f} "
-            f"positions/s, {f'{left // 60} h ' * (left >= 60)}{left % 60} min left"
-        )
-
-    return report
+def _report(evaluation: Evaluation) -> None:
+    shares = " ".join(f"{share:.3f}" for share in evaluation.by_depth)
+    note(
+        f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
+        f"{evaluation.accepted_per_round:.3f} accepted per round (by depth {shares})"
+        + ", the best so far"
+        * evaluation.is_best
+    )
 
 
 def _estimated(
@@ -317,13 +293,13 @@ def _estimated(
     """What a run takes; nothing is loaded."""
     from tokalign.names.registry import resolve_model
 
-    place = resolve_model(target)
-    note(place.description)
-    shape = ModelShape.from_folder(place.folder)
+    location = resolve_model(target)
+    note(location.description)
+    shape = ModelShape.from_folder(location.folder)
     if draft is None:
         config = _drafter_config(given, shape.hidden_size, shape.vocabulary_size)
-        found, parameters = estimate(shape, config, labels, fit), config.parameters
+        taken, parameters = estimate(shape, config, labels, fit), config.parameters
     else:
-        found = estimate_teaching(shape, draft, labels, fit)
+        taken = estimate_teaching(shape, draft, labels, fit)
         parameters = round(draft.trained(fit.lora))
-    return {"trained_parameters": parameters, **found.to_json()}
+    return {"trained_parameters": parameters, **taken.to_json()}
