@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 import click
 
@@ -121,9 +122,12 @@ def _item(option: click.Option, contexts: Sequence[click.Context]) -> str:
     default = extra.get("default", "required" if option.required else "")
     about = option.help or ""
     needs, excludes = zip(*(conditions(context, option) for context in contexts), strict=True)
-    needed = [one for some in needs for one in some if one != "--target"]
+    levels = (
+        [one for some in level for one in some] for level in zip_longest(*needs, fillvalue=())
+    )
+    needed = [_listed(level) for level in levels if "--target" not in level]
     excluded = [one for some in excludes for one in some]
-    about += f" Needs {_listed(needed)}." * bool(needed)
+    about += f" Needs {' and '.join(needed)}." * bool(needed)
     about += f" Not with {_listed(excluded)}." * bool(excluded)
     rare, given = " \\*" * option.hidden, f" ({default})" * bool(default)
     return f"* `{flags}{takes}`{rare}{given}: {about}"

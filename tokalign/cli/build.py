@@ -23,7 +23,7 @@ from tokalign.cli.command import (
     Size,
 )
 from tokalign.cli.options import FIELD, TRUST
-from tokalign.cli.output import note, progress, show, table
+from tokalign.cli.output import note, note_problems, progress, show, table
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import POLISH
@@ -172,20 +172,12 @@ def command(
         raise UsageError("tables are built for a tokenizer; give --target NAME (or --pack)")
     if draft is None and not (dictionary_only or from_model or pack or from_pack):
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
-    writing = take(Writing, given)
-    if not from_model and writing != Writing(tokens=writing.tokens):
-        raise UsageError("--prompts, --temp and --seed say what a model writes; give --from-model")
-    on_datatrove = engine == "datatrove"
-    if on_datatrove and not (dictionary_only or pack):
-        raise UsageError(
-            "--engine datatrove counts a dictionary or a pack; give --dictionary-only, and build "
-            "the alignment with a command of its own"
-        )
+    writing, on_datatrove = take(Writing, given), engine == "datatrove"
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables, require_outputs
-    from tokalign.cli.build_plan import Builders, Plan, Problems, Reading, check_language
+    from tokalign.cli.build_plan import Builders, Plan, Reading, check_language
 
     reading = take(Reading, given)
     if pack and given["max_bytes"] is None:
@@ -214,9 +206,7 @@ def command(
     require_outputs(builders)
     if not reads and files:
         note("an alignment is made of two tokenizers alone; the FILEs are not read")
-    corpus, problems = (
-        reading.open(files, on_datatrove=on_datatrove) if reads else (Corpus([]), Problems())
-    )
+    corpus = reading.open(files, on_datatrove=on_datatrove) if reads else Corpus([])
     if on_datatrove:
         [path] = builders
         built = plan.count_on_datatrove(path, corpus, **given)
@@ -227,11 +217,7 @@ def command(
             # A stage with at least as many units as the corpus has bytes counts bytes.
             stage=lambda total, label: progress(total, label, in_bytes=0 < corpus.size <= total),
         )
-    problems.summarize()
-    _show(built)
-
-
-def _show(built: BuildReport) -> None:
+    note_problems([*reading.skipped.values()], "lines that cannot be read")
     for written in built.tables:
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")

@@ -7,8 +7,8 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,6 @@ from tokalign.train.options import Writing
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import LanguageModel
 
-
 Builders = dict[Path, Builder]
 """The tables to be written, with what builds each of them."""
 
@@ -47,8 +46,8 @@ Builders = dict[Path, Builder]
 class Plan:
     """The tables of a target in a language; without a target, a pack of the language.
 
-    output: the folder of all tables. options: of what is counted. trust_remote_code: as in
-    `resolve_tokenizer`. Models are loaded when the outputs have been checked.
+    output: the folder of all tables. options: of what is counted. Models are loaded when the
+    outputs have been checked.
     """
 
     target: str | None
@@ -58,18 +57,18 @@ class Plan:
     trust_remote_code: bool = False
 
     @cached_property
-    def _ours(self) -> Resolved[TargetId]:
+    def _resolved(self) -> Resolved[TargetId]:
         assert self.target is not None
-        found: Resolved[TargetId] = resolve_tokenizer(
+        target: Resolved[TargetId] = resolve_tokenizer(
             self.target, trust_remote_code=self.trust_remote_code
         )
-        note(found.description)
-        return found
+        note(target.description)
+        return target
 
     @property
     def _folder(self) -> Path:
         folder = self.output or table_folder()
-        return folder if self.target is None else folder / self._ours.slug
+        return folder if self.target is None else folder / self._resolved.slug
 
     def _counting(self, kind: str = "counting") -> BackoffOptions:
         """The options, with a workspace next to the table unless another one is given."""
@@ -84,70 +83,67 @@ class Plan:
 
     def dictionary(self) -> Builders:
         """The dictionary of a corpus."""
-        target, options, language = self._ours.tokenizer, self._counting(), self.language
-        return {
-            self._folder / f"{language}.dictionary.tok": lambda corpus, stage: build_dictionary(
-                target, corpus, options, language=language, stage=stage
-            )
-        }
+        build = partial(
+            build_dictionary,
+            self._resolved.tokenizer,
+            options=self._counting(),
+            language=self.language,
+        )
+        return {self._folder / f"{self.language}.dictionary.tok": build}
 
     def alignment(self, draft: str) -> Builders:
         """The alignment with a draft; it reads no corpus."""
-        target = self._ours.tokenizer
+        target = self._resolved.tokenizer
         theirs: Resolved[DraftId] = resolve_tokenizer(
             draft, trust_remote_code=self.trust_remote_code
         )
         note(theirs.description)
-        return {
-            self._folder / f"{theirs.slug}.alignment.tok": lambda _, stage: build_alignment(
-                theirs.tokenizer, target, stage=stage
-            )
-        }
+
+        def build(_: Corpus, stage: Stage) -> Bundle:
+            return build_alignment(theirs.tokenizer, target, stage=stage)
+
+        return {self._folder / f"{theirs.slug}.alignment.tok": build}
 
     def pack(self) -> Builders:
         """The pack of a corpus."""
-        options, language = self._counting(), self.language
-        return {
-            self._folder / f"{language}.pack.tok": lambda corpus, stage: build_pack(
-                corpus, options, language=language, stage=stage
-            )
-        }
+        build = partial(build_pack, options=self._counting(), language=self.language)
+        return {self._folder / f"{self.language}.pack.tok": build}
 
     def compiled(self, pack: Path) -> Builders:
         """The dictionary of a pack; it reads no corpus."""
-        target, options = self._ours.tokenizer, self.options
-        path = self._folder / f"{read_header(pack).language}.dictionary.tok"
-        return {
-            path: lambda _, stage: compile_pack(target, read_bundle(pack), options, stage=stage)
-        }
+        target = self._resolved.tokenizer
+
+        def build(_: Corpus, stage: Stage) -> Bundle:
+            return compile_pack(target, read_bundle(pack), self.options, stage=stage)
+
+        return {self._folder / f"{read_header(pack).language}.dictionary.tok": build}
 
     def logits(self, positions: int) -> Builders:
-        """The table of what the target finds probable at about so many positions of a corpus."""
+        """The table of the target's top-k logits at about so many positions of a corpus."""
         from tokalign.train.from_model import build_logit_table
 
-        language = self.language
-        return {
-            self._folder / f"{language}.logits.tok": lambda corpus, stage: build_logit_table(
-                self._load(), corpus, language=language, positions=positions, stage=stage
+        def build(corpus: Corpus, stage: Stage) -> Bundle:
+            return build_logit_table(
+                self._load(), corpus, language=self.language, positions=positions, stage=stage
             )
-        }
+
+        return {self._folder / f"{self.language}.logits.tok": build}
 
     def written(self, writing: Writing) -> Builders:
         """The dictionary of what the target writes."""
         from tokalign.train.from_model import write_texts
 
-        language, options = self.language, self._counting()
-        texts = self._folder / f"{language}.written.jsonl"
+        texts = self._folder / f"{self.language}.written.jsonl"
 
         def build(corpus: Corpus, stage: Stage) -> Bundle:
             model = self._load()
             written = write_texts(model, corpus, texts, writing, stage=stage)
             note(f"what the target wrote -> {texts}")
             return build_dictionary(
-                model.tokenizer, written, options, language=language, stage=stage
+                model.tokenizer, written, self._counting(), language=self.language, stage=stage
             )
 
-        return {self._folder / f"{language}.dictionary.tok": build}
+        return {self._folder / f"{self.language}.dictionary.tok": build}
 
     def count_on_datatrove(
         self,
@@ -161,12 +157,11 @@ class Plan:
     ) -> BuildReport:
         """Count on datatrove; no table in the report if another machine makes it.
 
-        path: of the dictionary, or of the pack.
-        tasks, workers: by default one per core. local_tasks: of this machine, from number
-            `local_rank_offset` on; by default all the rest.
+        path: of the dictionary, or of the pack. tasks, workers: by default one per core.
+        local_tasks: of this machine, from number `local_rank_offset` on; by default all the rest.
         Raises: UsageError for tasks that do not fit together.
         """
-        target = None if self.target is None else self._ours.tokenizer
+        target = None if self.target is None else self._resolved.tokenizer
         first, options = local_rank_offset, self._counting("job")
         wanted = workers or os.cpu_count() or 1
         processes, max_words = plan_processes(
@@ -200,25 +195,26 @@ class Plan:
         return built
 
 
-_SHOWN_PROBLEMS = 10
-
-_ROOM = "set TMPDIR to a folder with room for all of standard input"
+# -- what is read ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a corpus is read: `--field`, `--weight` and `--on-invalid`, as typed."""
+    """How a corpus is read: `--field`, `--weight` and `--on-invalid`, as typed.
 
-    field: str
+    skipped: messages about lines that cannot be read, once for each line.
+    """
+
     weights: Sequence[str]
     on_invalid: str
+    skipped: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
+    field: str
 
-    def open(self, names: Sequence[str], *, on_datatrove: bool) -> tuple[Corpus, Problems]:
-        """The corpus that is meant, and what will be told of its lines that cannot be read.
+    def open(self, names: Sequence[str], *, on_datatrove: bool) -> Corpus:
+        """The corpus of these names, as in `find_sources`; without any, the bundled sample.
 
-        names: as in `find_sources`; without any, the bundled sample is the corpus. `-` stands for
-        lines on standard input where one process reads them; they are kept in a file while the
-        command runs.
+        `-` stands for lines on standard input where one process reads them; they are kept in a file
+        while the command runs.
         """
         if not names:
             names = (str(sample_text(POLISH)),)
@@ -227,15 +223,16 @@ class Reading:
                 "real tables need FILEs of your own"
             )
         sources = find_sources(names, stdin=None if on_datatrove else _save_stdin, note=note)
-        problems = Problems()
-        skips = log_problem if on_datatrove else problems
-        corpus = Corpus(
+        skip = log_problem if on_datatrove else self._skip
+        return Corpus(
             sources,
             field=self.field,
             weights=read_weights(self.weights, sources),
-            report=refuse if self.on_invalid == "refuse" else skips,
+            report=refuse if self.on_invalid == "refuse" else skip,
         )
-        return corpus, problems
+
+    def _skip(self, problem: CorpusError) -> None:
+        self.skipped[problem.path, problem.line] = f"skipped {problem}"
 
 
 def _save_stdin() -> Path:
@@ -246,7 +243,8 @@ def _save_stdin() -> Path:
             while chunk := _read_chunk():
                 file.write(chunk)
     except OSError as error:
-        raise unwritable(path, error, _ROOM) from error
+        remedy = "set TMPDIR to a folder with room for all of standard input"
+        raise unwritable(path, error, remedy) from error
     return path
 
 
@@ -263,9 +261,7 @@ def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, flo
     weights = {}
     for text in texts:
         name, _, value = text.rpartition("=")
-        matching = [
-            file.name for file in files if name in (file.name, _without_suffixes(file.name))
-        ]
+        matching = [file.name for file in files if name in (file.name, _stem(file.name))]
         if len(matching) != 1 or not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
             raise UsageError(
                 f"--weight {text} is not NAME=W with the name of one corpus file and a number"
@@ -274,26 +270,23 @@ def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, flo
     return weights
 
 
-def _without_suffixes(name: str) -> str:
+def _stem(name: str) -> str:
     folder, slash, file = name.rpartition("/")
     return folder + slash + file.split(".")[0]
 
 
 def check_language(language: str | None, *, bundled: bool) -> str:
-    """The language that names the dictionary; that of the bundled corpus is known.
+    """The language that names the table. bundled: whether the corpus is the bundled, Polish one.
 
-    bundled: whether the corpus is the bundled one.
-    Raises: UsageError if the language of a corpus is not given, for a name that no file can have,
-        and for a language that the bundled corpus is not in: its table would replace a good one of
-        that language.
+    Raises: UsageError if it is not given for another corpus, for a name that no file can have, and
+        for another one of the bundled corpus, whose table would replace a good one.
     """
-    if language is None:
-        if bundled:
-            return POLISH
+    if language is None and not bundled:
         raise UsageError(
             "a dictionary is named after the language of its corpus, and none was given; "
             "say which it is with --language CODE, such as uk"
         )
+    language = language or POLISH
     if not LANGUAGE.fullmatch(language):
         raise UsageError(f"--language {language!r} cannot name a table; give a code such as pl")
     if bundled and language != POLISH:
@@ -302,25 +295,3 @@ def check_language(language: str | None, *, bundled: bool) -> str:
             "give FILEs; corpora/manifest.toml in the repository names public ones"
         )
     return language
-
-
-class Problems:
-    """Reports the lines that are skipped: the first ten one by one, the rest as a number.
-
-    A corpus that is read twice reports each line twice; it is shown and counted once.
-    """
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str | None, int | None]] = set()
-
-    def __call__(self, problem: CorpusError) -> None:
-        where = (problem.path, problem.line)
-        if where not in self._seen and len(self._seen) < _SHOWN_PROBLEMS:
-            note(f"skipped {problem}")
-        self._seen.add(where)
-
-    def summarize(self) -> None:
-        """Say how many more lines were skipped than were shown."""
-        more = len(self._seen) - _SHOWN_PROBLEMS
-        if more > 0:
-            note(f"skipped {more} more lines that cannot be read")

@@ -71,8 +71,9 @@ TABLE = (
     Rule("--from-pack", excludes="--draft | --dictionary-only | --alignment-only | --from-model"),
     Rule("--from-pack", excludes="--pack | --language | --engine datatrove | FILE"),
     Rule("--from-model", excludes="--engine datatrove"),
+    Rule("--prompts --temp --seed --positions", needs="--from-model"),
     Rule("--prompts --temp --seed", needs="--dictionary-only"),
-    Rule("--positions", needs="--from-model"),
+    Rule("--engine", needs="--dictionary-only | --pack"),
     Rule("--tasks --workers --local-tasks --local-rank-offset", needs="--engine datatrove"),
     # train
     Rule("--width --blocks --head", excludes="--draft"),
@@ -85,16 +86,17 @@ TABLE = (
 )
 
 
-def conditions(context: click.Context, option: click.Parameter) -> tuple[list[str], list[str]]:
-    """What an option of a command needs, and what excludes it, as far as the command has that."""
-    needs, excludes = list[str](), list[str]()
+def conditions(
+    context: click.Context, option: click.Parameter
+) -> tuple[list[list[str]], list[str]]:
+    """What an option of a command needs, one of each list, and what excludes it."""
+    needs, excludes = list[list[str]](), list[str]()
     for rule in TABLE:
         is_here = not rule.only_in or context.command.name in rule.only_in.split()
         if is_here and flag_of(option) in rule.options.split():
-            needs += rule.needs.split(" | ")
-            excludes += rule.excludes.split(" | ")
-    needs, excludes = ([one for one in some if _find(context, one)] for some in (needs, excludes))
-    return needs, excludes
+            needs.append([one for one in rule.needs.split(" | ") if _find(context, one)])
+            excludes += [one for one in rule.excludes.split(" | ") if _find(context, one)]
+    return [some for some in needs if some], excludes
 
 
 def refuse_idle(context: click.Context, option: click.Parameter) -> None:
@@ -103,11 +105,12 @@ def refuse_idle(context: click.Context, option: click.Parameter) -> None:
     if not _was_typed(context, option) or not value or value == option.default:
         return
     flag, (needs, excludes) = flag_of(option), conditions(context, option)
-    if needs and not any(_holds(context, one) for one in needs):
-        missing = " or ".join(_in_full(context, one) for one in needs)
-        raise UsageError(
-            f"{flag} does nothing without {missing}; give that too, or leave {flag} out"
-        )
+    for some in needs:
+        if not any(_holds(context, one) for one in some):
+            missing = " or ".join(_in_full(context, one) for one in some)
+            raise UsageError(
+                f"{flag} does nothing without {missing}; give that too, or leave {flag} out"
+            )
     for one in excludes:
         if _holds(context, one):
             raise UsageError(f"{flag} does nothing with {one}; leave one of them out")

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, Command, Option, Size
-from tokalign.cli.output import flags, note, progress, show, table
+from tokalign.cli.output import flags, note, note_problems, progress, show, table
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
     from tokalign.build.learning import Collection, Learned
-
-_SHOWN_PROBLEMS = 10
 
 
 _OPTIONS = (
@@ -67,10 +65,7 @@ def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **given:
     )
     problems = [*learned.problems]
     problems += [f"{path}: it cannot be read" for path in learned.skipped.unreadable]
-    for problem in problems[:_SHOWN_PROBLEMS]:
-        note(problem)
-    if len(problems) > _SHOWN_PROBLEMS:
-        note(f"{len(problems) - _SHOWN_PROBLEMS} more documents cannot be read")
+    note_problems(problems, "documents cannot be read")
     show(_as_json(learned), lambda: _as_text(learned))
 
 

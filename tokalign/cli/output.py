@@ -188,6 +188,14 @@ def note(message: str, *, lines: bool = False) -> None:
         to_stderr(visible(message) if lines else one_line(message))
 
 
+def note_problems(problems: Sequence[str], what: str) -> None:
+    """Note the first ten of them one by one, and the others as a number of `what`."""
+    for problem in problems[:10]:
+        note(problem)
+    if len(problems) > 10:
+        note(f"{len(problems) - 10} more {what}")
+
+
 @contextmanager
 def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") -> Iterator[Any]:
     """Show a progress bar with the time left, for work that may take over two seconds.
