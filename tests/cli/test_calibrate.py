@@ -9,10 +9,9 @@ import pytest
 from command_lines import Ended, run
 from ticking import ticking
 
-from tokalign.cli.calibrate import _affordable
 from tokalign.cli.calibrate import _prompts as prompts_of
 from tokalign.errors import UsageError
-from tokalign.runtime.cost import ContextCosts, CostCurve, Timing, read_curve
+from tokalign.runtime.cost import read_curve
 
 
 def calibrate(models: dict[str, str], *words: object) -> Ended:
@@ -49,17 +48,6 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     assert "nothing has changed" in calibrate(models, "--language", "uk").err
     refused = calibrate(models, "--language", "crh")
     refused.is_refused(2, "no sample text in language crh", "one of these to --language, or a FILE")
-
-
-def test_acceptance_is_measured_on_what_the_time_allows() -> None:
-    """A row takes 0.1 s, reading a prompt 2.4 s, and a round nine rows and 8 passes of 0.05 s."""
-    rows = {m: Timing(0.1 * m, 0.1 * m, 0.1 * m) for m in (1, 2)}
-    costs = ContextCosts(tokens=8, rows=rows, draft_pass=Timing(0.05, 0.05, 0.05))
-    curve = CostCurve(name="a", source="b", contexts=(costs,))
-    assert _affordable(curve, 7.5)[0] == 0
-    assert _affordable(curve, 7.7) == (1, 4)
-    assert _affordable(curve, 5 * (2.4 + 10 * 1.3) + 0.1) == (5, 10)
-    assert _affordable(curve, 1e6) == (5, 80)
 
 
 def test_prompts_are_of_any_language_by_a_file(tmp_path: Path) -> None:

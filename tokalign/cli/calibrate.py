@@ -20,15 +20,14 @@ from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 from tokalign.storage import LANGUAGES, require_writable, sample_text
 
 if TYPE_CHECKING:
-    from tokalign.runtime.cost import CostCurve
+    from tokalign.runtime.cost import CostCurve, Timing
     from tokalign.runtime.decoder import Decoder
 
-_PROMPTS, _PROMPT_WORDS, _PROMPT_TOKENS, _LONGEST = 5, 8, 24, 8
+_PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 _TOKENS, _FEWEST_TOKENS = 80, 4
-"""After each prompt so many tokens are decoded with drafts, as the time allows."""
+"""Tokens decoded with drafts after each prompt, as the time allows."""
 _CURVE_SHARE = 0.6
-"""Of the budget: for the curve where a draft's acceptance is measured too."""
-
+"""The share of the budget for the curve where a draft's acceptance is measured too."""
 
 _OPTIONS = (
     TARGET,
@@ -87,15 +86,15 @@ def command(
     if language is None:
         language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)
     machine = machine_of(decoder.target.model, decoder.drafting_model)
-    found = None if refresh else find_curve(machine)
-    known = {} if found is None or found.machine != machine else found.notes
-    if found is None or known.get("language") != language or "length" not in known:
-        curve = _measured(decoder, prompts or _prompts(language, file), budget)
-        curve = replace(curve, notes={**curve.notes, "language": language})
-    else:
-        curve = found
+    curve = None if refresh else find_curve(machine)
+    known = {} if curve is None or curve.machine != machine else curve.notes
+    if curve is not None and known.get("language") == language and "length" in known:
         note("nothing has changed since the last calibration; --refresh measures again")
-    if curve is not found or output is not None:
+        is_new = False
+    else:
+        curve, is_new = _measured(decoder, prompts or _prompts(language, file), budget), True
+        curve = replace(curve, notes={**curve.notes, "language": language})
+    if is_new or output is not None:
         note(f"cost curve -> {store_curve(curve, output)}")
     show(
         {"target": target, "draft": draft, **curve.to_json()},
@@ -158,15 +157,13 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
     notes: dict[str, Any] = {"tokenizers": [decoder.target.tokenizer.fingerprint, theirs]}
     if not drafts:
         return replace(curve, notes=notes | {"length": None})
-    left = max(0.0, ends - perf_counter())
-    count, tokens = _affordable(curve, left)
-    if not count:
+    costs, left = costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT), ends - perf_counter()
+    longest_round = curve.plain_at(0) * costs.round(_LONGEST, _LONGEST)
+    tokens = min(_TOKENS, int(left / longest_round) // 2)  # the rest is for reading the prompt
+    if tokens < _FEWEST_TOKENS:
         note("no time is left for the draft's acceptance; give more with --budget")
         return replace(curve, notes=notes)
-    rounds = self_draft_rounds(
-        decoder, prompts[:count], tokens=tokens, limit=_LONGEST, seconds=left
-    )
-    costs = costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT)
+    rounds = self_draft_rounds(decoder, prompts, tokens=tokens, limit=_LONGEST, seconds=left)
     longest = max((one.draft_passes for one in rounds), default=0)
     speedups = {0: 1.0} | {k: speedup_at(rounds, costs, k) for k in range(1, 1 + longest)}
     best = max(speedups, key=speedups.__getitem__)
@@ -176,19 +173,6 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
         "speedup": round(speedups[best], 3),
     }
     return replace(curve, notes=notes)
-
-
-def _affordable(curve: CostCurve, seconds: float) -> tuple[int, int]:
-    """How many prompts, and tokens after each, can be decoded in so many seconds."""
-    from tokalign.runtime.draft.learned_costs import costs_at
-
-    rows = curve.rows_at(0)
-    reading = _PROMPT_TOKENS * rows[-1] / len(rows)
-    costs = costs_at(curve, 0)  # of a round, which emits one token or more
-    one = curve.plain_at(0) * costs.round(_LONGEST, _LONGEST, tree=True)
-    count = min(_PROMPTS, int(seconds / (reading + _FEWEST_TOKENS * one)))
-    tokens = (seconds / count - reading) / one if count else 0
-    return count, min(_TOKENS, max(_FEWEST_TOKENS, int(tokens)))
 
 
 def _prompts(language: str, file: Path | None) -> list[str]:
@@ -220,22 +204,21 @@ def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | Non
 def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
     """What a person wants to know of a curve."""
     shown: list[tuple[str, Any]] = [("curve", curve.name), ("source", curve.source)]
+
+    def add(what: str, timing: Timing, plain: float) -> None:
+        middle, low, high = (1e3 * seconds for seconds in timing)
+        ratio = timing.median / plain
+        shown.append((what, f"{middle:.2f} ms ({low:.2f}-{high:.2f}), {ratio:.3f} x one row"))
+
     for costs in curve.contexts:
         plain = costs.rows[1].median
-        for rows in (1, 2, 3, 5, 9, 17, 33):
-            if rows in costs.rows:
-                middle, low, high = (1e3 * seconds for seconds in costs.rows[rows])
-                what = f"{rows} row{'s' * (rows > 1)} after {costs.tokens} ids"
-                ratio = f"{costs.rows[rows].median / plain:.2f} x one row"
-                shown.append((what, f"{middle:.2f} ms ({low:.2f}-{high:.2f}), {ratio}"))
+        for rows in sorted({1, 2, 3, 5, 9, 17, 33} & costs.rows.keys()):
+            add(f"{rows} row{'s' * (rows > 1)} after {costs.tokens} ids", costs.rows[rows], plain)
         if costs.draft_pass is not None and not curve.searches:
-            share = costs.draft_pass.median / plain
-            shown.append((f"draft pass after {costs.tokens} ids", f"{share:.3f} x one row"))
-    plain = curve.contexts[0].rows[1].median
+            add(f"draft pass after {costs.tokens} ids", costs.draft_pass, plain)
     for width, searches in sorted(curve.searches.items()):
         for steps, timing in sorted(searches.items()):
-            took = f"{1e3 * timing.median:.2f} ms, {timing.median / plain:.3f} x one row"
-            shown.append((f"beam search, {width} x {steps}", took))
+            add(f"beam search, {width} x {steps}", timing, curve.contexts[0].rows[1].median)
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
     if curve.notes.get("acceptance"):
         shown.append(("acceptance by position", curve.notes["acceptance"]))
