@@ -15,15 +15,20 @@ from itertools import islice
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import ASSUMED_DRAFT, CostCurve
-from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
-from tokalign.runtime.draft.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
-from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
+from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.costs import (
+    MAX_DRAFT,
+    MAX_IDS,
+    Costs,
+    LearnedCosts,
+    PassTimes,
+    costs_at,
+)
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft.planner import Planner
+from tokalign.runtime.draft.tree import Answer, TreeDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict, Verifier
-from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -118,9 +123,9 @@ def planned_time(
 
     def begin(text: TracedText) -> Iterator[Event]:
         sources = [RecordedSource(name, text) for name in _drafters(trace) if name not in models]
-        free = Hybrid(sources, max_tokens=MAX_IDS, mixing=mixing)
+        free = TreeDrafter(sources, max_tokens=MAX_IDS, mixing=mixing)
         model = RecordedDrafter(models[0], text, costs, clock) if models else None
-        return replayed(text, Planner(knowledge, free, model, clock=clock), costs, clock)
+        return replayed(text, Controller(knowledge, free, model), costs, clock)
 
     waiting = map(begin, trace.texts)
     running = deque(islice(waiting, jobs))
@@ -213,11 +218,11 @@ class RecordedDrafter(ModelDrafter):
         self._asked = steps
         return super().draft(context, steps=steps, limit=limit)
 
-    def find(self, context: Context, steps: int) -> Translated:
+    def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`."""
         recorded = self._text.proposals.get(self._name, {}).get(len(context.ids))
         if recorded is None:
-            return Translated()
+            return Proposal()
         recorded = recorded.at_most(self._asked)
         grown = recorded.tree.chain_length < len(recorded.tree)
         self._clock.now += self._costs.drafting(recorded.passes, tree=grown)
@@ -225,7 +230,7 @@ class RecordedDrafter(ModelDrafter):
         tree = placed(recorded.tree, len(context.ids))
         if not tree.probabilities:
             tree = replace(tree, probabilities=(*self._acceptance.probabilities(len(tree)),))
-        return Translated(tree)
+        return Proposal(tree=tree)
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
         """See `ModelDrafter`."""
@@ -233,28 +238,28 @@ class RecordedDrafter(ModelDrafter):
 
 
 class RecordedSource:
-    """A free source that expects what it did when the trace was recorded (`hybrid.Source`)."""
+    """A free source that expects what it did when the trace was recorded (`mixing.Source`)."""
 
     def __init__(self, name: str, text: TracedText) -> None:
         self.name, self._text = name, text
-        self._answer = AnswerSource(EMPTY_TREE)
+        self._answer = Answer(EMPTY_TREE)
 
     def follow(self, ids: Sequence[TargetId]) -> int:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         recorded = self._text.proposals.get(self.name, {}).get(len(ids))
         tree = EMPTY_TREE if recorded is None else placed(recorded.tree, len(ids))
         if not tree.probabilities:  # mixing learns how often it is right
             tree = replace(tree, probabilities=(0.5,) * len(tree))
-        self._answer = AnswerSource(tree)
+        self._answer = Answer(tree)
         return -1
 
     def advance(self, state: int, token: TargetId) -> int | None:
-        """See `hybrid.Source`."""
-        return self._answer.advance(state, token)
+        """See `mixing.Source`."""
+        return self._answer.next.get((state, token))
 
     def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
-        """See `hybrid.Source`."""
-        return self._answer.expect(state)
+        """See `mixing.Source`."""
+        return self._answer.expected.get(state, ())
 
 
 def placed(tree: TokenTree[TargetId], position: int) -> TokenTree[TargetId]:

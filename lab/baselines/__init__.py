@@ -19,7 +19,7 @@ from lab.baselines.recycling import (
     TokenRecyclingDrafter,
 )
 from lab.baselines.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.rounds import Drafter, RowStore
 

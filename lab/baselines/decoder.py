@@ -9,7 +9,7 @@ from lab.baselines import PUBLISHED_METHODS, baseline, store_of
 from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.knowledge import MAX_IDS
+from tokalign.runtime.draft.costs import MAX_IDS, Costs
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -49,7 +49,9 @@ class BaselineDecoder(Decoder):
             return super()._collaborators(target, prompt, draft)
         store = store_of(name)
         verifier = TargetVerifier(target, self.sampler, store)
-        costs = self.drafting.costs if knowledge is None else knowledge.costs.verification(MAX_IDS)
+        costs = self.drafting.costs
+        if knowledge is not None:
+            costs = Costs(rows=knowledge.costs.by_proposed(MAX_IDS))
         most, branches = options.num_draft_tokens, target.can_branch
         return baseline(name, store, most=most, costs=costs, branches=branches), verifier
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import make_translation as product_translation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.translation.base import (
-    DraftTask,
-    Pair,
-    Translated,
-    Translation,
-    chain_with_leaves,
-)
+from tokalign.runtime.rounds import Proposal
+from tokalign.runtime.translation.base import Learned, Pair, Translation, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -36,11 +32,20 @@ class RawIds:
     def __init__(self, pair: Pair) -> None:
         self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
 
-    def draft(self, task: DraftTask) -> Translated:
-        known = [DraftId(token) for token in task.context.ids if token < self._sizes[0]]
-        drafted = task.session.draft(known, task.steps).read().ids
-        ids = takewhile(lambda token: token < self._sizes[1], drafted)
-        return Translated(chain_with_leaves([TargetId(token) for token in ids], task.learned))
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        session: DraftModelSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Proposal:
+        """See `Translation`."""
+        known = [DraftId(token) for token in ids if token < self._sizes[0]]
+        drafted = session.draft(known, steps).ids
+        common = takewhile(lambda token: token < self._sizes[1], drafted)
+        return Proposal(tree=chain_with_leaves([TargetId(token) for token in common], learned))
 
 
 class Naive:
@@ -53,12 +58,20 @@ class Naive:
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
-    def draft(self, task: DraftTask) -> Translated:
-        self._text.follow(task.context.ids)
-        drafted = task.session.draft(self._text.ids, task.steps).read().ids
-        chunk, end = self._pair.split_end(drafted)
-        ids = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
-        return Translated(chain_with_leaves([*ids, *end], task.learned))
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        session: DraftModelSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Proposal:
+        """See `Translation`."""
+        self._text.follow(ids)
+        chunk, end = self._pair.split_end(session.draft(self._text.ids, steps).ids)
+        chain = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
+        return Proposal(tree=chain_with_leaves([*chain, *end], learned))
 
 
 def make_translation(

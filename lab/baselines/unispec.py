@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.baselines.adjacency import Adjacency, most_probable_chain
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -48,9 +48,9 @@ from lab.benchmarks.remembered_target import RememberingVerifier
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.api.assemble import keep_loaded
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.hybrid import FREE_ROWS, ComingNoise
-from tokalign.runtime.draft.knowledge import Knowledge
-from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.controller import Knowledge
+from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -149,12 +149,12 @@ def measured(outputs: OwnOutputs, condition: Condition) -> Found:
     return found
 
 
-def drafting_as(drafting: Drafting, clock: Callable[[], float] = perf_counter) -> Condition:
+def drafting_as(drafting: Drafting) -> Condition:
     """A way to draft that tokalign has."""
 
     def make(store: RowStore | None, noise: ComingNoise | None) -> Drafter:
         known = replace(drafting, logits=store, noise=noise)  # type: ignore[arg-type]
-        return make_drafter(known, clock=clock)
+        return make_drafter(known)
 
     return Condition(lambda: drafting.with_stores().row_store, make)
 
@@ -315,7 +315,7 @@ def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[F
     drafting = replace(drafting, knowledge=knowledge)
 
     timed = partial(TimedVerifier, costs=costs, clock=clock)
-    condition = replace(drafting_as(drafting, clock), timed=timed, clock=clock)
+    condition = replace(drafting_as(drafting), timed=timed, clock=clock)
     return measured(outputs, condition), clock.now
 
 

@@ -34,7 +34,7 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.beam_search import BeamDrafter, BeamShape, DrafterSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter

@@ -37,20 +37,20 @@ from tokalign.api.choosing import pair_tables
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.hybrid import FREE_ROWS
-from tokalign.runtime.draft.knowledge import Knowledge, ModelWorth
-from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.controller import Knowledge, ModelWorth
+from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.draft.tree import FREE_ROWS
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES, DraftingOptions
-from tokalign.runtime.rounds import Context, Drafter, Round, Verifier
-from tokalign.runtime.translation.base import Pair, Translated
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, Verifier
+from tokalign.runtime.translation.base import Pair
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -135,11 +135,11 @@ class RecordedModel(ModelDrafter):
         super().__init__(self, steps, DEFAULT_ALTERNATIVES)
         self._answers, self._took = answers, took
 
-    def find(self, context: Context, steps: int) -> Translated:
+    def find(self, context: Context, steps: int) -> Proposal:
         steps = min(steps, MOST_PASSES)
         self.passes += steps
         self._took(steps)
-        return Translated(self._answers.found[len(context.ids), steps])
+        return Proposal(tree=self._answers.found[len(context.ids), steps])
 
 
 @dataclass
@@ -239,7 +239,7 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
 
     def make(answers: Answers, how: Drafting) -> Drafter:
         model = RecordedModel(answers, MOST_PASSES, took) if with_model else None
-        return make_drafter(how, model, clock=clock)
+        return make_drafter(how, model)
 
     timed = partial(TimedVerifier, costs=costs, clock=clock)
     how = {"method": method}

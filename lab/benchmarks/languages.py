@@ -25,9 +25,9 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_di
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.draft.hybrid import FREE_ROWS
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.draft.lookup import PROMPT_END, DictionaryFit
+from tokalign.runtime.draft.tree import FREE_ROWS
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Round

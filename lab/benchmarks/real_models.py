@@ -129,7 +129,7 @@ class Runner:
         generation = self._generate(name, asked.text, self.tokens)
         self.keep_store(name, self._decoders[name])
         rounds = [
-            (len(one.emitted), one.rows, one.draft_passes, one.seconds, one.verify_seconds)
+            (len(one.emitted), one.rows, one.draft_passes, one.seconds, one.verification)
             for one in generation.rounds[1:]
         ]
         tokens, rows, passes, seconds, verifying = (list(of) for of in zip(*rounds, strict=True))

@@ -49,8 +49,8 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.knowledge import MAX_DRAFT, Knowledge
-from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes, costs_at
+from tokalign.runtime.draft.controller import Knowledge
+from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, costs_at
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode
@@ -59,7 +59,6 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Proposal, Round, Verifier
-from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -74,7 +73,7 @@ class TimedModel(ModelDrafter):
         super().__init__(model.session, model.steps, model.alternatives)
         self._model, self._costs, self._on = model, costs, clock
 
-    def find(self, context: Context, steps: int) -> Translated:
+    def find(self, context: Context, steps: int) -> Proposal:
         return self._model.find(context, steps)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
@@ -171,7 +170,7 @@ class Player:
         if drafting.knowledge is not None:
             verifier = TimedVerifier(verifier, self.costs, clock)
             model = None if neural is None else TimedModel(neural, self.costs, clock)
-        drafter = make_drafter(drafting, model, clock=clock)
+        drafter = make_drafter(drafting, model)
         context = Context(prompt.target)
         limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
         events = decode(context, drafter, verifier, limits=limits, clock=clock)

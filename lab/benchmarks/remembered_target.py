@@ -11,7 +11,6 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -19,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.hybrid import ComingNoise
 from tokalign.runtime.draft.lookup import KEPT
+from tokalign.runtime.draft.tree import ComingNoise
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
@@ -163,8 +162,7 @@ class RememberingVerifier:
         self._store, self._text, self._rows = store, text.ids, text.rows
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `rounds.Verifier`. The time of the store does not count as the model's."""
-        began = perf_counter()
+        """See `rounds.Verifier`."""
         tree = proposal.tree
         paths: list[tuple[TargetId, ...]] = [()]
         for token, parent in zip(tree.ids, tree.parents, strict=True):
@@ -176,14 +174,12 @@ class RememberingVerifier:
             choices = self._verifier.choices(context, replace(proposal, tree=tree.select(needed)))
             self._rows.add([keys[i + 1] for i in (-1, *needed)], choices, self._pass)
         choices = self._rows.choices(keys)
-        seconds = perf_counter() - began
         if self._store is not None:
             likely = self._rows.likely(keys, self._store.width)
-            seconds = perf_counter() - began
             self._store.learn(context.ids, tree, *likely)
         path = tree.agreed_path(choices)
         ids = tuple([choices[index] for index in (0, *[i + 1 for i in path])])
-        return Verdict(ids=ids, path=tuple(path), rows=1 + len(tree), verify_seconds=seconds)
+        return Verdict(ids=ids, path=tuple(path), rows=1 + len(tree))
 
     def _key(self, length: int, path: Sequence[TargetId]) -> Key:
         right = 0

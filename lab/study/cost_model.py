@@ -18,7 +18,7 @@ import numpy as np
 from lab.study.samples import Sample, Trial, timed_greedily
 from tokalign.evaluate.comparison import Condition, order_of
 from tokalign.runtime.cost import CostCurve
-from tokalign.runtime.draft.learned_costs import Costs, costs_at
+from tokalign.runtime.draft.costs import Costs, costs_at
 from tokalign.runtime.statistics import ratio
 
 

@@ -70,7 +70,7 @@ class Oracle:
                 break
             pending.append(self._tokens[token] + pending[-1])
         rows = session.start_shortlists(ids, len(pending) - 1)
-        lists = rows.among([self._extending(data) for data in pending[1:]], _LISTED).read()
+        lists = rows.among([self._extending(data) for data in pending[1:]], _LISTED)()
         kept = sum(at.kept for at in lists)
         possible, nodes = exp(kept), []
         for back, at in enumerate(lists):

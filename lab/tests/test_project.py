@@ -15,7 +15,7 @@ from lab.recorded_proposals import (
     RecordedProposal,
     TracedText,
 )
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.tables.token_tree import TokenTree
 
 COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)

@@ -20,7 +20,7 @@ from lab.baselines.unispec import (
     draft_size,
     grow,
 )
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.rounds import Context
 from tokalign.tables.token_tree import EMPTY_TREE

@@ -26,7 +26,7 @@ from tokalign.evaluate.calibrate import (
 )
 from tokalign.evaluate.timed_passes import TimedPasses
 from tokalign.runtime.cost import CostCurve
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.rounds import Round

@@ -20,11 +20,10 @@ from random_models import VOCABULARY, WildDrafter, generate, random_model, round
 from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
-from tokalign.runtime.draft.knowledge import Knowledge, ModelWorth
-from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
-from tokalign.runtime.draft.planner import Planner
+from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.beam_search import SOURCE, BeamDrafter, BeamShape, DrafterSession
@@ -91,9 +90,9 @@ def test_the_output_is_plain_decoding_s(sampling: str, how: str) -> None:
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_its_answer_joins_the_one_tree(sampling: str) -> None:
     chosen, session = SAMPLINGS[sampling], opened()
-    hybrid = Hybrid([ContextCopy()], rows=15)
+    hybrid = TreeDrafter([ContextCopy()], rows=15)
     given = Knowledge.given(FREE_ROWS)
-    joined = Planner(given, hybrid, beam_drafter(session, chosen), steps=4, clock=None)
+    joined = Controller(given, hybrid, beam_drafter(session, chosen), steps=4, timed=False)
     emitted, rounds = rounds_of(joined, session, chosen)
     assert emitted == generate(NoDrafter(), chosen)
     assert max(len(one.tree) for one in rounds) == 15
@@ -178,8 +177,9 @@ def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round()
     plain = generate(NoDrafter(), Sampling())
     for tokens in (1, 40) * 3:
         session, known = opened(), knowledge.model.acceptance.probabilities(4)
-        planner = Planner(knowledge, Hybrid([]), beam_drafter(session, Sampling()), clock=clock)
-        emitted, rounds = rounds_of(planner, session, limits=Limits(max_tokens=tokens))
+        planner = Controller(knowledge, TreeDrafter([]), beam_drafter(session, Sampling()))
+        limits = Limits(max_tokens=tokens)
+        emitted, rounds = rounds_of(planner, session, limits=limits, clock=clock)
         assert emitted == plain[:tokens]
         assert not rounds[0].draft_passes
         learned = knowledge.model.acceptance.probabilities(4) != known
@@ -201,11 +201,7 @@ def erratic_clock(seed: int) -> Callable[[], float]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.slow
-def test_no_decision_changes_the_output(
-    seed: int, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # By that clock no model can pay; it is to be tried all the same.
-    monkeypatch.setattr(ModelWorth, "is_hopeless", lambda *_: False)
+def test_no_decision_changes_the_output(seed: int, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=seed)
     plain = generate(NoDrafter(), sampling, tokens=120)
     rows, drafts = PassTimes([1.0, 1.01], weight=0), PassTimes([0.01], weight=0)
@@ -215,14 +211,14 @@ def test_no_decision_changes_the_output(
         adversary = WildDrafter(plain, seed=seed + 9)
         model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
         source = ScriptedSource(plain[-1], 0.9)
-        planner = Planner(
+        planner = Controller(
             knowledge,
-            Hybrid([source] if seed % 3 else []),
+            TreeDrafter([source] if seed % 3 else []),
             model if seed % 2 else None,
-            clock=erratic_clock(seed + request),
         )
         session, limits = TargetModelSession(random_model()), Limits(max_tokens=120)
-        emitted, rounds = rounds_of(planner, session, sampling, limits=limits)
+        clock = erratic_clock(seed + request)
+        emitted, rounds = rounds_of(planner, session, sampling, limits=limits, clock=clock)
         assert emitted == plain
         drafted += sum(one.accepted for one in rounds)
     assert drafted or seed % 2 == 0  # a model is at least tried
@@ -241,7 +237,7 @@ def test_trees_from_the_store_never_change_the_output(sampling: str, branches: b
         model = random_model()
         noise = SAMPLINGS[sampling].noise_ahead(vocabulary_size(model))
         sources = [ContextCopy(), *logit_sources(store)]
-        hybrid = Hybrid(sources, noise=noise, rows=7 if branches else None, branches=branches)
+        hybrid = TreeDrafter(sources, noise=noise, rows=7 if branches else None, branches=branches)
         session = TargetModelSession(model)
         emitted, found = rounds_of(hybrid, session, SAMPLINGS[sampling], store=store)
         assert emitted == plain

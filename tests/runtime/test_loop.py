@@ -159,7 +159,8 @@ def test_a_consumer_may_stop_at_any_event() -> None:
 
 
 def test_time_between_events_is_not_counted() -> None:
-    """Only that of drafter and verifier is, and what the drafter learns counts a round later."""
+    """Only that of drafter and verifier is, and what the drafter learns is drafting of the next
+    round."""
     ticks = iter(range(100))
     events = decode(
         Context([]),
@@ -168,8 +169,9 @@ def test_time_between_events_is_not_counted() -> None:
         limits=Limits(max_tokens=2),
         clock=lambda: float(next(ticks)),
     )
-    seconds = [e.seconds for e in events if isinstance(e, Round)]
-    assert seconds == [1.0, 2.0]
+    rounds = [e for e in events if isinstance(e, Round)]
+    assert [one.seconds for one in rounds] == [3.0, 4.0]
+    assert [(one.drafting, one.verification) for one in rounds] == [(1.0, 1.0), (2.0, 1.0)]
 
 
 def test_nothing_is_proposed_across_the_position_where_quantization_begins() -> None:

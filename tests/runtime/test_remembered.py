@@ -22,8 +22,8 @@ from tokalign.cli.tables import command as tables
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
-from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.lookup import LogitStore
+from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.remembered import (
@@ -74,7 +74,7 @@ def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() ->
     store = told(notes)
     assert len(store) == 0
     teach(store, *[(n, n + 1) for n in range(0, 900, 3)])
-    store.mixing.trust(("copy", "logits:2")).learn(0.5, (1, 3, 0), right=True)
+    store.mixing.trust(("copy", "logits:2")).learn([(0.5, (1, 3, 0), True)])
     store.save()
     again = told(notes)
     assert content(again) == content(store)
@@ -179,12 +179,12 @@ def test_an_earlier_output_is_copied_to_its_end() -> None:
     store = OutputStore()
     store.add(ids(1, 2, 3, 4))
     store.add(ids(5, 6, 1, 2))
-    drafter = Hybrid([ContextCopy(store.text)])
+    drafter = TreeDrafter([ContextCopy(store.text)])
     proposal = drafter.propose(Context(ids(9, 5, 6)), 8)
     assert proposal.tree.ids[:2] == (1, 2)
     assert SEPARATOR not in proposal.tree.ids
     assert set(proposal.tree.sources) == {"session"}
-    assert Hybrid([ContextCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).tree.ids == ()
+    assert TreeDrafter([ContextCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).tree.ids == ()
 
 
 def test_the_newer_outputs_are_kept() -> None:

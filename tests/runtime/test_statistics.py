@@ -51,7 +51,8 @@ def round_of(
         draft_passes=2,
         counts={"healed": 1, "masked": 0},
         seconds=0.010,
-        verify_seconds=0.008,
+        drafting=0.002,
+        verification=0.008,
     )
 
 

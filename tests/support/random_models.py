@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
+from time import perf_counter
 from typing import Any
 
 import mlx.core as mx
@@ -153,10 +154,12 @@ def rounds_of(
     prompt: Sequence[int] = (5, 17, 3),
     limits: Limits = Limits(max_tokens=40),  # noqa: B008
     store: RowStore | None = None,
+    clock: Callable[[], float] = perf_counter,
 ) -> tuple[list[int], list[Round]]:
     """The ids that a session emits after `prompt`, and the rounds that they came in."""
     context = Context([TargetId(i) for i in prompt])
-    events = decode(context, drafter, TargetVerifier(session, sampling, store), limits=limits)
+    verifier = TargetVerifier(session, sampling, store)
+    events = decode(context, drafter, verifier, limits=limits, clock=clock)
     rounds = [event for event in events if isinstance(event, Round)]
     return list(context.emitted), rounds
 

@@ -6,7 +6,7 @@ from random import Random
 
 from lab.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.tables.token_tree import TokenTree
 
 LONGEST = 8

@@ -32,7 +32,7 @@ def rounds(draw: st.DrawFn) -> Round:
         rows=1 + len(proposed),
         draft_passes=len(proposed),
         seconds=0.25,
-        verify_seconds=0.125,
+        verification=0.125,
     )
 
 

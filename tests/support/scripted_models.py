@@ -7,8 +7,7 @@ from dataclasses import replace
 from math import log
 
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.rounds import Context
-from tokalign.runtime.translation.base import Translated
+from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -23,13 +22,13 @@ class ScriptedModel(ModelDrafter):
         super().__init__(self, steps, 0)
         self._found = find
 
-    def find(self, context: Context, steps: int) -> Translated:
+    def find(self, context: Context, steps: int) -> Proposal:
         self.passes += steps
         tree = self._found(context, steps)
         if not tree.probabilities:
             likely = self._acceptance.probabilities(len(tree))
             tree = replace(tree, probabilities=tuple(likely))
-        return Translated(tree)
+        return Proposal(tree=tree)
 
 
 class ScriptedSource:

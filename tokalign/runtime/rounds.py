@@ -77,15 +77,17 @@ class Proposal:
 
     tree: the ids to verify in one pass, one row each; empty where a drafter has no guess.
     draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
+    waited: seconds that drafting waited for passes of other generations.
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
-    parked: nothing has been worth proposing for long, so nothing is stored for later drafts.
+    bare: drafting rests, so the target's top-k logits are not kept for later drafts.
     """
 
     tree: TokenTree[TargetId] = EMPTY_TREE
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
+    waited: float = 0.0
     run_ahead: bool = False
-    parked: bool = False
+    bare: bool = False
 
 
 class Verdict(NamedTuple):
@@ -94,15 +96,13 @@ class Verdict(NamedTuple):
     path: indices of the proposed ids that were accepted; the first of `ids` are these.
     rows: how many rows the target computed for it, steps that fill in a long prompt excluded.
     logprobs: for each id f[vocabulary], lazy; None when no model was asked.
-    verify_seconds: of the pass as far as the host saw it. waited: how much of that the device spent
-    on passes of other generations, which had begun before.
+    waited: seconds that the device spent on passes of other generations, which had begun before.
     """
 
     ids: tuple[TargetId, ...]
     path: tuple[int, ...]
     rows: int
     logprobs: Sequence[Array] | None = None
-    verify_seconds: float = 0.0
     waited: float = 0.0
 
 
@@ -127,10 +127,9 @@ class Round:
     """One pass of the target: the proposal, the verdict and the time they took.
 
     limit: how many ids the drafter was asked for at most. emitted: the accepted ids, then the
-    target's own; already committed. seconds: of the whole round, `verify_seconds` of it in the
-    target's pass. pause: seconds before it in which the events of the round before were used and
-    other generations had their rounds. They belong to no round, but a pass that runs ahead may have
-    been computed meanwhile.
+    target's own; already committed.
+    seconds: of the whole round. drafting, verification: seconds of these two, without what they
+    waited for passes of other generations. What happens between two rounds is no part of them.
     ends: why the generation ends with this round; None if it goes on.
     The other fields are as in a `Proposal` and a `Verdict`.
     """
@@ -143,9 +142,8 @@ class Round:
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    verify_seconds: float = 0.0
-    pause: float = 0.0
-    waited: float = 0.0
+    drafting: float = 0.0
+    verification: float = 0.0
     logprobs: Sequence[Array] | None = field(default=None, compare=False, repr=False)
     ends: FinishReason | None = field(default=None, compare=False)
 

@@ -67,7 +67,7 @@ class Statistics:
         spent[0] += len(one.emitted)
         spent[1] += one.seconds
         if not self._first:
-            self._host_seconds.append(max(0.0, one.seconds - one.verify_seconds))
+            self._host_seconds.append(max(0.0, one.seconds - one.verification))
         self._first = False
 
     # -- figures ------------------------------------------------------------------------------

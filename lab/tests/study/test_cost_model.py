@@ -23,7 +23,7 @@ from lab.study.measurements import work_of
 from lab.study.samples import Sample, trials
 from lab.study.waterfall import waterfalls
 from tokalign.evaluate.comparison import Condition
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -32,16 +32,6 @@ answers = st.lists(st.tuples(st.integers(0, 4), log_odds), max_size=4, unique_by
 said = st.none() | answers.map(lambda found: sorted(found, key=lambda one: -one[1]))
 
 
-class Said:
-    """A source whose state is what it expects."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def expect(self, state: Any) -> Any:
-        return state
-
-
 def odds_of(probability: float) -> float:
     """Its log-odds; certainty bounds nothing beyond an even chance."""
     return log(probability / (1 - probability)) if probability < 1 else 0.0
@@ -103,11 +93,11 @@ def test_what_is_mixed_and_learned_is_the_definition(
     noise: list[float] | None,
 ) -> None:
     mixing, defined = Mixing(), Defined(names)
-    mixer = Mixer(mixing, [Said(name) for name in names])  # type: ignore[list-item]
-    for drawn, came in rounds:
+    mixer = Mixer(mixing, names, [lambda state: state] * len(names))  # a state is what is expected
+    for drawn, emitted in rounds:
         states = drawn[: len(names)]
         expected = defined.candidates(states, least, stated, noise)
-        found, chances = mixer.candidates(states, least, stated, noise)
+        found, chances = mixer.candidates(mixer.ask(states), least, stated, noise)
         assert {token: (p, by) for token, p, by, _ in found} == {
             token: (pytest.approx(p), by) for token, (p, by, _) in expected.items()
         }
@@ -120,13 +110,13 @@ def test_what_is_mixed_and_learned_is_the_definition(
             mixed = [min(MOST, score / (sum(scores) + others)) for score in scores]
         assert chances == pytest.approx(mixed)
         some, _ = mixer.candidates(
-            states, least, stated, noise, allows=lambda token: token % 2 == 0
+            mixer.ask(states), least, stated, noise, allows=lambda token: token % 2 == 0
         )
         assert some == [one for one in found if one[0] % 2 == 0]
-        mixer.learn(found, TargetId(came))
+        mixer.learn(found, TargetId(emitted))
         for token, probability, _, _ in found:
             for key in expected[token][2]:
-                defined.trust.learn(probability, key, right=token == came)
+                defined.trust.learn([(probability, key, token == emitted)])
     again = Mixing()
     again.trust(tuple(names)).restore(mixing.trust(tuple(names)).learned())
     assert again.trust(tuple(names)).learned() == mixing.trust(tuple(names)).learned()
@@ -155,7 +145,7 @@ def test_what_is_said_becomes_what_is_true(said: float, true: float) -> None:
     trust, random, found = Trust(rate=0.05), Random(1), []
     for _ in range(3000):
         found.append(trust.calibrated(said, "a"))
-        trust.learn(found[-1], "a", right=random.random() < true)
+        trust.learn([(found[-1], "a", random.random() < true)])
     assert sum(found[500:]) / 2500 == pytest.approx(true, abs=0.03)
     assert trust.calibrated(said, "b") == pytest.approx(said)
 
@@ -164,7 +154,7 @@ def test_a_step_is_that_of_a_bayesian_estimate_and_never_smaller_than_the_rate()
     """With a prior of precision 3, to which each guess adds p (1 - p)."""
     trust, factor = Trust(rate=0.2), 1.0
     for number in range(1, 40):
-        trust.learn(0.5, "a", right=True)
+        trust.learn([(0.5, "a", True)])
         factor *= exp(0.5 * max(0.2, 1 / (3 + number / 4)))
         assert trust.factors["a"] == pytest.approx(factor)
         assert trust.calibrated(0.5, "a") == pytest.approx(factor / (1 + factor))

@@ -19,6 +19,7 @@ from tokalign.runtime.cost import (
     read_curve,
     store_curve,
 )
+from tokalign.runtime.draft.costs import BARE
 from tokalign.runtime.draft.opening_knowledge import knowledge_from, opening_knowledge
 from tokalign.runtime.mlx.weights import machine_of, weight_bytes
 
@@ -75,7 +76,8 @@ def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
     ratio = weight_bytes(draft) / weight_bytes(target)
     assert 0 < ratio < 1
     assert known.costs.draft_times(2) == pytest.approx([ratio * 0.020, ratio * (0.020 + 0.036)])
-    known.costs.observe_plain(1.0)
+    known.costs.ahead.observe(BARE, 1.0)
+    known.costs.rows.observe(1, 1.0)
     assert known.costs.plain == pytest.approx(1.0)
 
 

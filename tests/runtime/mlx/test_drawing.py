@@ -107,11 +107,11 @@ def test_the_most_probable_id_of_a_branch_is_the_one_that_would_be_drawn() -> No
     session, tree = DraftModelSession(model), EMPTY_TREE
     for position in range(4, 8):
         positions = range(4, 5 + len(tree))
-        [*_, last] = session.branch(text, tree, None, 3, shared, options, positions).read()
+        [*_, last] = session.branch(text, tree, None, 3, shared, options, positions)()
         _, token = max(zip(last.logprobs, last.ids, strict=True))
         tree = TokenTree.chain([*tree.ids, TargetId(token)], "test")
         assert len(tree) == position - 3
-    assert list(tree.ids) == drawn.read()
+    assert list(tree.ids) == drawn
 
 
 def test_noise_does_not_depend_on_rows_or_padding() -> None:

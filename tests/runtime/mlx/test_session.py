@@ -59,7 +59,7 @@ def test_drafting_is_greedy_decoding() -> None:
     expected = list(ids)
     for _ in range(4):
         expected.append(int(mx.argmax(fresh(expected, 1), axis=-1).item()))
-    assert session.draft(ids, 4).read() == (expected[3:], 0)
+    assert session.draft(ids, 4) == (expected[3:], 0)
     assert session.passes == 4
 
 
@@ -69,7 +69,7 @@ def test_only_ids_that_the_target_shares_are_drafted() -> None:
     to_target = np.full(VOCABULARY - 10, NO_TOKEN, dtype=np.int32)
     to_target[[3, 50]] = [0, 1]
     shared = Intersection(to_target, np.array([3, 50], dtype=np.int32))
-    ids, masked_out = session.draft([4, 5, 6], 5, shared).read()
+    ids, masked_out = session.draft([4, 5, 6], 5, shared)
     assert set(ids) <= {3, 50}
     history = [4, 5, 6]
     likelier = 0
@@ -82,9 +82,9 @@ def test_only_ids_that_the_target_shares_are_drafted() -> None:
 def test_a_full_context_drafts_nothing() -> None:
     session = DraftModelSession(random_model())
     full = [1] * session.context_length
-    assert session.draft(full[1:], 2).read() == ([], 0)
-    assert session.draw(full[1:], 2, sampler=Sampling(), after=[]).read() == []
-    assert session.start_shortlists(full, 0).among([], 3).read() == []
+    assert session.draft(full[1:], 2) == ([], 0)
+    assert session.draw(full[1:], 2, sampler=Sampling(), after=[]) == []
+    assert session.start_shortlists(full, 0).among([], 3)() == []
     assert session.passes == 0
 
 
@@ -93,7 +93,7 @@ def test_a_shortlist_is_the_top_of_each_row() -> None:
     session, other = DraftModelSession(random_model()), DraftModelSession(random_model())
     ids = [5, 9, 2, 7]
     among = np.array([3, 8, 11, 40], dtype=np.uint32)
-    last, back = session.start_shortlists(ids, 1).among([among], 3).read()
+    last, back = session.start_shortlists(ids, 1).among([among], 3)()
     rows = np.array(other.logits(ids, last=2)).astype(np.float64)
     logprobs = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
     assert sorted(last.ids) == sorted(np.argsort(logprobs[1])[-3:].tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,24 +17,14 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter, make_translation
 from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist
 from tokalign.runtime.options import check_translation, choose_method, choose_translation
-from tokalign.runtime.rounds import Context, Round
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.base import DraftTask, Pair, Translation
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-
-
-@dataclass
-class Ready:
-    """A result that nobody has to wait for."""
-
-    value: Any
-
-    def read(self) -> Any:
-        return self.value
 
 
 @dataclass
@@ -45,13 +35,13 @@ class ReadyLists:
     ids: Sequence[int]
     back: int
 
-    def among(self, allowed: Sequence[Any], count: int) -> Ready:
+    def among(self, allowed: Sequence[Any], count: int) -> Callable[[], list[Any]]:
         lists = [
             self.oracle.next(self.ids[: len(self.ids) - j], among)
             for j, among in enumerate([None, *allowed])
         ]
         assert len(lists) == 1 + self.back
-        return Ready(lists)
+        return lambda: lists
 
 
 class Oracle:
@@ -72,7 +62,7 @@ class Oracle:
         self._canonical, self.can_branch = canonical, can_branch
         self.passes = 0
 
-    def draft(self, ids: Sequence[int], steps: int, shared: Any = None) -> Ready:
+    def draft(self, ids: Sequence[int], steps: int, shared: Any = None) -> GreedyDraft:
         self.passes += steps
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
@@ -85,7 +75,7 @@ class Oracle:
             masked_out = sum(shared.draft_to_target[i] < 0 for i in rest[:steps])
             rest = [i for i in rest if shared.draft_to_target[i] >= 0]
         drafted = (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
-        return Ready(GreedyDraft(drafted, masked_out))
+        return GreedyDraft(drafted, masked_out)
 
     def start_shortlists(self, ids: Sequence[int], back: int) -> ReadyLists:
         self.passes += 1
@@ -100,14 +90,14 @@ class Oracle:
         shared: Any,
         sampler: None,
         positions: Sequence[int],
-    ) -> Ready:
+    ) -> Callable[[], list[Any]]:
         self.passes += 1
         among = None
         if shared is not None:
             among = {i for i, found in enumerate(shared.draft_to_target.tolist()) if found >= 0}
         rows = range(-1 if computed is None else computed, len(tree))
         paths = [[tree.ids[i] for i in tree.path_to(row)] for row in rows]
-        return Ready([self.next([*ids, *path], among) for path in paths])
+        return lambda: [self.next([*ids, *path], among) for path in paths]
 
     def next(self, ids: Sequence[int], among: Any) -> Shortlist:
         """The text's own token after `ids`, if one begins there."""
@@ -140,8 +130,8 @@ def drafted(
     translation: Translation, ids: Sequence[TargetId], session: Any, steps: int
 ) -> tuple[TargetId, ...]:
     """The chain that so many passes give."""
-    task = DraftTask(Context(ids), session, steps, 0, lambda count: [0.5] * count)
-    return translation.draft(task).tree.ids
+    learned = [0.5].__mul__
+    return translation.draft(ids, session, steps, alternatives=0, learned=learned).tree.ids
 
 
 def play(

@@ -230,7 +230,7 @@ class ContextCopy:
     def learn(self, occurrence: Occurrence | None, token: TargetId) -> None:
         """Compare `token` with what the match before it would have predicted."""
         if occurrence is not None and (copied := self._copied(occurrence)) is not None:
-            self._trust.learn(copied[1], None, right=copied[0] == token)
+            self._trust.learn([(copied[1], None, copied[0] == token)])
 
     def _copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
         """What followed the latest occurrence, and how probably it is right now.

@@ -260,7 +260,7 @@ class LogitStore:
     def _slots(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
 
-    def look_up(self, length: int) -> Callable[[Tail], Iterable[tuple[TargetId, float]] | None]:
+    def look_up(self, length: int) -> Callable[[Tail], Sequence[tuple[TargetId, float]] | None]:
         """A function that finds what the target expected after the last `length` ids of a text:
         ids with log-odds, the most probable first.
 
@@ -269,15 +269,14 @@ class LogitStore:
         keys, ids, codes, shift = self._key_of, self._flat_ids, self._flat_codes, self._shift
         mask = (1 << length * ID_BITS) - 1
 
-        def expected(tail: Tail) -> Iterable[tuple[TargetId, float]] | None:
+        def expected(tail: Tail) -> Sequence[tuple[TargetId, float]] | None:
             key = (tail & mask) << 2 | length
             slot = (key * _MULTIPLIER & _WORD) >> shift
             if keys[slot] != key:
                 return None
             begin = slot * KEPT
             end = begin + KEPT
-            # Mostly only the first are read.
-            return zip(ids[begin:end], map(_odds_of, codes[begin:end]), strict=False)
+            return [*zip(ids[begin:end], map(_odds_of, codes[begin:end]), strict=True)]
 
         return expected
 

@@ -63,13 +63,15 @@ class Trust:
         odds = kept * self.factors.get(situation, 1.0)
         return odds / (1.0 - kept + odds)
 
-    def learn(self, said: float, situation: Hashable, *, right: bool) -> None:
-        """A guess whose calibrated probability was `said` has been right or wrong."""
-        information = self._information.get(situation, _PRECISION) + said * (1.0 - said)
-        self._information[situation] = information
-        step = max(self._rate, 1.0 / information)
-        factor = self.factors.get(situation, 1.0)
-        self.factors[situation] = factor * exp(step * (right - said))
+    def learn(self, guesses: Iterable[tuple[float, Hashable, bool]]) -> None:
+        """Guesses, each with its calibrated probability and situation, were right or wrong."""
+        known, factors, slowest = self._information, self.factors, self._rate
+        for probability, situation, right in guesses:
+            information = known.get(situation, _PRECISION) + probability * (1.0 - probability)
+            known[situation] = information
+            step = max(slowest, 1.0 / information)
+            factor = factors.get(situation, 1.0)
+            factors[situation] = factor * exp(step * (right - probability))
 
 
 class Source(Protocol):
@@ -95,7 +97,7 @@ class Source(Protocol):
         """The state after one more id."""
         ...
 
-    def expect(self, state: Any) -> Iterable[tuple[TargetId, float]] | None:
+    def expect(self, state: Any) -> Sequence[tuple[TargetId, float]] | None:
         """Ids that may come next, the most probable first, and the log-odds ln(p / (1 - p)) of
         each.
 
@@ -147,6 +149,10 @@ Candidate: TypeAlias = tuple[TargetId, float, str, tuple[int, int, int]]
 that is surest of it, and by what is kept what was learned about it. A round makes hundreds of them,
 too many for objects of a class."""
 
+Expected: TypeAlias = tuple[int, Sequence[tuple[TargetId, float]]]
+"""The place of a source among all, and the ids that it expects with their log-odds, the most
+probable first."""
+
 _LIFT = 2.0
 """Log-odds that the noise is expected to lift an improbable id by, at most."""
 
@@ -179,22 +185,34 @@ class Mixer:
     size: how many ids the target has; sources may know more, which are passed over.
     """
 
-    def __init__(self, mixing: Mixing, sources: Sequence[Source], size: int = UNBOUNDED) -> None:
-        self._size = size
-        self._trust = mixing.trust(tuple([source.name for source in sources]))
+    def __init__(
+        self,
+        mixing: Mixing,
+        names: Sequence[str],
+        expects: Sequence[Callable[[Any], Sequence[tuple[TargetId, float]] | None]],
+        size: int = UNBOUNDED,
+    ) -> None:
+        self._size, self._expects = size, expects
+        self._trust = mixing.trust(tuple(names))
         self._sources = []
         self._models = 0  # their bits
-        for place, source in enumerate(sources):
-            odds, named, silent = weights_of(source.name) if len(sources) > 1 else ALONE
-            lift = named - silent
-            weights = source.name, odds, lift
-            self._sources.append((source.expect, 1 << place, silent, weights))
-            if source.name in MODELS:
+        for place, name in enumerate(names):
+            odds, named, silent = weights_of(name) if len(names) > 1 else ALONE
+            self._sources.append((1 << place, silent, (name, odds, named - silent)))
+            if name in MODELS:
                 self._models |= 1 << place
+
+    def ask(self, states: Sequence[Any]) -> list[Expected]:
+        """What every source expects. states: None for a source that is not to be asked."""
+        found = []
+        for place, state in enumerate(states):
+            if state is not None and (expected := self._expects[place](state)):
+                found.append((place, expected))
+        return found
 
     def candidates(
         self,
-        states: Sequence[Any],
+        answers: Sequence[Expected],
         least: float,
         stated: float,
         noise: Sequence[float] | None = None,
@@ -205,10 +223,10 @@ class Mixer:
         Returns: them, and their probabilities given the noise. Where that is known, less probable
         ones are among them: to learn only from those that the noise lifts would be biased.
 
-        states: of every source; None for one that is not to be asked. stated: what a source finds
-        less probable than this is not looked at. noise: e to the noise that the target will choose
-        with, by id, where it samples and that is known. What a model says has that in it already,
-        so where one says something, the log-odds of other sources grow by it before they are mixed.
+        answers: of the sources that expect anything. stated: what a source finds less probable than
+        this is not looked at. noise: e to the noise that the target will choose with, by id, where
+        it samples and that is known. A model's probabilities already include it, so if a model
+        answers, the log-odds of other sources grow by it before they are mixed.
         allows: whether an id may come at all.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
@@ -216,14 +234,13 @@ class Mixer:
         votes: dict[TargetId, tuple[int, float, float, str]] = {}
         seen = votes.get
         asked, silent_odds, size = 0, 0.0, self._size
-        answers = []
-        for (expect, bit, silent, weights), state in zip(self._sources, states, strict=True):
-            if state is not None and (expected := expect(state)):
-                answers.append((bit, weights, expected))
-                asked |= bit
-                silent_odds += silent
+        for place, _ in answers:
+            bit, silent, _ = self._sources[place]
+            asked |= bit
+            silent_odds += silent
         models = asked & self._models
-        for bit, (name, odds, lift), expected in answers:
+        for place, expected in answers:
+            bit, _, (name, odds, lift) = self._sources[place]
             lifted = noise if models and not bit & models else None
             for token, x in expected:
                 if x < lowest:  # the next ones are no likelier
@@ -259,13 +276,14 @@ class Mixer:
             return found, [probability for _, probability, _, _ in found]
         return found, given_noise(found, noise)
 
-    def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:
-        """`came` came where these were expected."""
-        learn, models = self._trust.learn, self._models
+    def learn(self, candidates: Sequence[Candidate], emitted: TargetId) -> None:
+        """`emitted` was emitted where `candidates` were predicted."""
+        models, guesses = self._models, []
         for token, probability, _, situation in candidates:
-            right = token == came
-            learn(probability, situation, right=right)
-            learn(probability, (situation[0], situation[1] & models, _ALL), right=right)
+            right = token == emitted
+            guesses.append((probability, situation, right))
+            guesses.append((probability, (situation[0], situation[1] & models, _ALL), right))
+        self._trust.learn(guesses)
 
 
 def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list[float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
-from tokalign.runtime.translation.base import DraftTask, Pair, Translated, Translation
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.tables.alignment import Alignment
@@ -120,7 +120,7 @@ class ModelDrafter(Drafter):
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
 
     @abstractmethod
-    def find(self, context: Context, steps: int) -> Translated:
+    def find(self, context: Context, steps: int) -> Proposal:
         """All that at most `steps` (1 or more) passes find; every id has a probability."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
@@ -145,14 +145,10 @@ class ModelDrafter(Drafter):
         if not steps:
             return Proposal()
         passes = self.session.passes
-        tree, counts = self.find(context, steps)
-        tree = tree.most_probable(len(tree), least=0.0, depth=limit)
+        found = self.find(context, steps)
+        tree = found.tree.most_probable(len(found.tree), least=0.0, depth=limit)
         self._chain = tree.first_chain
-        return Proposal(
-            tree=tree,
-            draft_passes=self.session.passes - passes,
-            counts=counts,
-        )
+        return replace(found, tree=tree, draft_passes=self.session.passes - passes)
 
     def observe(self, one: Round) -> None:
         """See `rounds.Drafter`. Learn how far the drafted chain was right."""
@@ -176,10 +172,10 @@ class NeuralDrafter(ModelDrafter):
         super().__init__(session, num_draft_tokens, alternatives)
         self._drafts, self._translation = session, translation
 
-    def find(self, context: Context, steps: int) -> Translated:
+    def find(self, context: Context, steps: int) -> Proposal:
         learned = self._acceptance.probabilities
         return self._translation.draft(
-            DraftTask(context, self._drafts, steps, self.alternatives, learned)
+            context.ids, self._drafts, steps, alternatives=self.alternatives, learned=learned
         )
 
 

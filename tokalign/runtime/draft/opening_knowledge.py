@@ -9,8 +9,8 @@ from typing import Any
 from weakref import ref
 
 from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
-from tokalign.runtime.draft.knowledge import MAX_DRAFT, Knowledge, ModelWorth
-from tokalign.runtime.draft.learned_costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.controller import Knowledge, ModelWorth
+from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter

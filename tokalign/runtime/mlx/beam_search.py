@@ -28,8 +28,8 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafte
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
-from tokalign.runtime.rounds import Array, Context
-from tokalign.runtime.translation.base import Translated, chain_with_leaves
+from tokalign.runtime.rounds import Array, Context, Proposal
+from tokalign.runtime.translation.base import chain_with_leaves
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -284,17 +284,17 @@ class BeamDrafter(ModelDrafter):
             return tree.most_probable(self._rows, least=0.0, depth=limit)
         return super().choose(tree, limit)
 
-    def find(self, context: Context, steps: int) -> Translated:
+    def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""
         if self._sampler is not None and self._sampler.needs_history:
             drawn = self._session.draw(context.ids, steps, sampler=self._sampler)
             learned = self._acceptance.probabilities
-            return Translated(chain_with_leaves(drawn or (), learned, source=SOURCE))
+            return Proposal(tree=chain_with_leaves(drawn or (), learned, source=SOURCE))
         shape = BeamShape(self._width, steps)
         beams = self._session.search(context.ids, shape, count=self._listed, sampler=self._sampler)
         if beams is None:
-            return Translated()
+            return Proposal()
         if self._whole:
-            return Translated(beams.beam_tree(SOURCE))
+            return Proposal(tree=beams.beam_tree(SOURCE))
         tree = beams.tree(SOURCE)
-        return Translated(tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps))
+        return Proposal(tree=tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps))

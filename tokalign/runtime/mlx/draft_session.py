@@ -1,12 +1,12 @@
 """The draft model's session: besides single passes it drafts chains and lists probable next ids.
 
-Everything is computed on the device without waiting for it; a result that is `UnderWay` is waited
-for when it is read.
+A chain is waited for. Lists of what may follow are computed on the device meanwhile: what is
+returned is a function that waits for them, to be called once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import NamedTuple, cast
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession, UnderWay, top_k
+from tokalign.runtime.mlx.session import ModelSession, top_k
 from tokalign.runtime.rounds import Array
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -65,10 +65,10 @@ class DraftModelSession(ModelSession[DraftId]):
 
     def draft(
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
-    ) -> UnderWay[GreedyDraft]:
+    ) -> GreedyDraft:
         """Take the most probable next id `steps` (at least 1) times, with one pass each."""
         if not self._can_draft(ids, steps):
-            return UnderWay(lambda: GreedyDraft([]))
+            return GreedyDraft([])
         mask = None if shared is None else self._project(shared).mask
         row, drafted, masked_out = self.logits(ids), list[Array](), list[Array]()
         while True:
@@ -79,14 +79,8 @@ class DraftModelSession(ModelSession[DraftId]):
             if len(drafted) == steps:
                 break
             row = self.feed(chosen)
-        results = mx.concatenate([*drafted, *masked_out])
-        self.start(results)
-
-        def read() -> GreedyDraft:
-            found = cast("list[DraftId]", results.tolist())
-            return GreedyDraft(found[:steps], sum(found[steps:]))
-
-        return UnderWay(read)
+        found = cast("list[DraftId]", mx.concatenate([*drafted, *masked_out]).tolist())
+        return GreedyDraft(found[:steps], sum(found[steps:]))
 
     def draw(
         self,
@@ -96,13 +90,13 @@ class DraftModelSession(ModelSession[DraftId]):
         sampler: Sampling,
         after: Sequence[TargetId],
         shared: Intersection | None = None,
-    ) -> UnderWay[list[TargetId]]:
+    ) -> list[TargetId]:
         """Draw `steps` (at least 1) target ids, with one pass each.
 
         after: the target ids that they follow. shared: None if both models have the same ids.
         """
         if not self._can_draft(ids, steps):
-            return UnderWay(list[TargetId])
+            return []
         onto = None if shared is None else self._project(shared)
 
         def advance(token: Array) -> Array:
@@ -113,8 +107,7 @@ class DraftModelSession(ModelSession[DraftId]):
         row = self.logits(ids)
         first = row if onto is None else onto.logits(row)
         drawn = sampler.draw_chain(first, advance, steps, after=after)
-        self.start(drawn)
-        return UnderWay(lambda: cast("list[TargetId]", drawn.tolist()))
+        return cast("list[TargetId]", drawn.tolist())
 
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> Shortlists:
         """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
@@ -134,7 +127,7 @@ class DraftModelSession(ModelSession[DraftId]):
         shared: Intersection | None = None,
         sampler: Sampling | None = None,
         positions: Sequence[int] = (),
-    ) -> UnderWay[list[Shortlist]]:
+    ) -> Callable[[], list[Shortlist]]:
         """List the top `count` ids after each id of a tree of draft ids, with one pass.
 
         Probabilities are those among the ids allowed. computed: as of `tree`; None lists what may
@@ -144,7 +137,7 @@ class DraftModelSession(ModelSession[DraftId]):
         """
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
-            return UnderWay(lambda: [Shortlist([], [], 0.0)] * lists)
+            return lambda: [Shortlist([], [], 0.0)] * lists
         rows = self.tree(ids, tree, computed).astype(mx.float32)
         onto = None if shared is None else self._project(shared)
         if sampler is None:
@@ -162,7 +155,7 @@ class DraftModelSession(ModelSession[DraftId]):
             rows = zip(cast("list[list[DraftId]]", found.tolist()), values.tolist(), strict=True)
             return [Shortlist(ids, logprobs, 0.0) for ids, logprobs in rows]
 
-        return UnderWay(read)
+        return read
 
     def _can_draft(self, ids: Sequence[DraftId], steps: int) -> bool:
         """Whether there is a text to go on from, and room for so many more ids.
@@ -188,8 +181,10 @@ class Shortlists:
     def __init__(self, logprobs: Array, tail: Array) -> None:
         self._logprobs, self._tail = logprobs, tail
 
-    def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> UnderWay[list[Shortlist]]:
-        """Have the top `count` ids of every position listed. Call it exactly once.
+    def among(
+        self, allowed: Sequence[NDArray[np.uint32]], count: int
+    ) -> Callable[[], list[Shortlist]]:
+        """Have the top `count` ids of every position listed.
 
         allowed: the ids that may follow with 1, 2, ... of the last ids taken back, one array for
         each; with none taken back every id may follow.
@@ -197,7 +192,7 @@ class Shortlists:
         """
         logprobs = self._logprobs
         if logprobs is None:
-            return UnderWay(list)
+            return list
         known = logprobs.shape[-1]  # a tokenizer may have more ids than its model
         allowed = [ids[ids < known] for ids in allowed]
         best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed])]
@@ -206,7 +201,7 @@ class Shortlists:
         values = mx.concatenate([*(values for _, values in best), kept])
         mx.async_eval(ids, values)  # type: ignore[no-untyped-call]
         sizes = [values.shape[0] for _, values in best]
-        return UnderWay(partial(_shortlists, ids, values, sizes))
+        return partial(_shortlists, ids, values, sizes)
 
 
 def _shortlists(ids: Array, values: Array, sizes: list[int]) -> list[Shortlist]:

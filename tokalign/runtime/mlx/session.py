@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -21,17 +21,6 @@ from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id, TargetId
-
-T = TypeVar("T")
-
-
-class UnderWay(Generic[T]):
-    """A result that the device is computing. read: waits for it."""
-
-    __slots__ = ("read",)
-
-    def __init__(self, read: Callable[[], T]) -> None:
-        self.read = read
 
 
 class ModelSession(ModelCache[Id]):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from tokalign.runtime.rounds import UNBOUNDED, Context
+from tokalign.runtime.rounds import UNBOUNDED, Proposal
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -24,35 +23,24 @@ Learned: TypeAlias = Callable[[int], Sequence[float]]
 """How often the first ids of a draft were right so far, if those before them were."""
 
 
-class Translated(NamedTuple):
-    """Target ids to propose, and what happened on the way (`docs/metrics.md` lists the counts)."""
-
-    tree: TokenTree[TargetId] = EMPTY_TREE
-    counts: Mapping[str, int] = MappingProxyType({})
-
-
-class DraftTask(NamedTuple):
-    """What is to be drafted in a round: ids that follow the context, in at most `steps` passes.
-
-    steps: 1 or more; the first pass also brings the draft model's cache up to date.
-    alternatives: how many ids may be proposed besides one for each pass, so that passes extend
-    several branches; 0 for a target that cannot verify a tree.
-    learned: gives the probabilities that the draft model does not state.
-    """
-
-    context: Context
-    session: DraftModelSession
-    steps: int
-    alternatives: int
-    learned: Learned
-
-
 class Translation(Protocol):
     """Drafts what follows a context of target ids, in target ids. One object per request."""
 
-    def draft(self, task: DraftTask) -> Translated:
-        """Draft; every id has a probability.
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        session: DraftModelSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Proposal:
+        """Draft what follows `ids`, in at most `steps` passes; every id has a probability.
 
+        steps: 1 or more; the first pass also brings the draft model's cache up to date.
+        alternatives: how many ids may be proposed besides one for each pass, so that passes extend
+        several branches; 0 for a target that cannot verify a tree.
+        learned: gives the probabilities that the draft model does not state.
         Nothing is proposed where nothing can be translated: slower, never wrong.
         """
         ...

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.translation.base import DraftTask, Pair, Translated, chain_with_leaves
+from tokalign.runtime.rounds import Proposal
+from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
 from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Node, can_grow, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
@@ -21,6 +22,7 @@ from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
 
 if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
 
 _ROOTS = 8
@@ -61,26 +63,32 @@ class ByToken:
     ) -> None:
         self._text, self._shared, self._sampler = text, shared, sampler
 
-    def draft(self, task: DraftTask) -> Translated:
-        committed, session, steps = task.context.ids, task.session, task.steps
-        self._text.follow(committed)
-        ids, shared, sampler = self._text.ids, self._shared, self._sampler
-        if can_grow(session, sampler, task.alternatives):
-            return self._grow(task)
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        session: DraftModelSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Proposal:
+        self._text.follow(ids)
+        own, shared, sampler = self._text.ids, self._shared, self._sampler
+        if can_grow(session, sampler, alternatives):
+            return self._grow(session, len(ids), steps)
         if sampler is not None:
-            drawn = session.draw(ids, steps, sampler=sampler, after=committed, shared=shared)
-            return Translated(chain_with_leaves(drawn.read(), task.learned))
-        drafted = session.draft(ids, steps, shared).read()
+            drawn = session.draw(own, steps, sampler=sampler, after=ids, shared=shared)
+            return Proposal(tree=chain_with_leaves(drawn, learned))
+        drafted = session.draft(own, steps, shared)
         known = takewhile(lambda token: token is not None, map(shared.target_of, drafted.ids))
         counts = {"unmapped": drafted.masked_out} if drafted.masked_out else {}
         chain = cast("list[TargetId]", list(known))
-        return Translated(chain_with_leaves(chain, task.learned), counts)
+        return Proposal(tree=chain_with_leaves(chain, learned), counts=counts)
 
-    def _grow(self, task: DraftTask) -> Translated:
+    def _grow(self, session: DraftModelSession, start: int, steps: int) -> Proposal:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
-        session, sampler, shared = task.session, self._sampler, self._shared
-        ids, start = self._text.ids, len(task.context.ids)
-        [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, shared, sampler, [start]).read()
+        sampler, shared, ids = self._sampler, self._shared, self._text.ids
+        [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, shared, sampler, [start])()
         listed = zip(found.logprobs, found.ids, strict=True)
         roots = [
             Node(logprob, -1, 0, token, *self._extend(TEXT, token))
@@ -90,13 +98,13 @@ class ByToken:
             session,
             ids,
             roots,
-            task.steps - 1,
+            steps - 1,
             extend=self._extend,
             sampler=sampler,
             start=start,
             shared=shared,
         )
-        return Translated(join(growth.finish()))
+        return Proposal(tree=join(growth.finish()))
 
     def _extend(self, node: Node, token: DraftId) -> Extension:
         """See `growth.Extend`. The tree ends after an id that stands for none."""
@@ -163,15 +171,22 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def draft(self, task: DraftTask) -> Translated:
-        committed = task.context.ids
-        self._text.follow(committed)
-        drafted = task.session.draft(self._text.ids, task.steps)
-        prefix = self._prefix(committed)
-        chunk, end = self._pair.split_end(drafted.read().ids)
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        session: DraftModelSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Proposal:
+        self._text.follow(ids)
+        drafted = session.draft(self._text.ids, steps)
+        prefix = self._prefix(ids)
+        chunk, end = self._pair.split_end(drafted.ids)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))
-        ids = (*whole[len(self._encode(prefix)) :], *end)
-        return Translated(chain_with_leaves(ids, task.learned))
+        chain = (*whole[len(self._encode(prefix)) :], *end)
+        return Proposal(tree=chain_with_leaves(chain, learned))
 
     def _prefix(self, committed: Sequence[TargetId]) -> bytes:
         """The bytes of the window's tokens after the last special one."""

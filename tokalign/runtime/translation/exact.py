@@ -29,8 +29,8 @@ from itertools import takewhile
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
-from tokalign.runtime.rounds import Array
-from tokalign.runtime.translation.base import DraftTask, Pair, Translated, chain_with_leaves
+from tokalign.runtime.rounds import Array, Proposal
+from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
 from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Node, can_grow, join
@@ -39,6 +39,7 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
 
 
@@ -83,41 +84,55 @@ class ExactTranslation:
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
 
-    def draft(self, task: DraftTask) -> Translated:
-        committed, session, sampler = task.context.ids, task.session, self._sampler
-        self._text.follow(committed)
-        ids, pending = self._text.ids, self._pending_bytes()
-        rows = session.start_shortlists(ids, len(pending) - 1)
-        # From here to `read` the draft model's pass is under way.
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        session: DraftModelSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Proposal:
+        self._text.follow(ids)
+        sampler, pending = self._sampler, self._pending_bytes()
+        rows = session.start_shortlists(self._text.ids, len(pending) - 1)
+        # From here to `lists()` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], _LISTED)
-        grows = can_grow(session, sampler, task.alternatives)
-        self._boundary.follow(committed)
-        noise = None if sampler is None else sampler.noise_at(len(committed), self._target_ids)
+        grows = can_grow(session, sampler, alternatives)
+        self._boundary.follow(ids)
+        noise = None if sampler is None else sampler.noise_at(len(ids), self._target_ids)
         if noise is not None:  # of the first choice; it is computed together with the pass
             session.start(noise)
         least = _LEAST_OF_CHAIN if sampler is None else _LEAST_DRAWN
         least = _LEAST_OF_TREE if grows else least
-        covers = CandidateCovers(lists.read(), pending, least, self._translator)
+        covers = CandidateCovers(lists(), pending, least, self._translator)
         covers.look(enough=WIDTH if grows and sampler is None else None)
         counts = Counter[str]()
         if not covers.translated:
             tree, back = EMPTY_TREE, 0
         elif grows:
-            tree, back = self._grow(covers, task, noise)
+            tree, back = self._grow(covers, session, len(ids), steps - 1, noise)
         else:
-            tree, back = self._chain(covers, task, noise, counts)
+            ranked = self._rank(covers, ids, noise)
+            found, back = self._chain(covers, ranked, session, ids, steps - 1, counts)
+            tree = self._with_leaves(found, covers, ranked, alternatives, learned)
         counts["masked"] += covers.masked
         if back:
             counts["healed"] += 1
             counts["taken_back"] += back
-        return Translated(tree, counts)
+        return Proposal(tree=tree, counts=counts)
 
     def _grow(
-        self, covers: CandidateCovers, task: DraftTask, noise: Array | None
+        self,
+        covers: CandidateCovers,
+        session: DraftModelSession,
+        start: int,
+        steps: int,
+        noise: Array | None,
     ) -> tuple[TokenTree[TargetId], int]:
         """A tree after the most probable covers, and how many tokens the most probable one takes
-        back."""
+        back. start: how many ids are committed."""
         known, sampler = len(covers.translated), self._sampler
         if sampler is None:
             # Longer texts may show what a doubtful cover stands for.
@@ -128,13 +143,13 @@ class ExactTranslation:
             roots = covers.expected(sampler, noise)
             least, shared = LEAST_NODE, self._shared
         growth = Growth(
-            task.session,
+            session,
             self._text.ids,
             roots,
-            task.steps - 1,
+            steps,
             extend=self._translator.extend,
             sampler=sampler,
-            start=len(task.context.ids),
+            start=start,
             shared=shared,
             least=least,
         )
@@ -168,44 +183,56 @@ class ExactTranslation:
     # -- chains ------------------------------------------------------------------------------------
 
     def _chain(
-        self, covers: CandidateCovers, task: DraftTask, noise: Array | None, counts: Counter[str]
-    ) -> tuple[TokenTree[TargetId], int]:
-        """A chain after the chosen cover, and how many tokens that takes back.
+        self,
+        covers: CandidateCovers,
+        ranked: Sequence[TargetId],
+        session: DraftModelSession,
+        ids: Sequence[TargetId],
+        steps: int,
+        counts: Counter[str],
+    ) -> tuple[Sequence[TargetId], int]:
+        """A chain after the best cover of the first of `ranked`, and how many tokens that takes
+        back; nothing if none is allowed.
 
         covers: all that are likely enough have been looked at.
         """
-        ranked = self._rank(covers, task, noise)
         if not ranked:
-            return EMPTY_TREE, 0
+            return (), 0
         cover = covers.best_with(ranked[0])
-        found, steps, sampler = cover.ids or (), task.steps - 1, self._sampler
+        found: Sequence[TargetId] = cover.ids or ()
         if steps and cover.data:
-            ids = self._text.ids
-            own = [*ids[: len(ids) - cover.back], cover.token]
+            text, sampler = self._text.ids, self._sampler
+            own = [*text[: len(text) - cover.back], cover.token]
             if sampler is None:
-                found = self._join_drafted(cover, task.session.draft(own, steps).read().ids, counts)
+                found = self._join_drafted(cover, session.draft(own, steps).ids, counts)
             else:
-                drawn = task.session.draw(
-                    own,
-                    steps,
-                    sampler=sampler,
-                    after=[*task.context.ids, *found],
-                    shared=self._shared,
+                drawn = session.draw(
+                    own, steps, sampler=sampler, after=[*ids, *found], shared=self._shared
                 )
-                found = self._join_drawn(cover, drawn.read())
+                found = self._join_drawn(cover, drawn)
+        return found, cover.back
+
+    def _with_leaves(
+        self,
+        chain: Sequence[TargetId],
+        covers: CandidateCovers,
+        ranked: Sequence[TargetId],
+        alternatives: int,
+        learned: Learned,
+    ) -> TokenTree[TargetId]:
+        """A chain with other ids in the place of its first one."""
         ranking = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
         probability = {token: min(1.0, mass / covers.possible) for token, mass in ranking}
-        if sampler is None:
+        if self._sampler is None:
             others = [token for token, known in probability.items() if known >= _LEAST_ALTERNATIVE]
-            stated = [probability[token] for token in found[:1] if token in probability]
+            stated = [probability[token] for token in chain[:1] if token in probability]
         else:  # how often a drawn id is right is another question
-            others, stated = ranked, []
-        leaves = [(token, probability[token]) for token in others if token not in found[:1]]
-        leaves = leaves[: task.alternatives]
-        return chain_with_leaves(found, task.learned, stated=stated, leaves=leaves), cover.back
+            others, stated = [*ranked], []
+        leaves = [(token, probability[token]) for token in others if token not in chain[:1]]
+        return chain_with_leaves(chain, learned, stated=stated, leaves=leaves[:alternatives])
 
     def _rank(
-        self, covers: CandidateCovers, task: DraftTask, noise: Array | None
+        self, covers: CandidateCovers, ids: Sequence[TargetId], noise: Array | None
     ) -> list[TargetId]:
         """The next target token, then alternatives to it if it is drawn; none if none is allowed.
 
@@ -213,7 +240,6 @@ class ExactTranslation:
         """
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
-        ids = task.context.ids
         logprobs = covers.logprobs()
         return list(self._sampler.expect_among(logprobs, noise=noise, ids=ids))
 

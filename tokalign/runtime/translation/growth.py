@@ -22,7 +22,6 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.draft_session import DraftModelSession, Shortlist
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.runtime.mlx.session import UnderWay
 
 WIDTH = 4
 """How many nodes a pass goes on after; with eight of them no more was accepted."""
@@ -114,7 +113,7 @@ class Growth:
         while self._pending is not None:
             chosen, pending = self._pending
             begin = len(self.nodes)
-            for index, found in zip(chosen, pending.read(), strict=True):
+            for index, found in zip(chosen, pending(), strict=True):
                 self._add(index, found)
             added = range(begin, len(self.nodes))
             self._untranslated = set(added)
@@ -150,7 +149,7 @@ class Growth:
 
     def _start(
         self, chosen: Sequence[int]
-    ) -> tuple[Sequence[int], UnderWay[list[Shortlist]]] | None:
+    ) -> tuple[Sequence[int], Callable[[], list[Shortlist]]] | None:
         """Begin the pass over the rows of these nodes, if one is left."""
         if not chosen or not self._steps:
             return None

@@ -1,4 +1,4 @@
-"""The hybrid: guesses merged, the best tree proposed."""
+"""The tree: guesses merged, the best tree proposed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from trees import ids, reached
 
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
-from tokalign.runtime.draft.learned_costs import Costs
+from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.draft.mixing import Mixer, Mixing
+from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
@@ -54,15 +54,14 @@ class Random(Fixed):
 
     def expect(self, state: tuple[TargetId, ...]) -> list[tuple[TargetId, float]]:
         drawn = random.Random(hash((self._seed, state)))
-        found = [(TargetId(i), odds(drawn.uniform(0.05, 0.6))) for i in range(self._width)]
+        found = [(TargetId(i), odds(drawn.uniform(0.05, 0.5))) for i in range(self._width)]
         return sorted(found, key=lambda one: -one[1])
 
 
 def expected_of(*sources: Fixed) -> dict[TargetId, float]:
     """What is mixed from what these sources expect after 7."""
-    found, chances = Mixer(Mixing(), sources).candidates(
-        [s.follow(ids(7)) for s in sources], 1e-3, 1e-3
-    )
+    mixer = Mixer(Mixing(), [s.name for s in sources], [s.expect for s in sources])
+    found, chances = mixer.candidates(mixer.ask([s.follow(ids(7)) for s in sources]), 1e-3, 1e-3)
     return {token: chance for (token, *_), chance in zip(found, chances, strict=True)}
 
 
@@ -92,7 +91,7 @@ def all_ids(source: Random, text: tuple[TargetId, ...], depth: int) -> list[floa
 def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limit: int) -> None:
     """No set of ids has a better rate than the most probable ones; and no number of them has."""
     costs, source = Costs(rows=tuple(sorted(rows))), Random("a", seed, 3)
-    tree = Hybrid([source], costs=costs).propose(Context(ids(7)), limit).tree
+    tree = TreeDrafter([source], costs=costs).propose(Context(ids(7)), limit).tree
     best_ones = sorted(all_ids(source, ids(7), limit), reverse=True)[:limit]
     rates = [(1 + sum(best_ones[:n])) / costs.verify(n + 1) for n in range(len(best_ones) + 1)]
     best = (1 + sum(reached(tree).values())) / costs.verify(len(tree) + 1)
@@ -104,12 +103,12 @@ def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limi
 def test_a_number_of_rows_that_is_asked_for_is_kept(seed: int, rows: int) -> None:
     """However dear they are; and a target that cannot branch is given a chain."""
     sources, dear = [Random("a", seed, 3), Random("b", seed, 2)], Costs(rows=(1.0, 9.0))
-    tree = Hybrid(sources, costs=dear, rows=rows).propose(Context(ids(7)), 40).tree
+    tree = TreeDrafter(sources, costs=dear, rows=rows).propose(Context(ids(7)), 40).tree
     assert len(tree) == rows
     assert all(parent < index for index, parent in enumerate(tree.parents))
     children = [(parent, token) for parent, token in zip(tree.parents, tree.ids, strict=True)]
     assert len(set(children)) == rows
-    chain = Hybrid(sources, branches=False).propose(Context(ids(7)), rows).tree
+    chain = TreeDrafter(sources, branches=False).propose(Context(ids(7)), rows).tree
     assert chain.chain_length == len(chain) <= rows
     assert chain
 
@@ -117,17 +116,17 @@ def test_a_number_of_rows_that_is_asked_for_is_kept(seed: int, rows: int) -> Non
 def test_where_one_source_ends_another_goes_on() -> None:
     first = Fixed("first", {7: [1, 2]}, 0.9)
     second = Fixed("second", {2: [3], 3: [4]}, 0.8)
-    proposal = Hybrid([first, second], max_tokens=4).propose(Context(ids(7)), 9)
+    proposal = TreeDrafter([first, second], max_tokens=4).propose(Context(ids(7)), 9)
     assert proposal.tree.ids == (1, 2, 3, 4)
     assert proposal.tree.sources == ("first", "first", "second", "second")
-    assert Hybrid([first, second]).propose(Context(ids(7)), 3).tree.ids == (1, 2, 3)
+    assert TreeDrafter([first, second]).propose(Context(ids(7)), 3).tree.ids == (1, 2, 3)
 
 
 def test_a_source_that_is_wrong_loses_its_say() -> None:
     """In a text where the surer one is always wrong, the other one is soon followed."""
     liar, honest = Fixed("liar", {1: [8], 2: [8]}, 0.8), Fixed("honest", {1: [2], 2: [1]}, 0.6)
     statistics = Statistics()
-    for event in replay(ids(*[1, 2] * 60), Hybrid([liar, honest]), prompt_tokens=1):
+    for event in replay(ids(*[1, 2] * 60), TreeDrafter([liar, honest]), prompt_tokens=1):
         statistics.observe(event)
     assert statistics.per_source["honest"]["accepted"] > 45
     assert statistics.per_source["liar"]["accepted"] == 0
@@ -138,13 +137,13 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
     answer = TokenTree(
         ids(9, 4, 1, 5, 6), (-1, 0, -1, 2, 2), ("draft",) * 5, (0.6, 0.9, 0.1, 0.01, 0.9)
     )
-    hybrid = Hybrid([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
-    tree, _ = hybrid.offer(ids(7), 16, FREE_ROWS, answer=answer, spent=0.1)
+    hybrid = TreeDrafter([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
+    tree, _ = hybrid.offer(ids(7), 16, [1.1] * 17, answer=answer)
     assert {(9, 4, 3), (1, 6, 8)} <= reached(tree).keys()
 
 
 def test_a_staircase_has_more_than_one_summit() -> None:
     chain, pairs = Fixed("a", {7: [1, 2, 3, 4]}, 0.8), Costs(rows=(1.0, 1.9, 1.9, 1.9, 1.9))
     for most, count in ((4, 4), (1, 0)):
-        tree, plan = Hybrid([chain]).offer(ids(7), most, pairs)
+        tree, plan = TreeDrafter([chain]).offer(ids(7), most, pairs.by_proposed(most))
         assert len(tree) == plan.length == count

@@ -1,4 +1,4 @@
-"""What passes cost, given or learned while decoding, and what a proposal is worth.
+"""What rounds cost, given or learned while decoding.
 
 A round that proposes n ids emits 1 + sum of P_i tokens on average, where P_i is the probability
 that the i-th id and all ids before it are right. It costs C(n + 1) for the target's rows, besides
@@ -14,7 +14,6 @@ per row instead of a constant one.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -25,6 +24,12 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.cost import CostCurve
 from tokalign.tables.token_tree import TokenTree
+
+MAX_DRAFT = 16
+"""The most passes of a draft model in a round."""
+
+MAX_IDS = 32
+"""The most ids proposed in a round. Chips with a matrix unit take up to 32 rows at one price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +75,9 @@ class Costs:
         proposed = len(tree) if verified is None else verified
         return self.round(proposed, passes, tree=tree.chain_length < len(tree))
 
-    def expected_verify(self, rows: float) -> float:
-        """Expected time where `rows` (1 or more) is an expected number of positions."""
-        whole = int(rows)
-        below = self.verify(whole)
-        return below + (rows - whole) * (self.verify(whole + 1) - below)
+    def by_proposed(self, most: int) -> list[float]:
+        """Times of rounds that propose 0, 1, ..., `most` ids."""
+        return [self.verify(1), *[self.verify(1 + n) + self.host for n in range(1, 1 + most)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +112,14 @@ def costs_at(curve: CostCurve, context: int, *, assumed_draft: float = 0.0) -> C
     )
 
 
-_MEMORY = 32
-"""Observations that a mean time looks back on."""
-
-_QUICK_MEMORY = 8
-"""The same where a time is shorter than expected."""
+_MEMORY, _QUICK_MEMORY = 32, 8
+"""Observations that a mean time looks back on, and the same where a time is shorter than expected:
+another program may make a pass slow, but never fast."""
 
 _OUTLIER = 2.0
-"""One pass counts as at most this many times what is expected, or as the inverse share of it.
-
-Other programs or the compilation of a kernel may have delayed it. A pass that really takes longer
-is believed after a few observations.
-"""
-
-_PLAIN_WEIGHT = 4
-"""Observations that the expected time of plain decoding is worth on a calibrated machine."""
-
-_SHORT = 1 / 16
-"""A pause of at most this share of a round is not looked at; handing out events takes as long."""
+"""One pass counts as at most this many times what is expected, or as the inverse share of it: other
+programs or the compilation of a kernel may have delayed it. A pass that really takes longer is
+believed after a few observations."""
 
 _FADING = 0.99
 """What is left, one round later, of what a single observation said against a count."""
@@ -137,10 +130,9 @@ class PassTimes:
 
     What is learned is the ratio of observed times to a prior. A count that was never seen has the
     ratio of its neighbours. So a curve of another machine, or one in another unit, is right once a
-    few counts have been seen.
-    A count that seems dear is left alone, and nothing would show that it is not: a few slow passes
-    may have been another program's fault. So while it is not seen, it fades to the ratio of a pass
-    over 1, the more slowly the more often it was observed, and is tried again in the end.
+    few counts have been seen. A count that seems dear is not used, so that nothing would show it
+    cheap again. While it is not seen, it fades to the ratio of a pass over 1, the more slowly the
+    more often it was observed, and is tried again in the end.
     Several threads may use one object: a value that is kept for speed is replaced as a whole.
     prior: times of 1, 2, ... in any unit.
     weight: how many observations the prior is worth; 0 where even its unit is unknown.
@@ -148,12 +140,11 @@ class PassTimes:
 
     def __init__(self, prior: Sequence[float], *, weight: float) -> None:
         self._prior = Costs(rows=tuple(prior))
-        self._ratios: dict[int, float] = {}
-        self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
         self._weight = weight
-        self._seen: dict[int, int] = {}
+        self._ratios: dict[int, float] = {}
+        self._weights: dict[int, float] = {}
+        self._seen: dict[int, int] = {}  # the round of the latest observation
         self._rounds = 0
-        self._prior_table = np.zeros(0)
         self._table: tuple[float, ...] = ()
 
     @property
@@ -176,16 +167,14 @@ class PassTimes:
 
     def observe(self, count: int, seconds: float) -> None:
         ratio = seconds / self._prior.verify(count)
-        weight = self._weights[count]
         if self.is_calibrated:
             expected = self._ratio(count)
             ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
         else:
             expected = ratio
-        # Something else may have made a pass slow, but never fast: fast ones are believed sooner.
-        weight = min(weight + 1, _MEMORY if ratio >= expected else _QUICK_MEMORY)
-        self._weights[count] = weight
-        self._seen[count] = self._rounds
+        memory = _MEMORY if ratio >= expected else _QUICK_MEMORY
+        weight = min(self._weights.get(count, self._weight) + 1, memory)
+        self._weights[count], self._seen[count] = weight, self._rounds
         self._ratios[count] = expected + (ratio - expected) / weight
         self._table = ()
 
@@ -202,12 +191,10 @@ class PassTimes:
         """The expected times of 1, 2, ..., `most`."""
         table = self._table
         if len(table) < most:
-            prior = self._prior_table
-            if len(prior) < most:
-                prior = np.array([self._prior.verify(n) for n in range(1, most + 1)])
-                self._prior_table = prior
-            ratios = _interpolated(self._believed(), np.arange(1, len(prior) + 1))
-            self._table = table = tuple((prior * ratios).tolist())
+            counts = range(1, most + 1)
+            ratios = _interpolated(self._believed(), counts)
+            table = tuple((np.array([*map(self._prior.verify, counts)]) * ratios).tolist())
+            self._table = table
         return table[:most]
 
     def _ratio(self, count: int) -> float:
@@ -225,78 +212,77 @@ class PassTimes:
         return ratios
 
 
-def _interpolated(
-    ratios: Mapping[int, float], counts: Sequence[int] | NDArray[np.int_]
-) -> NDArray[np.float64]:
+def _interpolated(ratios: Mapping[int, float], counts: Sequence[int]) -> NDArray[np.float64]:
     if not ratios:
         return np.ones(len(counts))
     known = sorted(ratios)
     return np.interp(counts, known, [ratios[count] for count in known])
 
 
-def is_long(pause: float, seconds: float) -> bool:
-    """Whether a pause before a round of so many seconds may have hidden much of its pass."""
-    return pause > _SHORT * seconds
+_PLAIN_WEIGHT = 1
+"""Observations that the expected time of plain decoding is worth on a calibrated machine."""
+
+_LEAST_PLAIN = 0.25
+"""Plain decoding takes at least this share of a round of one row that does not run ahead. A reader
+that takes long may hide nearly all of its passes for a while."""
+
+BARE, KEEPING = 1, 2
+"""Kinds of plain rounds that run ahead: one that does nothing else, and one that keeps the target's
+top-k logits for later drafts."""
 
 
 class LearnedCosts:
-    """Times of rounds on one machine for one pair of models.
+    """Times of rounds on one machine for one pair of models, learned from what passes took.
 
     rows: time of a round by the rows it verifies, without drafting, host and device in turn.
     drafts: time of a draft by its passes; None without a draft model. Until `drafts.is_calibrated`
     they count in passes of the target. host: seconds of a round that running ahead should hide.
-    plain_rounds: how many rounds of plain decoding have been timed.
-    rereading: mean number of rows that a proposal makes a later round read again. It is 0 unless
-    the target has recurrent states, which go back to where they were when an id is rejected.
+    ahead: time of a plain round that runs ahead, `BARE` or `KEEPING`.
     """
 
     def __init__(
         self, rows: PassTimes, drafts: PassTimes | None = None, *, host: float = 0.0
     ) -> None:
         self.rows, self.drafts = rows, drafts
-        self.plain_rounds = 0
-        self.rereading = 0.0
-        self._host = host
         # An assumed curve has no seconds, so the first measurement replaces its time at once.
         known = rows.is_calibrated
-        prior = self._expected_plain() if known else 1.0
-        self._plain_times = PassTimes([prior], weight=_PLAIN_WEIGHT if known else 0)
+        expected = max(rows(1) - host, rows(1) / 2) if known else 1.0
+        self.ahead = PassTimes([expected] * KEEPING, weight=_PLAIN_WEIGHT if known else 0)
+        self._rereading = 0.0
 
     @property
     def plain(self) -> float:
         """Time per token of plain decoding, host and device overlapping.
 
-        It takes no longer than a round of one row in which they take turns. Such rounds are timed
-        far more often, so where the machine has become faster they tell first.
+        It takes no longer than a round of one row in which they take turns.
         """
-        timed = self.plain_is_known
-        return min(self._plain_times(1) if timed else self._expected_plain(), self.rows(1))
+        return min(max(self.ahead(BARE), _LEAST_PLAIN * self.rows(1)), self.rows(1))
 
     @property
     def plain_is_known(self) -> bool:
         """Whether `plain` is in seconds and was measured on this machine."""
-        return self._plain_times.is_calibrated
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether all times are in seconds."""
-        return self.rows.is_calibrated
+        return self.ahead.is_calibrated
 
     @property
     def overlap(self) -> float:
         """What a plain round that does not run ahead loses by that, in plain passes."""
         return self.rows(1) / self.plain - 1
 
-    def verification(self, most: int, *, hopeful: bool = False) -> Costs:
-        """Costs of verifying up to `most` ids in a round that does not run ahead.
+    def by_proposed(self, most: int, *, hopeful: bool = False) -> tuple[float, ...]:
+        """Times of rounds that propose 0, 1, ..., `most` ids and do not run ahead.
 
-        What will have to be read again because of them is included. hopeful: take rows beyond those
-        that were ever observed or measured to cost nothing, so that they are tried.
+        What will have to be read again because of them is included: the target has recurrent
+        states, which go back to where they were when an id is rejected. hopeful: take rows beyond
+        those that were ever observed or measured to cost nothing, so that they are tried.
         """
-        times = self._rows(most + 1)
-        if hopeful and self.rows.known < len(times):
-            times = (*times[: self.rows.known], times[self.rows.known - 1])
-        return Costs(rows=times)
+        times = self.rows.table(1 + most + ceil(self._rereading))
+        if self._rereading:
+            further = np.arange(1, 1 + most) + self._rereading
+            times = times[0], *np.interp(further, np.arange(len(times)), times).tolist()
+        known = self.rows.known
+        if hopeful and known <= most:
+            times = (*times[:known], *[times[known - 1]] * (1 + most - known))
+        return times
 
     def draft_times(self, most: int) -> Sequence[float]:
         """Times of drafts of 1, 2, ..., `most` passes."""
@@ -304,44 +290,6 @@ class LearnedCosts:
         times = self.drafts.table(most)
         return times if self.drafts.is_calibrated else [time * self.plain for time in times]
 
-    def observe_round(self, rows: int, seconds: float) -> None:
-        """A round that did not run ahead verified `rows` rows in `seconds`, without drafting."""
-        self.rows.observe(rows, seconds)
-
     def observe_rereading(self, rows: int) -> None:
         """The round after one with a proposal read so many rows again."""
-        self.rereading += (rows - self.rereading) / _MEMORY
-
-    def observe_draft(self, passes: int, seconds: float) -> None:
-        assert self.drafts is not None, "there is no draft model"
-        self.drafts.observe(passes, seconds)
-
-    def observe_plain(self, seconds: float, pause: float = 0.0) -> None:
-        """One token of plain decoding that ran ahead took `seconds`, after a pause.
-
-        Its pass may have been computed during the pause, wholly or in part. Then it took something
-        between `seconds` and both together, and a time in between is believed as before.
-        """
-        self.plain_rounds += 1
-        if is_long(pause, seconds):
-            if not self.plain_is_known:
-                return
-            believed = self._plain_times(1)
-            if seconds <= believed <= seconds + pause:
-                return
-            seconds = min(max(seconds, believed), seconds + pause)
-        self._plain_times.observe(1, seconds)
-        if not self.rows.is_calibrated:
-            self.rows.observe(1, seconds + self._host)
-
-    def _rows(self, most: int) -> tuple[float, ...]:
-        """Times of 1, 2, ..., `most` rows, of which all but the first are proposed."""
-        if not self.rereading:
-            return self.rows.table(most)
-        times = self.rows.table(most + ceil(self.rereading))
-        further = np.arange(1, most) + self.rereading
-        return times[0], *np.interp(further, np.arange(len(times)), times).tolist()
-
-    def _expected_plain(self) -> float:
-        """What a round that runs ahead should take, given the time of one that does not."""
-        return max(self.rows(1) - self._host, 0.5 * self.rows(1))
+        self._rereading += (rows - self._rereading) / _MEMORY

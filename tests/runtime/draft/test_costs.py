@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.costs import BARE, LearnedCosts, PassTimes
 
 
 def test_times_of_counts_never_seen_follow_their_neighbours() -> None:
@@ -74,11 +74,10 @@ def test_faster_passes_are_believed_sooner_than_slower_ones() -> None:
 
 def test_what_is_read_again_makes_proposals_dearer_and_plain_decoding_not() -> None:
     costs = LearnedCosts(PassTimes([float(rows) for rows in range(1, 40)], weight=4))
-    before = costs.verification(4).rows
-    assert before == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert costs.by_proposed(4) == (1.0, 2.0, 3.0, 4.0, 5.0)
     for _ in range(200):
         costs.observe_rereading(3)
-    plain, *proposals = costs.verification(4).rows
+    plain, *proposals = costs.by_proposed(4)
     assert plain == 1.0
     assert proposals == pytest.approx([5.0, 6.0, 7.0, 8.0], abs=0.01)
 
@@ -87,9 +86,42 @@ def test_plain_decoding_takes_no_longer_than_a_round_of_one_row() -> None:
     """Such rounds tell that the machine has become faster, long before plain decoding is timed."""
     costs = LearnedCosts(PassTimes([1.0, 1.2], weight=0))
     for _ in range(3):
-        costs.observe_plain(0.5)
+        costs.ahead.observe(BARE, 0.5)
+        costs.rows.observe(1, 0.6)
     assert costs.plain == pytest.approx(0.5)
     for _ in range(30):
-        costs.observe_round(1, 0.3)
+        costs.rows.observe(1, 0.3)
     assert costs.plain == pytest.approx(0.3, rel=0.05)
     assert costs.overlap >= 0
+
+
+def test_a_reader_that_hides_whole_passes_is_not_believed_for_ever() -> None:
+    """Plain decoding takes a quarter of a round of one row, at least."""
+    costs = LearnedCosts(PassTimes([1.0, 1.2], weight=4))
+    for _ in range(1000):
+        costs.ahead.observe(BARE, 1e-9)
+    assert costs.plain == pytest.approx(0.25)
+
+
+def test_running_ahead_hides_host_time_at_most_half_a_round() -> None:
+    def costs(host: float) -> LearnedCosts:
+        return LearnedCosts(PassTimes([1.0], weight=4), host=host)
+
+    assert costs(0.2).plain == pytest.approx(0.8)
+    assert costs(0.2).overlap == pytest.approx(0.25)
+    assert costs(0.9).plain == pytest.approx(0.5)
+
+
+def test_rows_never_computed_are_free_where_hope_is_asked_for() -> None:
+    costs = LearnedCosts(PassTimes([1.0, 1.2, 1.4], weight=4))
+    assert costs.by_proposed(4) == pytest.approx((1.0, 1.2, 1.4, 1.6, 1.8))
+    assert costs.by_proposed(4, hopeful=True) == pytest.approx((1.0, 1.2, 1.4, 1.4, 1.4))
+    assert costs.by_proposed(1, hopeful=True) == pytest.approx((1.0, 1.2))
+
+
+def test_drafts_count_in_plain_passes_until_they_are_timed() -> None:
+    drafts = PassTimes([0.1, 0.2], weight=0)
+    costs = LearnedCosts(PassTimes([0.020], weight=4), drafts)
+    assert costs.draft_times(2)[1] == pytest.approx(0.2 * 0.020)
+    drafts.observe(1, 0.003)
+    assert costs.draft_times(2)[1] == pytest.approx(0.006)

@@ -1,0 +1,375 @@
+"""The tree of one round: every source says what it expects, and the best tree of it all is grown.
+
+The tree grows one id at a time, always by the id that is most probably reached. At each node the
+sources are asked what may follow, and `mixing.py` makes one probability of what they say. Growth
+ends where no further row can bring more than it costs; the part of the tree with the best expected
+rate is proposed. Where one source ends, another goes on, because all are asked at every node.
+
+The controller asks the free sources first. If a draft model drafts too, its answer joins theirs as
+one more source: the tree is grown again from what they have said already, which is kept by path.
+Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding (Oliaro et al.,
+2024).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from math import log
+from typing import Any, Protocol
+
+from tokalign.runtime.draft.costs import Costs, Plan
+from tokalign.runtime.draft.mixing import LEAST, MOST, Candidate, Expected, Mixer, Mixing, Source
+from tokalign.runtime.grammar import Constraint, State
+from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+FREE_ROWS = Costs(rows=(1.0,))
+"""Costs under which any number of rows takes one pass, as emulators count."""
+
+_LEAST_REACHED = 0.003
+"""Ids that are less likely to be reached are not looked at."""
+
+_LEAST_OF_CHAIN = 0.02
+"""The same for an id of a chain."""
+
+_UNLIKELY = 0.5
+"""Where an id would have to be more probable than this to join the tree, none is looked for. That
+leaves out a third of the look-ups of a tree of 15 ids (`lab/results/host-time.md`)."""
+
+FORCED = "grammar"
+"""The source of ids that a grammar leaves no choice about."""
+
+
+class ComingNoise(Protocol):
+    """Knows the noise that the target's choices at coming positions will be made with."""
+
+    def rows(self, position: int) -> Sequence[Sequence[float]]:
+        """e to the noise of every id, for `position` and as many further ones as are known."""
+        ...
+
+
+class _Place:
+    """A text that begins with the committed one: what the sources expect after it, once asked.
+
+    Growing a tree a second time in one round asks nothing twice.
+    states: of every source; None for one that is not to be asked. expected: see `Mixer.ask`.
+    """
+
+    __slots__ = ("expected", "following", "states")
+
+    def __init__(self, states: Sequence[Any]) -> None:
+        self.states = states
+        self.expected: list[Expected] | None = None
+        self.following: dict[TargetId, _Place] = {}
+
+
+class Answer:
+    """A draft model's answer as one more source, whose states are indices of its tree; -1 for the
+    text."""
+
+    def __init__(self, tree: TokenTree[TargetId]) -> None:
+        self.name = tree.sources[0] if tree else "draft"
+        self.expected: dict[int, list[tuple[TargetId, float]]] = {}
+        self.next: dict[tuple[int, TargetId], int] = {}
+        for index, (token, parent, probability) in enumerate(
+            zip(tree.ids, tree.parents, tree.probabilities, strict=True)
+        ):
+            kept = min(max(probability, LEAST), 1.0 - LEAST)
+            self.expected.setdefault(parent, []).append((token, log(kept / (1.0 - kept))))
+            self.next.setdefault((parent, token), index)
+        for siblings in self.expected.values():  # a tree has them in any order
+            siblings.sort(key=_odds, reverse=True)
+
+
+def _odds(expected: tuple[TargetId, float]) -> float:
+    return expected[1]
+
+
+_NO_ANSWER = Answer(TokenTree())
+
+
+class Growth:
+    """A tree of at most `limit` ids that grows best-first.
+
+    Index 0 of the private lists is the text, and i + 1 the id at index i: a round makes too many
+    nodes for objects of a class.
+    noise: by depth, see `Mixer.candidates`; at further depths it is not known. rule: the state of
+    the text in the grammar that the output follows, if there is one.
+    """
+
+    def __init__(
+        self,
+        mixer: Mixer,
+        sources: Sequence[Source],
+        place: _Place,
+        limit: int,
+        *,
+        answer: Answer = _NO_ANSWER,
+        noise: Sequence[Sequence[float]] = (),
+        rule: State | None = None,
+    ) -> None:
+        self._mixer, self._limit, self._noise, self._answer = mixer, limit, noise, answer
+        self._advances = [source.advance for source in sources]
+        # The ids that may still join the tree, the most probable first; ties go to the first found.
+        self._frontier: list[tuple[float, int, int, Candidate, float]] = []
+        self._found = 0
+        self.ids: list[TargetId] = []
+        self.parents: list[int] = []
+        self.names: list[str] = []
+        self.probabilities: list[float] = []
+        self._places: list[_Place | None] = [place]
+        self._answered: list[int | None] = [-1]
+        self._depths, self._reached, self._rules = [0], [1.0], [rule]
+        self._candidates: list[Sequence[Candidate]] = []
+        self._seen: int | None = -1  # the last id of the tree that was emitted
+        self._expand(0)
+
+    def _expand(self, node: int) -> None:
+        """Find what may follow the text (0) or the id at index `node - 1`."""
+        frontier, room, before = self._frontier, self._limit - len(self.ids), self._reached[node]
+        least = -frontier[room - 1][0] if 0 < room <= len(frontier) else _LEAST_REACHED
+        if not room or least > _UNLIKELY * before:
+            self._candidates.append(())
+            return
+        rule, depth = self._rules[node], self._depths[node]
+        found: Sequence[Candidate]
+        if rule is not None and rule.forced:  # nothing is learned from what is certain
+            found, chances = [(rule.forced[0], MOST, FORCED, (0, 0, 0))], [MOST]
+            self._candidates.append(())
+        else:
+            found, chances = self._mixer.candidates(
+                self._expected(node),
+                least / before,
+                _LEAST_REACHED / before,
+                self._noise[depth] if depth < len(self._noise) else None,
+                None if rule is None else rule.allows,
+            )
+            self._candidates.append(found)
+        for candidate, chance in zip(found, chances, strict=True):
+            reached = before * chance
+            if reached >= least:
+                self._found += 1
+                insort(frontier, (-reached, self._found, node, candidate, chance))
+        del frontier[room:]
+
+    def _expected(self, node: int) -> Sequence[Expected]:
+        """What every source expects after a node; the draft model's answer last."""
+        place = self._place(node)
+        if place.expected is None:
+            place.expected = self._mixer.ask(place.states)
+        answered = self._answered[node]
+        if answered is None or (own := self._answer.expected.get(answered)) is None:
+            return place.expected
+        return [*place.expected, (len(self._advances), own)]
+
+    def _place(self, node: int) -> _Place:
+        """The place of a node. An id after which nothing is looked for needs none."""
+        if (place := self._places[node]) is None:
+            token, before = self.ids[node - 1], self._place(self.parents[node - 1] + 1)
+            place = before.following.get(token)
+            if place is None:
+                place = before.following[token] = _Place(
+                    [
+                        None if state is None else advance(state, token)
+                        for advance, state in zip(self._advances, before.states, strict=True)
+                    ]
+                )
+            self._places[node] = place
+        return place
+
+    def next_reached(self) -> float:
+        """How likely the next id is to be reached; 0 if the sources know no more."""
+        return -self._frontier[0][0] if self._frontier else 0.0
+
+    def grow(self) -> None:
+        negative, _, parent, (token, _, name, _), chance = self._frontier.pop(0)
+        self.ids.append(token)
+        self.parents.append(parent - 1)
+        self.names.append(name)
+        self.probabilities.append(chance)
+        self._reached.append(-negative)
+        self._depths.append(self._depths[parent] + 1)
+        rule, answered = self._rules[parent], self._answered[parent]
+        self._rules.append(None if rule is None else rule.advance(token))
+        self._answered.append(
+            None if answered is None else self._answer.next.get((answered, token))
+        )
+        self._places.append(None)
+        self._expand(len(self.ids))
+
+    def learn(self, emitted: Sequence[TargetId]) -> None:
+        """Compare what was expected with the emitted ids, as far as these follow the tree."""
+        for token in emitted:
+            if self._seen is None:
+                return
+            self._mixer.learn(self._candidates[self._seen + 1], token)
+            pairs = enumerate(zip(self.parents, self.ids, strict=True))
+            self._seen = next((i for i, pair in pairs if pair == (self._seen, token)), None)
+
+    def best_tree(
+        self, times: Sequence[float], *, all_rows: bool
+    ) -> tuple[TokenTree[TargetId], Plan]:
+        """Grow as long as a further row may pay. Returns: the part with the best rate, its plan.
+
+        times: of rounds that propose 0, 1, 2, ... ids. all_rows: as many ids as there are times,
+        whatever they cost.
+        """
+        tokens, rate, best = 1.0, 1.0 / times[0], (0, 1.0)
+        for count in range(1, len(times)):
+            reached = self.next_reached()
+            if not (reached and (all_rows or _may_pay(tokens, reached, rate, times[count:]))):
+                break
+            self.grow()
+            tokens += reached
+            if all_rows or tokens / times[count] > rate:
+                best, rate = (count, tokens), tokens / times[count]
+        count, tokens = best
+        return self._first(count), Plan(count, rate, tokens)
+
+    def best_chain(self, times: Sequence[float]) -> tuple[TokenTree[TargetId], Plan]:
+        """The branch with the best expected rate, or its part with that rate. times: as of
+        `best_tree`."""
+        while self.next_reached() > _LEAST_OF_CHAIN and len(self.ids) < self._limit:
+            self.grow()
+        tokens = [1.0]
+        best, plan = 0, Plan(0, 1.0 / times[0])
+        for index, parent in enumerate(self.parents, start=1):
+            tokens.append(tokens[parent + 1] + self._reached[index])
+            depth = self._depths[index]
+            if depth < len(times) and tokens[-1] / times[depth] > plan.rate:
+                best, plan = index, Plan(depth, tokens[-1] / times[depth], tokens[-1])
+        whole = self._whole
+        return whole.select(whole.path_to(best - 1)), plan
+
+    def _first(self, count: int) -> TokenTree[TargetId]:
+        """The first `count` ids as a tree, the most probable chain first."""
+        chain, others, last = [], [], -1
+        for index in range(count):
+            if self.parents[index] == last:
+                chain.append(index)
+                last = index
+            else:
+                others.append(index)
+        return self._whole.select(chain + others)
+
+    @property
+    def _whole(self) -> TokenTree[TargetId]:
+        return TokenTree(
+            tuple(self.ids), tuple(self.parents), tuple(self.names), tuple(self.probabilities)
+        )
+
+
+def _may_pay(tokens: float, reached: float, rate: float, times: Sequence[float]) -> bool:
+    """Whether any number of further ids, none likelier to be reached, can raise the rate."""
+    for time in times:
+        tokens += reached
+        if tokens > rate * time:
+            return True
+    return False
+
+
+class TreeDrafter(Drafter):
+    """Proposes the best tree of all its sources, by expected tokens per time.
+
+    One object serves one request.
+    costs: of passes, where nobody else gives them. max_tokens: the most ids of a proposal. rows:
+    propose so many, whatever they cost; fewer only where the sources know no more. branches:
+    whether a proposal may be a tree; else it is a chain.
+    mixing: what was learned about sources; requests may share it.
+    noise: of the coming choices, where the target samples.
+    constraint: the grammar that the output follows. What it forbids is not proposed, and what it
+    forces is, as a chain.
+    size: how many ids the target has.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        noise: ComingNoise | None = None,
+        costs: Costs = FREE_ROWS,
+        max_tokens: int = 8,
+        rows: int | None = None,
+        branches: bool = True,
+        mixing: Mixing | None = None,
+        constraint: Constraint | None = None,
+        size: int = UNBOUNDED,
+    ) -> None:
+        self.sources: tuple[Source, ...] = tuple(sources)
+        self.rows, self.most = rows, rows or max_tokens
+        self._costs, self._branches, self._noise = costs, branches, noise
+        self._constraint = constraint
+        self._rule: State | None = None
+        self._mixing, self._size = mixing or Mixing(), size
+        self._mixers: dict[str, Mixer] = {}  # by the name of the source that answers
+        self._at = -1  # how many ids the following is known after
+        self._place = _Place(())
+        self._coming: Sequence[Sequence[float]] = ()
+        self._growth: Growth | None = None
+
+    @property
+    def can_offer(self) -> bool:
+        """Whether it can ever propose anything by itself."""
+        return bool(self.sources) or self._constraint is not None
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        most = min(limit, self.most)
+        tree, _ = self.offer(context.ids, limit, self._costs.by_proposed(most))
+        return Proposal(tree=tree)
+
+    def observe(self, one: Round) -> None:
+        """Compare what was expected with the ids that were emitted."""
+        if self._growth is not None:
+            self._growth.learn(one.emitted)
+
+    def offer(
+        self,
+        ids: Sequence[TargetId],
+        limit: int,
+        times: Sequence[float],
+        *,
+        answer: TokenTree[TargetId] | None = None,
+        alone: bool = False,
+        quick: bool = False,
+    ) -> tuple[TokenTree[TargetId], Plan]:
+        """The best tree after `ids`, and its rate.
+
+        times: of rounds that propose 0, 1, ..., `limit` ids.
+        answer: the tree of a draft model, with probabilities. alone: without the free sources.
+        Where they know too little to offer anything, the model is right more often than a mixture
+        that holds their silence against it.
+        quick: without the noise of the choices.
+        """
+        if self._at != len(ids):
+            self._at = len(ids)
+            self._place = _Place([source.follow(ids) for source in self.sources])
+            noise = None if quick else self._noise
+            self._coming = () if noise is None else noise.rows(len(ids))
+            self._rule = None if self._constraint is None else self._constraint.after(ids)
+        limit = min(limit, self.most)
+        joined = _NO_ANSWER if answer is None else Answer(answer)
+        growth = self._growth = Growth(
+            self._mixer(None if answer is None else joined.name),
+            self.sources,
+            _Place([None] * len(self.sources)) if alone else self._place,
+            # A chain is the best branch of a tree of twice as many ids.
+            limit if self._branches else 2 * limit,
+            answer=joined,
+            noise=self._coming,
+            rule=self._rule,
+        )
+        times = times[: 1 + limit]
+        if self._branches:
+            return growth.best_tree(times, all_rows=self.rows is not None)
+        return growth.best_chain(times)
+
+    def _mixer(self, answering: str | None) -> Mixer:
+        names = [source.name for source in self.sources]
+        key = answering or ""
+        if key not in self._mixers:
+            names += [] if answering is None else [answering]
+            expects = [source.expect for source in self.sources]
+            self._mixers[key] = Mixer(self._mixing, names, expects, self._size)
+        return self._mixers[key]
