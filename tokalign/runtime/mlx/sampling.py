@@ -8,6 +8,7 @@ position.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
@@ -23,17 +24,56 @@ from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 
-_XTC = 1
-"""Which of a position's numbers decides about XTC."""
-
 _COLDEST = 1e-30
 """Lower temperatures choose as this one does: the scores would leave float32, and all be equal."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
+class Chooser(ABC):
+    """Chooses ids from logits. processors: mlx-lm's logits processors, applied first."""
+
+    __slots__ = ()
+
+    processors: Sequence[LogitsProcessor]
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a choice depends on earlier ids other than through the logits."""
+        return bool(self.processors)
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether choices have to be made in the order of their positions, each position once.
+
+        Logits processors may keep a state.
+        """
+        return bool(self.processors)
+
+    def choose(
+        self,
+        logits: Array,
+        positions: Sequence[int],
+        *,
+        ids: Sequence[TargetId] = (),
+        mask: NDArray[np.bool_] | None = None,
+    ) -> tuple[Array, Array]:
+        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
+
+        positions: at which index of the context each row's choice comes. ids: what comes before
+        that, or an array of it; if a choice `needs_history`, there is one row.
+        mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
+        """
+        logprobs = logprobs_of(logits, self.processors, ids, mask)
+        return self.pick(logprobs, positions), logprobs
+
+    @abstractmethod
+    def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
+        """The choices i[rows] by log-probabilities f[rows, vocabulary] that are processed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class Sampling(Chooser):
     """How the target chooses. Temperature 0 is greedy; 0 switches off top-p, top-k and min-p.
 
     The random key of a token is (seed, its index in the context): a choice depends on the logits
@@ -67,19 +107,6 @@ class Sampling:
         require_callables("processors", self.processors)
         object.__setattr__(self, "_noise", keyed.Noise(self.seed))
 
-    @property
-    def needs_history(self) -> bool:
-        """Whether a choice depends on earlier ids other than through the logits."""
-        return bool(self.processors)
-
-    @property
-    def needs_order(self) -> bool:
-        """Whether choices have to be made in the order of their positions, each position once.
-
-        Only logits processors may keep a state; the noise is keyed by position.
-        """
-        return bool(self.processors)
-
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
         """How a draft model predicts the choice; None if it can only take its argmax.
 
@@ -89,23 +116,6 @@ class Sampling:
         if self.processors:
             return replace(self, processors=at_width(self.processors, vocabulary))
         return self if self.temperature > 0 else None
-
-    def choose(
-        self,
-        logits: Array,
-        positions: Sequence[int],
-        *,
-        ids: Sequence[TargetId] = (),
-        mask: NDArray[np.bool_] | None = None,
-    ) -> tuple[Array, Array]:
-        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
-
-        positions: at which index of the context each row's choice comes. ids: what comes before
-        that, or an array of it; if a choice `needs_history`, there is one row.
-        mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
-        """
-        logprobs = logprobs_of(logits, self.processors, ids, mask)
-        return self.pick(logprobs, positions), logprobs
 
     def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
         """The choices i[rows] by log-probabilities f[rows, vocabulary] that are processed."""
@@ -200,7 +210,7 @@ class Sampling:
         if self.min_p:
             logprobs = apply_min_p(logprobs, self.min_p, 1)
         if self.xtc_probability:
-            number = keyed.uniform(self.seed, keyed.VERDICT, positions, number=_XTC)
+            number = keyed.uniform(self.seed, keyed.VERDICT, positions)
             without = apply_xtc(logprobs, 1.0, self.xtc_threshold, list(self.xtc_exempt))
             logprobs = mx.where(number < self.xtc_probability, without, logprobs)
         if 0 < self.top_k < logprobs.shape[-1]:
@@ -209,7 +219,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class CallableSampler:
+class CallableSampler(Chooser):
     """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows].
 
     It is asked once for each id of the output, as in plain decoding, so a seed of `mx.random` gives
@@ -220,10 +230,6 @@ class CallableSampler:
     processors: Sequence[LogitsProcessor] = ()
 
     @property
-    def needs_history(self) -> bool:
-        return bool(self.processors)
-
-    @property
     def needs_order(self) -> bool:
         """The random numbers of mlx-lm's samplers are those of mlx, one after another."""
         return True
@@ -231,17 +237,9 @@ class CallableSampler:
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
         return Sampling(processors=self.processors).draft_sampler(vocabulary)
 
-    def choose(
-        self,
-        logits: Array,
-        positions: Sequence[int],
-        *,
-        ids: Sequence[TargetId] = (),
-        mask: NDArray[np.bool_] | None = None,
-    ) -> tuple[Array, Array]:
-        """See `Sampling`; positions do not matter here."""
-        logprobs = logprobs_of(logits, self.processors, ids, mask)
-        return self.sampler(logprobs), logprobs
+    def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
+        """See `Chooser`; positions do not matter here."""
+        return self.sampler(logprobs)
 
 
 Sampler: TypeAlias = Sampling | CallableSampler
