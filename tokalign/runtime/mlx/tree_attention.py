@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache as cache_calls
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -111,47 +111,25 @@ def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
 
     begin: the position of the tree's first row. path: indices of the rows in the tree, ascending.
     """
-    moves = [run for run in _runs(path) if run.source != run.target]
-    on_device = cache_calls(lambda position: mx.array([position]))
-    for layer in leaves_of(cache) if moves else ():
-        if layer.keys is None:  # a layer that reads the keys of another one
-            continue
-        first = begin - getattr(layer, "start", 0)
-        for source, target, rows in moves:
-            ends = on_device(first + source), on_device(first + target)
-            layer.keys = _moved(layer.keys, *ends, rows)
-            layer.values = _moved(layer.values, *ends, rows)
+    stay = next((n for n, index in enumerate(path) if n != index), len(path))
+    moving = mx.array(list(path[stay:]), dtype=mx.int32)
+    on_device = cache_calls(lambda position: (moving + position, mx.array([position + stay])))
+    for layer in leaves_of(cache) if moving.size else ():
+        if layer.keys is not None:  # else it reads the keys of another layer
+            rows, target = on_device(begin - getattr(layer, "start", 0))
+            layer.keys = _moved(layer.keys, rows, target)
+            layer.values = _moved(layer.values, rows, target)
 
 
-class _Run(NamedTuple):
-    """Rows that lie next to each other and stay so: from where to where, and how many."""
+def _moved(part: Any, rows: Array, target: Array) -> Any:
+    """f[1, heads, positions, dimension] with rows i[n] copied to where `target` i[1] begins.
 
-    source: int
-    target: int
-    rows: int
-
-
-def _runs(path: Sequence[int]) -> list[_Run]:
-    """A path in runs. None of them is moved to where a later one lies."""
-    runs: list[_Run] = []
-    for target, source in enumerate(path):
-        if runs and source == runs[-1].source + runs[-1].rows:
-            runs[-1] = runs[-1]._replace(rows=runs[-1].rows + 1)
-        else:
-            runs.append(_Run(source, target, 1))
-    return runs
-
-
-def _moved(part: Any, source: Array, target: Array, rows: int) -> Any:
-    """f[1, heads, positions, dimension] with `rows` rows copied; or the parts of a quantized cache.
-
-    Slices with positions on the device take half the host time of indexing and assigning.
+    Of a quantized cache, all its parts. An update at a position on the device takes half the host
+    time of indexing and assigning.
     """
     if isinstance(part, (tuple, list)):
-        return type(part)([_moved(inner, source, target, rows) for inner in part])
-    batch, heads, _, size = part.shape
-    moving = mx.slice(part, source, (2,), (batch, heads, rows, size))
-    return mx.slice_update(part, moving, target, (2,))
+        return type(part)([_moved(inner, rows, target) for inner in part])
+    return mx.slice_update(part, mx.take(part, rows, axis=2), target, (2,))
 
 
 def with_row_positions(model: Any, positions: RowPositions) -> Any:
