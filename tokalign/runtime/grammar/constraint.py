@@ -16,6 +16,7 @@ request.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -79,19 +80,11 @@ class _Walk:
 
 
 class _Matching:
-    """A state inside the grammar: the committed text and a path.
-
-    It holds until more ids are committed. failed: whether the matcher could not go on here.
-    """
-
-    __slots__ = ("_allowed", "_forced", "_next", "_path", "_walk", "failed")
+    """A state inside the grammar, after the committed text and a path; until more is committed."""
 
     def __init__(self, walk: _Walk, path: _Path = ()) -> None:
         self._walk, self._path = walk, path
         self._next: dict[TargetId, _Matching | None] = {}
-        self._allowed: NDArray[np.uint8] | None = None
-        self._forced: Sequence[TargetId] | None = None
-        self.failed = False
 
     def advance(self, token: TargetId) -> _Matching | None:
         """The state after one more id; None where no choice leads, or the output ends."""
@@ -105,30 +98,26 @@ class _Matching:
         matcher = None if token in self._walk.stop_ids else self._walk.at(self._path)
         return matcher is not None and bool(matcher.validate_tokens([token]))
 
-    @property
-    def allowed(self) -> NDArray[np.uint8] | None:
-        """The ids that may follow, a bit each, the lowest first; None if `failed`."""
-        if self._allowed is None and not self.failed:
-            matcher = self._walk.at(self._path)
-            bits = b"" if matcher is None else matcher.compute_bitmask()
-            self.failed = matcher is None or matcher.is_error()
-            self._allowed = None if self.failed else np.frombuffer(bits, dtype=np.uint8)
-        return self._allowed
+    @cached_property
+    def allowed(self) -> NDArray[np.uint8]:
+        """The ids that may follow, a bit each, the lowest first. Raises: GrammarError."""
+        matcher = self._walk.at(self._path)
+        bits = b"" if matcher is None else matcher.compute_bitmask()
+        if matcher is None or matcher.is_error():
+            raise GrammarError
+        return np.frombuffer(bits, dtype=np.uint8)
 
-    @property
+    @cached_property
     def forced(self) -> Sequence[TargetId]:
         """The ids that have to follow: the canonical encoding of the only text that may."""
-        if self._forced is None:
-            matcher = self._walk.at(self._path)
-            ids = [] if matcher is None else matcher.compute_ff_tokens()
-            self._forced = cast("list[TargetId]", ids)
-        return self._forced
+        matcher = self._walk.at(self._path)
+        return cast("list[TargetId]", [] if matcher is None else matcher.compute_ff_tokens())
 
 
 class _Thinking:
     """Before the grammar begins, the model thinks until an id ends that; every id is allowed."""
 
-    allowed, forced, failed = None, (), False
+    allowed, forced = None, ()
 
     def __init__(self, end: TargetId, begin: _Matching) -> None:
         self._end, self._begin = end, begin
@@ -160,7 +149,7 @@ class Constraint:
     ) -> None:
         self._fresh, self._stop_ids, self._begin = fresh, stop_ids, begin
         self._thought_end = thought_end
-        self._failed: frozenset[int] = frozenset()
+        self._failed = set[int]()
         self._restart()
 
     def _restart(self) -> None:
@@ -200,18 +189,18 @@ class Constraint:
         for token, parent in zip(tree.ids, tree.parents, strict=True):
             state = states[parent + 1]
             states.append(None if state is None else state.advance(token))
-        masks = [None if state is None else state.allowed for state in states]
-        failed = [row for row, state in enumerate(states) if state is not None and state.failed]
-        self._failed = frozenset(failed)
-        self.check([0])
-        if all(mask is None for mask in masks):
-            return None
-        rows = np.ones((len(masks), width), dtype=np.bool_)
-        for row, mask in zip(rows, masks, strict=True):
+        rows, self._failed = np.ones((len(states), width), dtype=np.bool_), set()
+        for number, (row, state) in enumerate(zip(rows, states, strict=True)):
+            try:
+                mask = None if state is None else state.allowed
+            except GrammarError:
+                self._failed.add(number)
+                continue
             if mask is not None:
                 bits = np.unpackbits(mask, bitorder="little")[:width]
                 row[: len(bits)], row[len(bits) :] = bits, False
-        return rows
+        self.check([0])
+        return None if rows.all() else rows
 
     def check(self, rows: Sequence[int]) -> None:
         """Raises: GrammarError if the matcher failed in one of these rows of the last tree."""
@@ -256,8 +245,12 @@ def constrain(
         space = vocabulary.id_of.get(b" ")
         is_certain = space is not None and not fresh.deep_copy().validate_tokens([space])
         fresh = matcher(grammar.after('" "?' if is_certain else '" "'))
-    if _Matching(_Walk(fresh, stop_ids)).allowed is None:
-        raise UsageError("the grammar is too complex, or no finite text matches it; simplify it")
+    try:
+        _ = _Matching(_Walk(fresh, stop_ids)).allowed
+    except GrammarError as error:
+        raise UsageError(
+            "the grammar is too complex, or no finite text matches it; simplify it"
+        ) from error
     return Constraint(fresh, stop_ids, len(prompt), end)
 
 
