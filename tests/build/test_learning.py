@@ -326,24 +326,6 @@ def test_a_document_edited_to_the_same_size_is_read_again(folder: Path, notes: C
     assert content(notes) != before
 
 
-def test_the_order_of_folders_does_not_matter(tmp_path: Path, target: Path) -> None:
-    """Of equal texts the first one counts, whichever folder is named first."""
-    folders = [tmp_path / name for name in ("a", "b", "c")]
-    for number, folder in enumerate(folders):
-        folder.mkdir()
-        for text in range(6):
-            (folder / f"{text}.txt").write_text(f"Sprawa {number % 2}.\n{MEETING}\n{LETTER}\n")
-    for name, order in (("one", folders), ("other", folders[::-1])):
-        learn(name, folders=order, targets=[str(target)])
-    one, other = (read_bundle(Collection(name).tables[0]) for name in ("one", "other"))
-    assert one.corpus == other.corpus
-    assert {k: bytes(v) for k, v in one.sections.items()} == {
-        k: bytes(v) for k, v in other.sections.items()
-    }
-    learned = learn("one", folders=folders[::-1])
-    assert not any(learned.tables.values())
-
-
 @pytest.mark.parametrize("length", [9, 10, 11, 20, 21])
 def test_long_paragraphs_are_written_in_parts_of_which_none_is_lost(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

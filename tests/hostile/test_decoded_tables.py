@@ -221,7 +221,8 @@ def test_nonsense_changes_no_output(
 
 
 def test_an_alignment_that_would_take_long_is_refused(pair: dict[str, Any], tmp_path: Path) -> None:
-    """Probabilities of draft ids that stand for one target id are added up step by step."""
+    """Probabilities of draft ids that stand for one target id are added up step by step; eight are
+    allowed above."""
     path = tmp_path / "pair.alignment.tok"
     write_bundle(path, aligned(pair["draft_tokenizer"], pair["tokenizer"], "all-to-one"))
     with pytest.raises(BundleError, match=r"more than 8 draft ids.*tokalign build"):

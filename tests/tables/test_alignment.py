@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tables import bundle_of
 
-from tokalign.errors import BundleError
 from tokalign.tables.alignment import (
-    MOST_DOUBLES,
     HealingTrie,
     Intersection,
     MergeSites,
@@ -52,23 +50,6 @@ def test_pairs_are_counted_by_what_they_spell() -> None:
     assert Intersection(int32(-1), int32(-1)).draft_of(0) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("drafts", [MOST_DOUBLES, MOST_DOUBLES + 1])
-def test_only_so_many_draft_ids_stand_for_one_target_id(drafts: int) -> None:
-    bundle = bundle_of(Intersection(int32(*[0] * drafts), int32(0, -1)).to_sections())
-    if drafts == MOST_DOUBLES:
-        assert Intersection.from_bundle(bundle).pairs == 1
-    else:
-        with pytest.raises(BundleError, match="more than 8 draft ids"):
-            Intersection.from_bundle(bundle)
-
-
-@pytest.mark.parametrize(("to_target", "to_draft"), [((2, 0), (0, 1)), ((0, -2), (0, 1))])
-def test_ids_outside_the_other_vocabulary_are_refused(to_target: Any, to_draft: Any) -> None:
-    sections = Intersection(int32(*to_target), int32(*to_draft)).to_sections()
-    with pytest.raises(BundleError, match="outside a vocabulary of 2"):
-        Intersection.from_bundle(bundle_of(sections))
-
-
 @given(st.lists(st.sampled_from(WORDS), max_size=20, unique=True), st.sampled_from(WORDS))
 def test_what_extends_bytes_is_what_begins_with_them_and_is_longer(
     tokens: list[bytes], pending: bytes
@@ -91,10 +72,3 @@ def test_a_site_is_absorbed_with_whatever_follows_it(sites: list[bytes], text: b
         assert one.absorbs(1, text) == any(text.startswith(site) for site in row)  # type: ignore[arg-type]
         assert not one.absorbs(0, text)  # type: ignore[arg-type]
         assert len(one) == len(row)
-
-
-@pytest.mark.parametrize("rows", [[[], [b"b", b"a"]], [[b"a"], []], [[], [b"a", b"a"]]])
-def test_sites_out_of_order_or_of_row_0_are_refused(rows: Any) -> None:
-    table = MergeSites(np.array([0, 1], dtype=np.uint32), rows)
-    with pytest.raises(BundleError, match="not sorted, or row 0"):
-        MergeSites.from_bundle(bundle_of(table.to_sections()), 2)

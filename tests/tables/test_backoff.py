@@ -199,14 +199,6 @@ def test_the_longest_match_answers_under_its_own_name() -> None:
     assert not both.follow([6], 5)  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("surer", [0, 1])
-def test_between_equal_matches_the_surer_one_answers(surer: int) -> None:
-    odds = [0.3, 0.3]
-    odds[surer] = 0.6
-    tables = {str(n): published({(1,): ((n,), odds[n])}) for n in range(2)}
-    assert Dictionaries(tables).follow([1], 1).ids == (surer,)  # type: ignore[list-item]
-
-
 def test_a_match_counts_for_more_in_a_dictionary_that_is_right_more_often() -> None:
     tables = {"short": published({(1,): ((7,), 0.3)}), "long": published({(2, 1): ((8,), 0.9)})}
     for share, answer in ((0.4, (8,)), (0.6, (8,)), (1.2, (7,))):

@@ -6,10 +6,8 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
-import pytest
 from small_tables import bundle_of
 
-from tokalign.errors import BundleError
 from tokalign.tables.logit_rows import ID_BITS, LOG_ODDS, LogitRows, codes_of, joined, keys_of
 
 SIZE = 9
@@ -53,19 +51,3 @@ def test_rows_come_back_from_a_table_and_join() -> None:
     assert len(both) == 6
     assert both.ids.shape == both.codes.shape == (6, 2)
     assert both.keys[:3].tolist() == rows().keys.tolist()
-
-
-@pytest.mark.parametrize(
-    ("table", "why"),
-    [
-        (joined([rows(), rows()]), "a key twice"),
-        (rows(likely=(4, SIZE)), "ids from 4 to 9"),
-        (rows(SIZE, kind=1), "ids from 9 to 9"),
-        (LogitRows(rows(kind=1).keys & ~np.uint64(3), rows(kind=1).ids, rows(kind=1).codes), "key"),
-        (LogitRows(rows(kind=2).keys, rows(kind=2).ids[:, :1][:1], rows(kind=1).codes), "ids for"),
-        (LogitRows(rows(kind=2).keys, rows().ids.reshape(-1)[:5], rows().codes), "5 ids for 2"),
-    ],
-)
-def test_what_no_builder_makes_is_refused(table: LogitRows, why: str) -> None:
-    with pytest.raises(BundleError, match=why):
-        read(table)
