@@ -12,7 +12,7 @@ import glob
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -173,51 +173,49 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
         return _find_remote(name)
     path = Path(name)
     if path.is_dir():
-        files = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-        return _in_folder(name, {file: str(path / file) for file in files})
+        return _in_folder(name, str(path), map(str, filter(Path.is_file, path.rglob("*"))))
     if any(c in name for c in _MAGIC) and not path.exists():
-        found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
-        return _under_glob(name, found)
+        return _under_glob(name, filter(os.path.isfile, glob.glob(name, recursive=True)))
     return [Source.of_path(path)]
 
 
 def _find_remote(url: str) -> list[Source]:
     with _file_system(url) as (system, path):
+        whole = system.unstrip_protocol
         if any(c in path for c in _MAGIC_IN_URLS):
-            found = sorted(system.unstrip_protocol(file) for file in system.glob(path))
-            return _under_glob(system.unstrip_protocol(path), found)
+            return _under_glob(whole(path), map(whole, system.glob(path)))
         if system.isdir(path):
-            folder = system.unstrip_protocol(path)
-            found = sorted(system.unstrip_protocol(file) for file in system.find(path))
-            return _in_folder(folder, {_relative(file, folder): file for file in found})
+            return _in_folder(url, whole(path), map(whole, system.find(path)))
     return [Source(PurePosixPath(path.partition("?")[0]).name, url)]
 
 
-def _in_folder(folder: str, found: Mapping[str, str]) -> list[Source]:
-    """The corpus files among those found: path in the folder -> location."""
+def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[Source]:
+    """The corpus files at these locations in a folder."""
+    files = [Source(_relative(file, folder), file) for file in locations]
     known = [
-        Source(name, location)
-        for name, location in found.items()
-        if name.endswith(KINDS) and not any(part.startswith(".") for part in name.split("/"))
+        file
+        for file in files
+        if file.name.endswith(KINDS) and not any(part[:1] == "." for part in file.name.split("/"))
     ]
     if not known:
         raise CorpusError(
-            f"there is no corpus file in this folder ({len(found):,} files of other kinds); "
+            f"there is no corpus file in this folder ({len(files):,} files of other kinds); "
             f"give a folder with {', '.join(KINDS)}",
-            path=folder,
+            path=typed,
         )
-    return known
+    return sorted(known, key=lambda file: file.name)
 
 
-def _under_glob(pattern: str, found: Sequence[str]) -> list[Source]:
+def _under_glob(pattern: str, locations: Iterable[str]) -> list[Source]:
+    fixed = pattern[: min(pattern.find(c) for c in _MAGIC if c in pattern)].rpartition("/")[0]
+    found = [Source(_relative(file, fixed), file) for file in sorted(locations)]
     if not found:
         raise CorpusError("no file matches this pattern; check it with ls", path=pattern)
-    fixed = pattern[: min(pattern.find(c) for c in _MAGIC if c in pattern)]
-    return [Source(_relative(file, fixed.rpartition("/")[0]), file) for file in found]
+    return found
 
 
 def _relative(file: str, folder: str) -> str:
-    return file.removeprefix(folder).lstrip("/")
+    return file.removeprefix(f"{folder.rstrip('/')}/")
 
 
 def _is_url(location: str) -> bool:
