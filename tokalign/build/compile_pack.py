@@ -115,7 +115,7 @@ def positions_of(pack: Pack) -> list[Numbers]:
     than its own, which is then raised.
     """
     counts = [COUNTS[order.levels] for order in pack.orders]
-    left = counts[-1:]
+    positions = counts[-1:]
     for n in range(len(counts) - 1, 0, -1):
         longer, size = pack.orders[n], len(counts[n - 1])
         after, before = (
@@ -123,20 +123,20 @@ def positions_of(pack: Pack) -> list[Numbers]:
             for of in (longer.prefix, longer.suffix)
         )
         counts[n - 1] = np.maximum(counts[n - 1], np.maximum(after, before))
-        left.insert(0, counts[n - 1] - after)
-    return left
+        positions.insert(0, counts[n - 1] - after)
+    return positions
 
 
 def _shards(pack: Pack, positions: Sequence[Numbers], folder: Path) -> Iterator[Task]:
-    for n, left in enumerate(positions):
-        nodes = np.flatnonzero(left)
+    for n, times in enumerate(positions):
+        nodes = np.flatnonzero(times)
         for begin in range(0, len(nodes), _SHARD):
             some = nodes[begin : begin + _SHARD]
             words, at = np.empty((len(some), n + 1), dtype=np.int64), some
             for place in range(n, -1, -1):
                 words[:, place] = pack.orders[place].last[at]
                 at = pack.orders[place].prefix[at]
-            yield folder / f"{n + 1}-{begin}.run", words, left[some]
+            yield folder / f"{n + 1}-{begin}.run", words, times[some]
 
 
 def _write_windows(

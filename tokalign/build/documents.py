@@ -82,15 +82,15 @@ def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFil
         pattern that means nothing, or missing libraries.
     """
     spec = _spec(map(_folded, (*OF_PROGRAMS, *NAMES, *rules.exclude)))
-    skipped, found = Skipped(), set[FoundFile]()
+    skipped, documents = Skipped(), set[FoundFile]()
     for folder in folders:
         _check_folder(folder)
         root = os.path.abspath(folder)
         for path in _walk(root, spec, skipped):
             file = _consider(path, rules, skipped)
             if file is not None:
-                found.add(file)
-    return sorted(found), skipped
+                documents.add(file)
+    return sorted(documents), skipped
 
 
 def _check_folder(folder: Path) -> None:
@@ -259,11 +259,11 @@ def _encoding(data: bytes, *, html: bool = False) -> str:
         from resiliparse.parse.encoding import detect_encoding
     except ModuleNotFoundError as error:
         raise _missing_libraries() from error
-    found = str(detect_encoding(data, from_html_meta=html) or "utf-8")
-    if found == "iso8859-13" and _OF_WINDOWS.search(data):
+    encoding = str(detect_encoding(data, from_html_meta=html) or "utf-8")
+    if encoding == "iso8859-13" and _OF_WINDOWS.search(data):
         return "cp1257"
     # The Ukrainian encoding has all letters of the Russian one, and four more.
-    return "koi8-u" if found == "koi8-r" else found
+    return "koi8-u" if encoding == "koi8-r" else encoding
 
 
 def _html_text(path: Path, data: bytes) -> str:

@@ -198,10 +198,10 @@ class Followers:
         stay = np.concatenate([a.blocking_rank, a.left])
         ends = np.searchsorted(self._keys, lists << 32 | np.minimum(stay, _MOST) + 1)
         owner, some = np.concatenate([a.owner, a.owner]), ends > self._begins[lists]
-        found: list[list[int]] = [[] for _ in self._tokens]
+        ends_of: list[list[int]] = [[] for _ in self._tokens]
         for number, end in zip(owner[some].tolist(), ends[some].tolist(), strict=True):
-            found[number].append(end)
-        return dict(zip(self._tokens, map(tuple, found), strict=True))
+            ends_of[number].append(end)
+        return dict(zip(self._tokens, map(tuple, ends_of), strict=True))
 
     def groups(self) -> dict[Signature, list[TargetId]]:
         """These tokens by signature."""

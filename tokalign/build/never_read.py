@@ -58,5 +58,5 @@ def key_in(text: str) -> str | None:
 
     Cost: about 0.15 s for a million characters.
     """
-    found = _contents.search(text)
-    return None if found is None else [*_KEYS][(found.lastindex or 0) - 1]
+    key = _contents.search(text)
+    return None if key is None else [*_KEYS][(key.lastindex or 0) - 1]

@@ -141,12 +141,12 @@ def find_sources(
     Raises: CorpusError for a folder or a glob without corpus files, and for a URL that cannot be
         listed.
     """
-    found = [source for name in dict.fromkeys(names) for source in _find(name, stdin)]
+    named = [source for name in dict.fromkeys(names) for source in _find(name, stdin)]
     sources: dict[str, Source] = {}
-    for source in found:
+    for source in named:
         sources.setdefault(_place(source), source)
     again = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    again += [source.location for source in found if sources[_place(source)] is not source]
+    again += [source.location for source in named if sources[_place(source)] is not source]
     if again:
         more = f" and {len(again) - 1:,} more" if len(again) > 1 else ""
         note(f"{again[0]}{more}: given more than once, and counted once (--weight counts more)")
@@ -208,10 +208,10 @@ def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[Source
 
 def _under_glob(pattern: str, locations: Iterable[str]) -> list[Source]:
     fixed = pattern[: min(pattern.find(c) for c in _MAGIC if c in pattern)].rpartition("/")[0]
-    found = [Source(_relative(file, fixed), file) for file in sorted(locations)]
-    if not found:
+    files = [Source(_relative(file, fixed), file) for file in sorted(locations)]
+    if not files:
         raise CorpusError("no file matches this pattern; check it with ls", path=pattern)
-    return found
+    return files
 
 
 def _relative(file: str, folder: str) -> str:

@@ -105,16 +105,16 @@ def _convert(mx: Any, file: Path, folder: Path, *, quantized: bool) -> None:
 
 def _dequantized(mx: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Weights in float32; those that have no scales are so already."""
-    found = {}
+    dense = {}
     for name, array in arrays.items():
         base, _, kind = name.rpartition(".")
         if f"{base}.scales" not in arrays:
-            found[name] = array
+            dense[name] = array
         elif kind == "weight":
             scales, biases = (arrays[f"{base}.{of}"].astype(mx.float32) for of in _PARTS)
             bits = _bits(array, scales)
-            found[name] = mx.dequantize(array, scales, biases, group_size=_GROUP, bits=bits)
-    return found
+            dense[name] = mx.dequantize(array, scales, biases, group_size=_GROUP, bits=bits)
+    return dense
 
 
 def _bits(weight: Any, scales: Any) -> int:

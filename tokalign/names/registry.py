@@ -145,8 +145,8 @@ def _download(
 
 
 def _model_in_distribution(alias: Alias) -> tuple[str, Path] | None:
-    found = _installed(alias.weights)
-    return found and (found[0], packaged_model(found[1]))
+    weights = _installed(alias.weights)
+    return weights and (weights[0], packaged_model(weights[1]))
 
 
 def _installed(place: tuple[str, str] | None) -> tuple[str, Path] | None:

@@ -48,13 +48,13 @@ class Intersection:
 
     def target_of(self, draft_id: DraftId) -> TargetId | None:
         """The target token with the same bytes."""
-        found = int(self.draft_to_target[draft_id])
-        return None if found == NO_TOKEN else TargetId(found)
+        target_id = int(self.draft_to_target[draft_id])
+        return None if target_id == NO_TOKEN else TargetId(target_id)
 
     def draft_of(self, target_id: TargetId) -> DraftId | None:
         """The draft token with the same bytes."""
-        found = int(self.target_to_draft[target_id])
-        return None if found == NO_TOKEN else DraftId(found)
+        draft_id = int(self.target_to_draft[target_id])
+        return None if draft_id == NO_TOKEN else DraftId(draft_id)
 
     def to_sections(self) -> dict[str, bytes]:
         return {

@@ -214,7 +214,7 @@ class BackoffTable:
         """Predictions one after another while their product is at least `p_min`."""
         least = self.parameters.p_min if p_min is None else p_min
         text = list(suffix[-self.parameters.max_context :])
-        given = len(text)
+        known = len(text)
         probabilities: list[float] = []
         together = 1.0
         while len(probabilities) < limit:
@@ -226,7 +226,7 @@ class BackoffTable:
                 break
             text.append(predicted[0])
             probabilities.append(predicted[1])
-        return TokenTree.chain(text[given:], SOURCE, probabilities)
+        return TokenTree.chain(text[known:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
         """The sections of a bundle; the parameters are in its header."""

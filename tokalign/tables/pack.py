@@ -121,10 +121,12 @@ class Pack:
             if np.any(places >= room[prefix]):
                 raise bundle.wrong(f"section {n}.gaps leads to n-grams that there are not")
             suffix = first[prefix] + places
-            found = _get(bundle, f"{n}.levels", len(prefix), len(COUNTS))
-            order = np.lexsort((suffix, -found, prefix))
+            levels_read = _get(bundle, f"{n}.levels", len(prefix), len(COUNTS))
+            order = np.lexsort((suffix, -levels_read, prefix))
             suffix, last = suffix[order], shorter.last[suffix[order]]
-            orders.append(WordNgrams(prefix=prefix, suffix=suffix, last=last, levels=found[order]))
+            orders.append(
+                WordNgrams(prefix=prefix, suffix=suffix, last=last, levels=levels_read[order])
+            )
         return cls([words[place] for place in alphabetical], orders)
 
 

@@ -105,8 +105,8 @@ def _find_prefixes(ids: IdArray, shorter: IdArray) -> Indices:
     """For each row the index of its first n - 1 ids among the sorted rows of `shorter`."""
     changes = np.any(ids[1:, :-1] != ids[:-1, :-1], axis=1)
     starts = np.flatnonzero(np.concatenate([[True], changes]))
-    found = np.searchsorted(sortable(shorter), sortable(ids[starts, :-1]))
-    return np.repeat(found, np.diff(starts, append=len(ids))).astype(np.uint32)
+    places = np.searchsorted(sortable(shorter), sortable(ids[starts, :-1]))
+    return np.repeat(places, np.diff(starts, append=len(ids))).astype(np.uint32)
 
 
 def _keys(prefix: NDArray[np.integer], last: NDArray[np.integer]) -> NDArray[np.uint64]:

@@ -54,16 +54,16 @@ def write_run(path: Path, parts: Iterable[NDArray[Any]]) -> None:
 
 def is_whole(path: Path) -> bool:
     """Whether a run is there, with the checksum that it was written with."""
-    checksum, left = _SEED, b""
+    checksum, ending = _SEED, b""
     try:
         with path.open("rb") as file:
             while data := file.read(_STEP):
-                data = left + data
-                left = data[-_CHECKSUM_BYTES:]
+                data = ending + data
+                ending = data[-_CHECKSUM_BYTES:]
                 checksum = crc32(memoryview(data)[:-_CHECKSUM_BYTES], checksum)
     except OSError:
         return False
-    return left == checksum.to_bytes(_CHECKSUM_BYTES, "little")
+    return ending == checksum.to_bytes(_CHECKSUM_BYTES, "little")
 
 
 def read_run(path: Path) -> bytes:

@@ -131,10 +131,10 @@ def backoff_bundle(
             levels, vocabulary_size=len(target.vocabulary), max_bytes=room, p_min=options.p_min
         )
         advance(1)
-    found = {"entries": len(table), "different_predictions": table.predictions}
+    counted = {"entries": len(table), "different_predictions": table.predictions}
     return replace(
         frame,
         parameters={**frame.parameters, **table.parameters.to_header()},
-        statistics={**frame.statistics, **found},
+        statistics={**frame.statistics, **counted},
         sections=table.to_sections(),
     )

@@ -156,15 +156,15 @@ def ranked_predictions(
 
     Each for contexts of each length from 1 on; there is one length less than there are orders.
     """
-    found: list[list[Predictions]] = []
-    left = probabilities[1:]
+    ranks: list[list[Predictions]] = []
+    remaining = probabilities[1:]
     for _ in range(1 + ALTERNATIVES):
-        found.append([*map(_best, map(len, levels), levels[1:], left)])
-        left = [
+        ranks.append([*map(_best, map(len, levels), levels[1:], remaining)])
+        remaining = [
             np.where(continued.last == best.ids[continued.prefix], 0, likely)
-            for continued, best, likely in zip(levels[1:], found[-1], left, strict=True)
+            for continued, best, likely in zip(levels[1:], ranks[-1], remaining, strict=True)
         ]
-    return found
+    return ranks
 
 
 def _best(contexts: int, continued: Level, probabilities: Floats) -> Predictions:
@@ -192,7 +192,7 @@ def gains(
     in this context.
     probabilities, weights: see `smooth`. Cost: about 1 µs per context.
     """
-    found: list[Floats] = []
+    gained: list[Floats] = []
     for length, (level, own) in enumerate(zip(levels, predictions, strict=False), start=1):
         value = _value(own.probabilities, own.probabilities, p_min)
         if length > 1:
@@ -203,8 +203,8 @@ def gains(
             value -= _value(claimed, here, p_min)
         value *= np.maximum(level.counts - RARELY_SEEN, 0)
         value[own.probabilities == 0] = -np.inf
-        found.append(value.astype(np.float32))
-    return found
+        gained.append(value.astype(np.float32))
+    return gained
 
 
 def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
@@ -229,13 +229,13 @@ def occurrences(
 
     suffixes, counts: of the contexts of each length.
     """
-    found = [np.where(mask, times, 0) for mask, times in zip(kept, counts, strict=True)]
+    alone = [np.where(mask, times, 0) for mask, times in zip(kept, counts, strict=True)]
     for length in range(1, len(kept)):
         nodes = np.flatnonzero(kept[length])
-        found[length - 1] -= np.bincount(
-            suffixes[length][nodes], weights=counts[length][nodes], minlength=len(found[length - 1])
+        alone[length - 1] -= np.bincount(
+            suffixes[length][nodes], weights=counts[length][nodes], minlength=len(alone[length - 1])
         )
-    return found
+    return alone
 
 
 def keep_above(
