@@ -59,8 +59,8 @@ def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
     assert "draft_vocabulary_size" not in found
     shown = run("check", "--target", "bielik", "--language", "en").out
     names = [line.split("  ")[0] for line in shown.splitlines()]
-    assert names[:3] == ["verdict", "dictionaries", "this machine"]
-    assert names[-1].startswith("Apple")
+    assert names[2:5] == ["verdict", "dictionaries", "this_machine"]
+    assert names[-1].startswith("machines.Apple")
 
 
 def test_the_language_of_a_text_is_that_of_the_page_or_the_dictionaries(tmp_path: Path) -> None:

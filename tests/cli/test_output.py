@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_models import write_model
 
-from tokalign.cli.output import figures, one_line, table, to_json, visible
+from tokalign.cli.output import one_line, rows, table, to_json, visible
 from tokalign.tables.bundle import Bundle, write_bundle
 
 HARMLESS = {"\n", "\t"}
@@ -112,5 +112,12 @@ def test_a_models_text_is_escaped_on_a_terminal_and_exact_in_a_pipe(tmp_path: Pa
     assert shown == visible(piped)
 
 
-def test_figures_that_are_missing_or_have_parts_are_shown_as_text() -> None:
-    assert figures({"own": None, "host": {"p50": 0.1, "p99": 2}}) == "own   -\nhost  p50 0.1, p99 2"
+def test_a_result_without_json_is_a_table_of_its_names_and_values() -> None:
+    result = {"own": None, "host": {"p50": 0.1, "p99": 2000}, "files": [{"name": "a"}], "k": [1, 2]}
+    assert list(rows(result)) == [
+        ("own", "-"),
+        ("host.p50", 0.1),
+        ("host.p99", "2,000"),
+        ("files.1.name", "a"),
+        ("k", "1, 2"),
+    ]

@@ -168,7 +168,7 @@ def test_a_forgotten_target_stays_forgotten_by_processes_that_run() -> None:
     teach(store, (1, 2))
     store.save()
     done = CliRunner().invoke(tables, ["forget", "--remembered"], catch_exceptions=False)
-    assert done.output == f"{store.path.parent} is deleted\n"
+    assert done.output == f"forgotten  {store.path.parent}\n"
     teach(store, (3, 4))
     store.save()
     assert not store.path.parent.exists()

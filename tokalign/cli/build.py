@@ -6,7 +6,7 @@ Which recipes build which files: `build_plan.py`. How they are run: `tokalign/bu
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,15 +23,11 @@ from tokalign.cli.command import (
     Size,
 )
 from tokalign.cli.options import FIELD, TRUST
-from tokalign.cli.output import note, note_problems, progress, show, table
+from tokalign.cli.output import note, note_problems, progress, show
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import POLISH
 from tokalign.train.options import MOST_SEED, Writing
-
-if TYPE_CHECKING:
-    from tokalign.build.pipeline import BuildReport
-
 
 _OPTIONS = (
     Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", NAME),
@@ -221,34 +217,18 @@ def command(
     for written in built.tables:
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")
-    show(_as_json(built), lambda: _as_text(built))
-
-
-def _as_json(report: BuildReport) -> dict[str, Any]:
-    """bytes: of text read. files: the tables written. entries: of all tables together."""
-    return {
-        "files": [str(written.path) for written in report.tables],
-        "bytes": report.text_bytes,
-        "seconds": round(report.seconds, 3),
-        "megabytes_per_second": round(report.text_bytes / report.seconds / 1e6, 3),
-        "peak_memory_mb": round(report.peak_memory / 1e6, 1),
-        "entries": sum(written.entries for written in report.tables),
-        "lines_skipped": report.lines_skipped,
-        "tables": [
-            {"path": str(one.path), "kind": one.kind, "bytes": one.bytes, "entries": one.entries}
-            for one in report.tables
-        ],
-    }
-
-
-def _as_text(report: BuildReport) -> str:
-    rows: list[tuple[str, object]] = [
-        (str(written.path), f"{written.entries:,} entries, {written.bytes:,} bytes")
-        for written in report.tables
-    ]
-    if report.text_bytes:
-        rows.append(("text read", f"{report.text_bytes:,} bytes"))
-    rate = report.text_bytes / report.seconds / 1e6
-    rows.append(("time", f"{report.seconds:.1f} s" + f", {rate:.1f} MB/s" * bool(rate)))
-    rows.append(("peak memory", f"{report.peak_memory / 1e6:,.0f} MB"))
-    return table(rows)
+    show(
+        {
+            "files": [str(written.path) for written in built.tables],
+            "bytes": built.text_bytes,
+            "seconds": round(built.seconds, 3),
+            "megabytes_per_second": round(built.text_bytes / built.seconds / 1e6, 3),
+            "peak_memory_mb": round(built.peak_memory / 1e6, 1),
+            "entries": sum(written.entries for written in built.tables),
+            "lines_skipped": built.lines_skipped,
+            "tables": [
+                {"path": str(t.path), "kind": t.kind, "bytes": t.bytes, "entries": t.entries}
+                for t in built.tables
+            ],
+        }
+    )

@@ -12,7 +12,7 @@ import click
 
 from tokalign.cli.command import NAME, PATH, Command, Option
 from tokalign.cli.options import FIELD, TRUST
-from tokalign.cli.output import figures, note, show
+from tokalign.cli.output import note, show
 from tokalign.cli.texts import language_of_model
 from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
@@ -100,10 +100,7 @@ def command(
         for device, by_bits in PUBLISHED.items()
         for bits, name in by_bits.items()
     }
-    show(
-        {"target": target, "draft": draft, **result, "machines": machines},
-        lambda: figures({name.replace("_", " "): one for name, one in result.items()} | machines),
-    )
+    show({"target": target, "draft": draft, **result, "machines": machines})
 
 
 _IDS_ONLY = (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, Command, Option, Size
-from tokalign.cli.output import flags, note, note_problems, progress, show, table
+from tokalign.cli.output import flags, note, note_problems, progress, show
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokalign.build.learning import Collection, Learned
+    from tokalign.build.learning import Collection
 
 
 _OPTIONS = (
@@ -66,56 +65,32 @@ def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **given:
     problems = [*learned.problems]
     problems += [f"{path}: it cannot be read" for path in learned.skipped.unreadable]
     note_problems(problems, "documents cannot be read")
-    show(_as_json(learned), lambda: _as_text(learned))
-
-
-def _as_json(learned: Learned) -> dict[str, Any]:
-    return {
-        "documents_read": learned.read,
-        "documents_unchanged": learned.unchanged,
-        "documents_with_text": learned.texts,
-        "copies": learned.copies,
-        "problems": learned.problems,
-        "unreadable": learned.skipped.unreadable,
-        "left_out": dict(learned.skipped.counts),
-        "tables": [
-            {"path": str(path), "bytes": path.stat().st_size, "built": built}
-            for path, built in learned.tables.items()
-        ],
-    }
-
-
-def _as_text(learned: Learned) -> str:
-    rows: list[tuple[str, object]] = [
-        ("read", learned.read),
-        ("unchanged", learned.unchanged),
-        ("copies of others", learned.copies),
-        ("without readable text", learned.read - learned.texts - learned.copies),
+    tables = [
+        {"path": str(path), "bytes": path.stat().st_size, "built": built}
+        for path, built in learned.tables.items()
     ]
-    rows += [(f"left out: {why}", count) for why, count in sorted(learned.skipped.counts.items())]
-    for path, built in learned.tables.items():
-        rows.append(
-            (str(path), f"{path.stat().st_size:,} bytes" + ("" if built else ", as it was"))
-        )
-    return table(rows)
+    show(
+        {
+            "documents_read": learned.read,
+            "documents_unchanged": learned.unchanged,
+            "documents_with_text": learned.texts,
+            "copies": learned.copies,
+            "problems": learned.problems,
+            "unreadable": learned.skipped.unreadable,
+            "left_out": dict(learned.skipped.counts),
+            "tables": tables,
+        }
+    )
 
 
 def _show_all() -> None:
     from tokalign.build.learning import collections
 
-    found = [_described(collection) for collection in collections()]
-    if found or flags.as_json:
-        show({"learned": found}, lambda: "\n\n".join(map(_in_words, found)))
+    learned = [_described(collection) for collection in collections()]
+    if learned or flags.as_json:
+        show({"learned": learned})
     else:
         note("nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME")
-
-
-def _in_words(one: Mapping[str, Any]) -> str:
-    rows = [("name", one["name"])]
-    rows += [("folder", folder) for folder in one["folders"]]
-    rows += [("target", target) for target in one["targets"]]
-    rows += [("dictionary", path) for path in one["tables"]]
-    return table([*rows, ("bytes in all", f"{one['bytes']:,}")])
 
 
 def _described(collection: Collection) -> dict[str, Any]:

@@ -170,12 +170,39 @@ def _dumped(value: Any) -> str:
     return safe_json(json.dumps(value, ensure_ascii=False))
 
 
-def show(result: Mapping[str, Any], in_words: Callable[[], str]) -> None:
-    """Print what a command found on stdout: an object for --json, else what `in_words` makes."""
+def show(result: Mapping[str, Any], in_words: Callable[[], str] | None = None) -> None:
+    """Print the result of a command on stdout: with --json as an object, else as a table.
+
+    in_words: makes another text than the table of all names and values.
+    """
     if flags.as_json:
         print_json(result)
     else:
-        echo(in_words())
+        echo(table(rows(result)) if in_words is None else in_words())
+
+
+def rows(result: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Nested keys as dotted names; objects in a list are numbered."""
+    for key, value in result.items():
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            value = dict(enumerate(value, 1))
+        if isinstance(value, Mapping):
+            yield from rows(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _shown(value)
+
+
+def _shown(value: object) -> object:
+    match value:
+        case None:
+            return "-"
+        case float():
+            return round(value, 4)
+        case list():
+            return ", ".join(map(str, value)) or "-"
+        case int() if not isinstance(value, bool):
+            return f"{value:,}"
+    return value
 
 
 def note(message: str, *, lines: bool = False) -> None:
@@ -245,19 +272,3 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     dashes = ["-" * width for width in widths[:2]] + ["-" * (n - 1) + ":" for n in widths[2:]]
     lines.insert(1, dashes)
     return "\n".join(f"| {' | '.join(map(format, row, specs))} |" for row in lines)
-
-
-def figures(named: Mapping[str, Any]) -> str:
-    """Named figures as a table, with four decimal places."""
-    return table((name, _figure(value)) for name, value in named.items())
-
-
-def _figure(value: object) -> object:
-    match value:
-        case None:
-            return "-"
-        case float():
-            return f"{value:.4f}"
-        case Mapping():
-            return ", ".join(f"{name} {one}" for name, one in value.items())
-    return value

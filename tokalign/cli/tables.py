@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tokalign.cli.command import FILE, NAME, Command, Option
-from tokalign.cli.output import echo, flags, note, one_line, print_json, show, table, to_stderr
+from tokalign.cli.output import echo, flags, note, one_line, print_json, show, to_stderr
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import as_path
 
@@ -37,8 +36,7 @@ def show_table(*, file: str) -> None:
     A tokenizer is an alias, a model's folder, a tokenizer file or a Hub repository.
     """
     path = as_path(file)
-    described = _describe_tokenizer(file) if _is_tokenizer(path) else _describe_table(path)
-    show(described, lambda: table(_rows(described)))
+    show(_describe_tokenizer(file) if _is_tokenizer(path) else _describe_table(path))
 
 
 @command.command("verify", cls=Command, params=[_FILES])
@@ -130,8 +128,7 @@ def forget(*, names: tuple[str, ...], remembered: bool) -> None:
     if remembered:
         folders += forget_remembered()
     if folders or flags.as_json:
-        gone = [str(folder) for folder in folders]
-        show({"forgotten": gone}, lambda: "\n".join(f"{name} is deleted" for name in gone))
+        show({"forgotten": [str(folder) for folder in folders]})
     else:
         note("nothing was remembered")
 
@@ -179,14 +176,3 @@ def _describe_tokenizer(name: str) -> dict[str, Any]:
         facts["added_tokens_in_text"] = len(tokenizer.encoder.added)
         facts["bytes_that_no_token_spells"] = len(tokenizer.encoder.missing)
     return facts
-
-
-def _rows(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Nested keys as dotted names; the elements of a list (the corpus files) are numbered."""
-    for key, item in value.items():
-        if isinstance(item, list):
-            item = dict(enumerate(item, 1))
-        if isinstance(item, Mapping):
-            yield from _rows(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", f"{item:,}" if isinstance(item, int) else item

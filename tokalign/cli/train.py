@@ -14,7 +14,7 @@ import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Command, Option
 from tokalign.cli.options import DRAFT, FIELD, MODEL
-from tokalign.cli.output import note, progress, show, table
+from tokalign.cli.output import note, progress, show
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import make_folder
@@ -158,8 +158,7 @@ def command(
     labels = take(LabelOptions, given | {"labelling": take(Labelling, {**given})})
     fit = _fit_options(given, shape, labels.labelling)
     if dry_run:
-        taken = {"target": target, **_estimated(target, given, labels, fit, shape)}
-        show(taken, lambda: table((name.replace("_", " "), value) for name, value in taken.items()))
+        show({"target": target, **_estimated(target, given, labels, fit, shape)})
         return
     if not corpus.listing:
         raise UsageError("there is nothing to train on; give FILEs of text")
@@ -217,7 +216,7 @@ def command(
         "stopped_early": trained.stopped_early,
         "accepted_per_round": round(trained.best, 4),
     }
-    show(result, lambda: table(result.items()))
+    show(result)
 
 
 def _draft_shape(draft: str, output: Path) -> ModelShape:
