@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tokalign.cli.options import SAMPLING, TEMP
+from tokalign.cli.options import SAMPLING, TEMP, as_max_tokens
 from tokalign.cli.output import table
 from tokalign.errors import UsageError, is_text
 from tokalign.storage import parse_json
@@ -223,10 +223,13 @@ def _are_messages(values: Sequence[Any]) -> bool:
 
 # -- settings --------------------------------------------------------------------------------------
 
-_NAMES = ("top_p", "top_k", "min_p", "seed")
-_SAMPLED = {"temperature": TEMP.type} | {o.name: o.type for o in SAMPLING if o.name in _NAMES}
+_SAMPLED = {"temperature": TEMP.type} | {
+    option.name: option.type
+    for option in SAMPLING
+    if option.name in ("top_p", "top_k", "min_p", "seed")
+}
 """Fields of `Sampling`."""
-_TYPES = {**_SAMPLED, "max_tokens": click.IntRange(min=-1), "markdown": click.BOOL}
+_TYPES = {**_SAMPLED, "max_tokens": click.INT, "markdown": click.BOOL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,22 +252,18 @@ class Settings:
             value = _TYPES[name].convert(text, None, None)
             if name in _SAMPLED:
                 return replace(self, sampling=replace(self.sampling, **{name: value}))
-            if name == "max_tokens" and value == 0:
-                raise UsageError("0 generates nothing; -1 is no limit.")
+            changed: dict[str, Any] = {name: as_max_tokens(value) if name != "markdown" else value}
         except (click.BadParameter, UsageError) as error:
             raise UsageError(f"{name}: {error} Nothing has changed.") from error
-        changed: dict[str, Any] = {name: None if value == -1 else value}
         return replace(self, **changed)
 
     def shown(self, typed: str = "") -> str:
         """All values, or the one that `typed` has just changed."""
-        values: dict[str, object] = {name: getattr(self.sampling, name) for name in _SAMPLED}
-        if self.sampling.temperature == 0:
-            values["temperature"] = "0 (greedy, so the other four change nothing)"
+        values: dict[str, object] = {str(name): getattr(self.sampling, name) for name in _SAMPLED}
         values["max_tokens"] = "no limit" if self.max_tokens is None else self.max_tokens
         values["markdown"] = "on" if self.markdown else "off"
         name, _ = _parted(typed)
-        return table((one, value) for one, value in values.items() if name in ("", one))
+        return table((known, value) for known, value in values.items() if name in ("", known))
 
 
 def _parted(typed: str) -> tuple[str, str]:

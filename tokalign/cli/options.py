@@ -79,6 +79,11 @@ def read_text(_context: click.Context, option: click.Parameter, value: Any) -> A
 
 
 def read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int | None:
+    """See `as_max_tokens`."""
+    return as_max_tokens(value)
+
+
+def as_max_tokens(value: int) -> int | None:
     """As in mlx-lm, -1 stands for as many as the context holds, here None. Raises: UsageError."""
     if value == -1:
         return None
