@@ -1,8 +1,8 @@
 """`tokalign chat`: talk with a model; every turn computes only what is new.
 
 The conversation and its commands are in `dialogue.py`, and what is typed comes from `entries.py`.
-Both models' sessions last from turn to turn. Each turn is a whole prompt: the sessions compare it
-with what their caches hold, so history may be edited, and only what is new is computed.
+Each turn is a whole prompt. The sessions of both models compare it with what their caches hold, so
+history may be edited, and only what is new is computed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.command import Option
 from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
 from tokalign.cli.entries import Entries, Interrupts, open_entries, typing_hidden
-from tokalign.cli.generation import STYLES, PromptOptions, as_text, closing_line, legend, load
-from tokalign.cli.markdown import View, open_view
+from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load, styled
+from tokalign.cli.markdown import Markdown, for_terminal
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
 from tokalign.cli.output import (
     flags,
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.rounds import Outcome
 
 _ANSWER_SHARE = 4
-"""At least one in so many tokens of the context is kept for the answer."""
-
+"""A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
 
 _OPTIONS = (
     Option(
@@ -105,7 +104,7 @@ class Chat:
         self._options, self._settings, self._color = options, settings, color
         self._dialogue = Dialogue(system=options.system_prompt)
         self._open_sessions()
-        self._view = View()
+        self._markdown: Markdown | None = None
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
 
@@ -119,33 +118,35 @@ class Chat:
                     raise
                 note("Ctrl-D leaves")
                 continue
-            if text is None:
-                return
             try:
-                entry = read_entry(text)
-                if isinstance(entry, Command):
-                    if entry.name == "exit":
-                        return
-                    self._carry_out(entry)
-                elif entry.strip():
-                    self._dialogue.ask(entry)
-                    self._retries = 0
-                    self._answer()
+                if text is None or not self._take(read_entry(text)):
+                    return
             except StdoutError:
                 raise
             except TokalignError as error:
                 to_stderr(visible(f"tokalign: {error}"))
 
+    def _take(self, entry: Command | str) -> bool:
+        """Carry out a command, or answer a message. Returns: False for /exit."""
+        if isinstance(entry, Command):
+            if entry.name == "exit":
+                return False
+            self._carry_out(entry)
+        elif entry.strip():
+            self._dialogue.ask(entry)
+            self._retries = 0
+            self._answer()
+        return True
+
     # -- commands ----------------------------------------------------------------------------------
 
     def _carry_out(self, entry: Command) -> None:
-        dialogue = self._dialogue
         match entry.name:
             case "system":
-                dialogue.system = entry.argument or None
+                self._dialogue.system = entry.argument or None
                 note("system message " + ("set" if entry.argument else "removed"))
             case "clear":
-                dialogue.clear()
+                self._dialogue.clear()
                 note("a new conversation")
             case "retry":
                 self._retry()
@@ -153,14 +154,14 @@ class Chat:
                 path = as_path(entry.argument)
                 if path.suffix != ".json":
                     raise UsageError(f"{entry.argument} does not end in .json; give another name")
-                write_file(path, dialogue.to_json())
-                note(f"{len(dialogue.messages)} messages -> {entry.argument}")
+                write_file(path, self._dialogue.to_json())
+                note(f"{len(self._dialogue.messages)} messages -> {entry.argument}")
             case "load":
                 path = as_path(entry.argument)
                 text = read_text_file(path, str(path), "give a file that /save wrote")
-                dialogue = self._dialogue = Dialogue.from_json(text, name=str(path))
-                note(f"{len(dialogue.messages)} messages from {entry.argument}")
-                if dialogue.awaits_answer:
+                self._dialogue = Dialogue.from_json(text, name=str(path))
+                note(f"{len(self._dialogue.messages)} messages from {entry.argument}")
+                if self._dialogue.awaits_answer:
                     note("the last one has no answer yet; /retry asks for it")
             case "set":
                 if entry.argument:
@@ -195,9 +196,9 @@ class Chat:
         layers = [*self._target.layers, *([] if self._draft is None else self._draft.layers)]
         logits = self._decoder.drafting.logits
         size = sum(layer.nbytes for layer in layers) + (0 if logits is None else logits.nbytes)
-        figures = as_text(self._last)
         held = len(self._target.held)
-        return f"{figures}\n{held} tokens of context are kept, in {size / 1e6:.1f} MB"
+        kept = f"{held} tokens of context are kept, in {size / 1e6:.1f} MB"
+        return f"{as_text(self._last)}\n{kept}"
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ class Chat:
         left_out = self._dialogue.left_out
         try:
             prompt = self._prompt()
-            known = common_prefix(list(prompt.target), list(self._target.held))
+            cached = common_prefix(list(prompt.target), list(self._target.held))
             try:
                 generation = self._begin(prompt)
             except KeyboardInterrupt:  # while a pack was compiled, which is not tried again
@@ -225,12 +226,12 @@ class Chat:
             raise
         if count := self._dialogue.left_out - left_out:
             note(f"the context is full: the model no longer reads the oldest {count} messages")
-        begun = self._options.prefill_response or ""
+        beginning = self._options.prefill_response or ""
         with typing_hidden():
-            interrupted = self._say(generation, begun)
+            interrupted = self._print_answer(generation, beginning)
         self._decoder.remember()
         summary = generation.summary()
-        summary["text"] = begun + summary["text"]
+        summary["text"] = beginning + summary["text"]
         if interrupted:
             summary["finish_reason"] = "interrupted"
         if summary["text"]:
@@ -238,7 +239,7 @@ class Chat:
         else:
             self._dialogue.withdraw()
             note("there is no answer, so the message is forgotten")
-        self._last = summary | {"cached_tokens": known}
+        self._last = summary | {"cached_tokens": cached}
         if flags.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
@@ -246,21 +247,17 @@ class Chat:
             note(closing_line(summary, self._decoder.plain_seconds, max_tokens=most))
 
     def _prompt(self) -> Prompt:
-        """The conversation as ids. The oldest turns leave once it has no room for an answer.
+        """The conversation as ids. Once it has no room for an answer, the oldest turns leave.
 
-        So many leave that the rest takes half of the context: for some turns after this one the
-        caches can be gone on with.
+        The rest takes half of the context then, so the next turns can use the caches again.
         """
         room = self._target.context_length
         answer = min(self._settings.max_tokens or room, room // _ANSWER_SHARE)
-        prompt = self._encoded()
+        prompt = self._options.prompt(self._decoder, self._dialogue.read)
         if len(prompt.target) + answer > room:
             while len(prompt.target) > room // 2 and self._dialogue.leave_out():
-                prompt = self._encoded()
+                prompt = self._options.prompt(self._decoder, self._dialogue.read)
         return prompt
-
-    def _encoded(self) -> Prompt:
-        return self._options.prompt(self._decoder, self._dialogue.read)
 
     def _begin(self, prompt: Prompt) -> Generation:
         from tokalign.runtime.generate import Generation
@@ -278,16 +275,16 @@ class Chat:
             draft_session=self._draft,
         )
 
-    def _say(self, generation: Generation, begun: str) -> bool:
+    def _print_answer(self, generation: Generation, beginning: str) -> bool:
         """Print an answer as it comes; returns whether it was interrupted.
 
-        begun: what it begins with already.
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
-        # The colours of `/who` show the text as it came, and replace those of Markdown.
-        self._view = open_view(markdown=self._settings.markdown and not self._color)
-        self._write(begun)
+        # The colours of `/who` replace those of Markdown.
+        is_rendered = self._settings.markdown and not self._color
+        self._markdown = for_terminal() if is_rendered else None
+        self._write(beginning)
         try:
             with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
                 self._target.watch_prefill(interrupts.check)
@@ -304,7 +301,7 @@ class Chat:
             self._write(generation.rest())
         finally:
             if not flags.as_json:
-                write(self._view.finish() + "\n")
+                write((self._markdown.finish() if self._markdown else "") + "\n")
         return interrupts.pressed
 
     def _open_sessions(self) -> None:
@@ -316,8 +313,11 @@ class Chat:
         self._draft = self._decoder.open_draft()
 
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
-        if not text or flags.as_json:
+        if flags.as_json:
             return
-        style = STYLES[outcome] if outcome is not None and self._color else ""
-        if shown := self._view.push(for_stdout(text), style):
-            write(shown)
+        shown = for_stdout(text)
+        if self._markdown is not None:
+            shown = self._markdown.push(shown)
+        elif outcome is not None and self._color and shown:
+            shown = styled(shown, outcome)
+        write(shown)

@@ -100,7 +100,7 @@ OUTCOMES = {
     Outcome.BONUS: "bonus",
     Outcome.UNDRAFTED: "no draft",
 }
-"""What readers are told of each outcome."""
+"""Outcomes as a reader knows them."""
 
 STYLES = {  # magenta is underlined too, for readers who cannot tell it from green
     Outcome.ACCEPTED: "\x1b[32m",
@@ -121,58 +121,46 @@ def styled(text: str, outcome: Outcome) -> str:
     return f"{style}{text}{RESET}" if style else text
 
 
-_ENOUGH_ROUNDS, _ENOUGH_TO_COMPARE, _ENOUGH_TO_READ = 8, 16, 16
-"""Fewer rounds, or tokens of a prompt, say nothing about the speed."""
+def _speeds(summary: Mapping[str, Any], plain_seconds: float | None) -> list[str]:
+    """The speed in words; nothing after so few rounds that it would be chance.
 
-
-def _rate(summary: Mapping[str, Any]) -> float | None:
-    """Tokens per second; None after so few rounds that it would be chance."""
-    enough = summary["rounds"] >= _ENOUGH_ROUNDS and summary["tokens_per_second"]
-    return float(summary["tokens_per_second"]) if enough else None
-
-
-def _compared(summary: Mapping[str, Any], plain_seconds: float | None) -> str | None:
-    """The speed in words; None after so few rounds that it would be chance."""
-    per_second = _rate(summary)
-    if per_second is None or plain_seconds is None or summary["rounds"] < _ENOUGH_TO_COMPARE:
-        return None
-    return f"{per_second * plain_seconds:.2f} x plain decoding"
+    plain_seconds: per token of plain decoding; None if that is not known.
+    """
+    rate, rounds = summary["tokens_per_second"], summary["rounds"]
+    if not rate or rounds < 8:
+        return []
+    is_compared = plain_seconds is not None and rounds >= 16
+    multiple = [f"{rate * plain_seconds:.2f} x plain decoding"] if is_compared else []
+    return [f"{rate:.1f} tokens/s", *multiple]
 
 
 def closing_line(
     summary: Mapping[str, Any], plain_seconds: float | None, *, max_tokens: int | None = None
 ) -> str:
-    """One line about an answer: how long it is, how fast it came, and what cut it off.
+    """One line about an answer: its length and speed, and what cut it off.
 
-    summary: as of `Generation.summary`. plain_seconds: per token of plain decoding; None if that is
-    not known. A few rounds say too little about the speed. max_tokens: what it was limited to.
+    summary: as of `Generation.summary`. max_tokens: what it was limited to.
     """
     count = summary["generation_tokens"]
-    told = [f"{count} token" + "s" * (count != 1)]
-    if (speed := _rate(summary)) is not None:
-        told.append(f"{speed:.1f} tokens/s")
-    if (multiple := _compared(summary, plain_seconds)) is not None:
-        told.append(multiple)
+    parts = [f"{count} token{'s' * (count != 1)}", *_speeds(summary, plain_seconds)]
     match summary["finish_reason"]:
         case "interrupted":
-            told.append("interrupted")
+            parts.append("interrupted")
         case "length" if count == max_tokens:
-            told.append("cut off by max_tokens")
+            parts.append("cut off by max_tokens")
         case "length":
-            told.append("cut off by the end of the context")
-    return f"[{', '.join(told)}]"
+            parts.append("cut off by the end of the context")
+    return f"[{', '.join(parts)}]"
 
 
 def as_text(
     summary: Mapping[str, Any], plain_seconds: float | None = None, *, host_times: bool = False
 ) -> str:
-    """The statistics as a table; summary, plain_seconds: as in `closing_line`.
+    """The statistics as a table; summary: as in `closing_line`.
 
     host_times: also the time of a round beside the target's pass, for those who work on the code.
     """
     emitted, drafted = summary["generation_tokens"], summary["num_accepted_draft_tokens"]
-    per_second, compared = _rate(summary), _compared(summary, plain_seconds)
-    speed = "" if per_second is None else f", {per_second:.1f} tokens/s"
     host = "{p50:.2f} ms (p99 {p99:.2f} ms)".format(**summary["host_ms_per_round"])
     sources = [
         f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
@@ -181,10 +169,9 @@ def as_text(
     return table(
         [
             ("prompt", _prompt(summary)),
-            ("generation", f"{emitted} tokens{speed}"),
+            ("generation", ", ".join([f"{emitted} tokens", *_speeds(summary, plain_seconds)])),
             ("tokens per pass", f"{summary['tokens_per_round']:.3f} (plain decoding: 1)"),
-            ("drafted", f"{drafted / emitted if emitted else 0.0:.0%} of the output"),
-            *([] if compared is None else [("speed", compared)]),
+            ("drafted", f"{drafted / max(1, emitted):.0%} of the output"),
             ("by source", ", ".join(sources)),
             *([("beside the passes", host)] if host_times else []),
             ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
@@ -194,9 +181,9 @@ def as_text(
 
 
 def _prompt(summary: Mapping[str, Any]) -> str:
-    """How many tokens it had; the rate is that of those that were read for this answer."""
-    tokens, known = summary["prompt_tokens"], summary.get("cached_tokens", 0)
-    read = tokens - known
+    """Its length; the rate is that of the tokens that were read for this answer, if enough were."""
+    tokens, cached = summary["prompt_tokens"], summary.get("cached_tokens", 0)
+    read = tokens - cached
     speed = summary["prompt_tokens_per_second"] * read / max(1, tokens)
-    told = f"{tokens} tokens" + (f", {read} of them new" if known else "")
-    return told + (f", {speed:.1f} tokens/s" if read >= _ENOUGH_TO_READ else "")
+    new = f", {read} of them new" if cached else ""
+    return f"{tokens} tokens{new}" + (f", {speed:.1f} tokens/s" if read >= 16 else "")

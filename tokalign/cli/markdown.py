@@ -34,19 +34,7 @@ _LEAST_WIDTH = 20
 """A terminal narrower than this breaks lines itself."""
 
 
-class View:
-    """Text as it is, for a file, a pipe, or a terminal that breaks the lines itself."""
-
-    def push(self, text: str, style: str = "") -> str:
-        """Add text. Returns: what can be written now. style: an escape sequence, or nothing."""
-        return f"{style}{text}{RESET}" if style and text else text
-
-    def finish(self) -> str:
-        """The remaining text."""
-        return ""
-
-
-class Markdown(View):
+class Markdown:
     """Renders Markdown. Example: "**Wisła** is" becomes bold "Wisła" and plain " is".
 
     width: of the terminal in cells; asked for at every word, because a window may be resized.
@@ -59,7 +47,8 @@ class Markdown(View):
         self._held, self._fence = "", ""
         self._begin_line()
 
-    def push(self, text: str, _style: str = "") -> str:
+    def push(self, text: str) -> str:
+        """Add text. Returns: what can be written now."""
         self._held += text
         end, shown = 0, ""
         for unit in _UNIT.finditer(self._held):
@@ -68,6 +57,7 @@ class Markdown(View):
         return shown
 
     def finish(self) -> str:
+        """The remaining text."""
         word, self._held = self._held, ""
         return self._take(word, "")
 
@@ -166,10 +156,10 @@ class Markdown(View):
         return f"{style}{text}{RESET}" if style else text
 
 
-def open_view(*, markdown: bool) -> View:
-    """How to show text on stdout. markdown: whether a terminal shows it as such."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return Markdown(_columns) if markdown and not plain and sys.stdout.isatty() else View()
+def for_terminal() -> Markdown | None:
+    """Markdown of the width of stdout; None if that is no terminal, or one without styles."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Markdown(_columns) if sys.stdout.isatty() and not is_plain else None
 
 
 def _columns() -> int:
