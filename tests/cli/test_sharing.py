@@ -134,7 +134,7 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
         (["no.dictionary.tok", "."], 4, "No such file or directory; give an existing table"),
         (["no/such.drafter", "."], 4, "No such file or directory"),
         (["", "."], 2, "'FILE...': it is empty"),
-        (["pl.dictionary.tok", ""], 2, "'REPO': it is empty"),
+        (["pl.dictionary.tok", ""], 2, "REPO: it is empty"),
     ],
 )
 def test_what_is_not_there_is_not_pushed(names: list[str], code: int, said: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign import __version__
-from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, Command, Option
+from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, Command, Option, Reads
 from tokalign.cli.options import (
     ALIGNMENT,
     DICTIONARY,
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
 
 
-def _read_lengths(_context: click.Context, _option: click.Parameter, value: str) -> list[int | str]:
+def _read_lengths(_flag: str, text: str) -> list[int | str]:
     """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
-    lengths = [read_draft_tokens(part.strip()) for part in value.split(",")]
+    lengths = [read_draft_tokens(part.strip()) for part in text.split(",")]
     return list(dict.fromkeys(AUTO if k is None else k for k in lengths))
 
 
@@ -73,9 +73,8 @@ OPTIONS = (
     Option(
         "-k --num-draft-tokens lengths",
         "Tokens drafted in a round: numbers, auto, or both.",
-        default="2,4",
-        callback=_read_lengths,
-        metavar="N,N,...",
+        Reads("n,n,...", _read_lengths),
+        "2,4",
     ),
     Option("-m --max-tokens", "Tokens to generate at most.", AT_LEAST_1, 64),
     TEMP,

@@ -17,10 +17,10 @@ from tokalign.cli.command import (
     FROM_0,
     NAME,
     POSITIVE,
+    SIZE,
     Command,
     FiniteRange,
     Option,
-    Size,
 )
 from tokalign.cli.options import FIELD, TRUST
 from tokalign.cli.output import note, note_problems, progress, show
@@ -75,7 +75,7 @@ _OPTIONS = (
         AT_LEAST_1,
     ),
     Option(
-        "--memory", "The most memory for counting, all processes together, as 500M.", Size(), "2G"
+        "--memory", "The most memory for counting, all processes together, as 500M.", SIZE, "2G"
     ),
     FIELD,
     TRUST,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.command import MAX_TOKENS, Option
 from tokalign.cli.command import Command as CheckedCommand
-from tokalign.cli.command import Option
 from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
 from tokalign.cli.entries import Entries, Interrupts, open_entries, typing_hidden
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load, styled
 from tokalign.cli.markdown import Markdown, for_terminal
-from tokalign.cli.options import COLOR, GENERATION, read_max_tokens
+from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
     flags,
     for_stdout,
@@ -49,9 +49,8 @@ _OPTIONS = (
     Option(
         "-m --max-tokens",
         "Tokens of an answer at most; -1: as many as the context holds.",
-        int,
-        -1,
-        callback=read_max_tokens,
+        MAX_TOKENS,
+        "-1",
     ),
     *GENERATION,
     Option(

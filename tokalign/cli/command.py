@@ -13,6 +13,7 @@ As a path it would stand for the current folder.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from copy import copy
 from math import isfinite
 from pathlib import Path
@@ -20,9 +21,10 @@ from typing import Any
 
 import click
 
-from tokalign.cli.conflicts import refuse_idle
+from tokalign.cli.conflicts import flag_of, refuse_idle
 from tokalign.cli.output import flags
-from tokalign.errors import shown
+from tokalign.errors import UsageError, is_text, shown
+from tokalign.storage import parse_json
 
 _EMPTY = "it is empty; give a name or a path."
 
@@ -51,19 +53,75 @@ class FilePath(click.Path):
         return path
 
 
-class Name(click.types.StringParamType):
-    """A name that may be a path, such as that of a model; an empty one is refused."""
+class Reads(click.ParamType[Any]):
+    """The type of a value that a function reads.
 
-    name = "name"
+    name: in capitals, what the help calls the value. read: is given the option as typed in full and
+    its text, and raises UsageError for a text that it cannot read.
+    """
+
+    def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:
+        self.name, self._read = name, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            self.fail(_EMPTY, param, ctx)
-        return super().convert(value, param, ctx)
+        flag = self.name if param is None else flag_of(param)
+        return self._read(flag, value) if isinstance(value, str) else value
 
 
-FILE, FOLDER, NAME = FilePath(), FilePath(shown="FOLDER"), Name()
-PATH = FilePath(shown="PATH")
+def _read_name(flag: str, text: str) -> str:
+    if not text:
+        raise UsageError(f"{flag}: {_EMPTY}")
+    return text
+
+
+def _read_size(flag: str, text: str) -> int:
+    """A number of bytes, which may end in K, M or G, each 1,024 of the one before."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([KMG]?)B?", text.upper())
+    if match is None:
+        raise UsageError(f"{flag} {shown(text)} is not a size such as 500M or 2G")
+    return int(float(match[1]) * (1 << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]))
+
+
+def _read_text(flag: str, text: str) -> str:
+    """Bytes that are not UTF-8 reach a command as halves of surrogate pairs."""
+    if not is_text(text):
+        raise UsageError(f"{flag} is not UTF-8; give it text in UTF-8")
+    return text
+
+
+def _read_max_tokens(flag: str, text: str) -> int | None:
+    """As in mlx-lm, -1 stands for as many as the context holds, here None."""
+    if text == "-1":
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"{flag} {shown(text)} is not a count; give one, or -1 for no limit")
+    return int(text)
+
+
+def _read_variables(flag: str, text: str) -> dict[str, object]:
+    """The variables of a chat template."""
+    from tokalign.runtime.chat import RESERVED
+
+    try:
+        variables = parse_json(text)
+    except ValueError:
+        variables = None
+    if not isinstance(variables, dict):
+        raise UsageError(
+            f"{flag} {text} is not a JSON object; give one such as "
+            """'{"enable_thinking": false}'"""
+        )
+    if reserved := RESERVED & variables.keys():
+        raise UsageError(
+            f"{flag} may not have {', '.join(sorted(reserved))}, which no template reads; "
+            "give variables of the template"
+        )
+    return variables
+
+
+FILE, FOLDER, PATH = FilePath(), FilePath(shown="FOLDER"), FilePath(shown="PATH")
+NAME, TEXT, SIZE = Reads("name", _read_name), Reads("text", _read_text), Reads("size", _read_size)
+MAX_TOKENS, VARIABLES = Reads("n", _read_max_tokens), Reads("json", _read_variables)
 
 
 class FiniteRange(click.FloatRange):
@@ -79,20 +137,6 @@ class FiniteRange(click.FloatRange):
         if not isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
         return number
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, which may end in K, M or G, each 1,024 of the one before."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([KMG]?)B?", str(value).upper())
-        if match is None:
-            self.fail(f"{shown(value)} is not a size such as 500M or 2G.", param, ctx)
-        return int(float(match[1]) * (1 << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]))
 
 
 AT_LEAST_1, FROM_0 = click.IntRange(min=1), click.IntRange(min=0)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import FILE, Command, FilePath, Option
+from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, FilePath, Option
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
-from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text
+from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
     flags,
     for_stdout,
@@ -36,14 +36,13 @@ _OPTIONS = (
         "The prompt; - reads stdin, @FILE a file, @@ begins one with an @.",
         required=True,
         metavar="TEXT",
-        callback=read_text,
+        type=TEXT,
     ),
     Option(
         "-m --max-tokens",
         "Tokens to generate at most; -1: as many as the context holds.",
-        int,
-        256,
-        callback=read_max_tokens,
+        MAX_TOKENS,
+        "256",
     ),
     *GENERATION,
     Option("--json-schema", "Have the output be JSON of this schema.", FILE),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tokalign.cli.options import SAMPLING, TEMP, as_max_tokens
+from tokalign.cli.command import MAX_TOKENS
+from tokalign.cli.options import SAMPLING, TEMP
 from tokalign.cli.output import table
 from tokalign.errors import UsageError, is_text
 from tokalign.storage import parse_json
@@ -229,7 +230,7 @@ _SAMPLED = {"temperature": TEMP.type} | {
     if option.name in ("top_p", "top_k", "min_p", "seed")
 }
 """Fields of `Sampling`."""
-_TYPES = {**_SAMPLED, "max_tokens": click.INT, "markdown": click.BOOL}
+_TYPES = {**_SAMPLED, "max_tokens": MAX_TOKENS, "markdown": click.BOOL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +253,9 @@ class Settings:
             value = _TYPES[name].convert(text, None, None)
             if name in _SAMPLED:
                 return replace(self, sampling=replace(self.sampling, **{name: value}))
-            changed: dict[str, Any] = {name: as_max_tokens(value) if name != "markdown" else value}
         except (click.BadParameter, UsageError) as error:
             raise UsageError(f"{name}: {error} Nothing has changed.") from error
+        changed: dict[str, Any] = {name: value}
         return replace(self, **changed)
 
     def shown(self, typed: str = "") -> str:

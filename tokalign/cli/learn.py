@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, Command, Option, Size
+from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, SIZE, Command, Option
 from tokalign.cli.output import flags, note, note_problems, progress, show
 from tokalign.errors import UsageError
 
@@ -28,7 +28,7 @@ _OPTIONS = (
         metavar="PATTERN",
         multiple=True,
     ),
-    Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", Size()),
+    Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", SIZE),
     Option(
         "--dictionary-bytes max_bytes",
         "The largest size of each dictionary. Default: 5000000. Remembered.",

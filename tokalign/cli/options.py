@@ -19,25 +19,25 @@ from tokalign.cli.command import (
     NAME,
     POSITIVE,
     SHARE,
+    SIZE,
+    TEXT,
+    VARIABLES,
     FiniteRange,
     Option,
-    Size,
 )
-from tokalign.errors import UsageError, is_text
 from tokalign.runtime.options import (
     ALL_ENDS,
     MLX_LM_ENDS,
     CacheOptions,
     DraftingOptions,
 )
-from tokalign.storage import parse_json
 
 _TYPES: dict[str | None, click.ParamType[Any]] = {
     "FILE": FILE,
     "FOLDER": FOLDER,
     "NAME": NAME,
     "SECONDS": POSITIVE,
-    "SIZE": Size(),
+    "SIZE": SIZE,
 }
 
 
@@ -66,52 +66,6 @@ def _option(one: Field[Any]) -> Option:
         callback=reads and (lambda _context, _option, value: value and reads(value)),
         hidden=said.get("rare", False),
     )
-
-
-def read_text(_context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """One text or several, as typed. Raises: UsageError for one that is not UTF-8.
-
-    Other bytes reach a command as halves of surrogate pairs, which no tokenizer takes.
-    """
-    if not is_text("".join(value or "")):
-        raise UsageError(f"{option.opts[-1]} is not UTF-8; give it text in UTF-8")
-    return value
-
-
-def read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int | None:
-    """See `as_max_tokens`."""
-    return as_max_tokens(value)
-
-
-def as_max_tokens(value: int) -> int | None:
-    """As in mlx-lm, -1 stands for as many as the context holds, here None. Raises: UsageError."""
-    if value == -1:
-        return None
-    if value >= 1:
-        return value
-    raise UsageError(f"--max-tokens {value} generates nothing; give a number, or -1 for no limit")
-
-
-def read_variables(_context: click.Context, option: click.Parameter, value: str) -> object:
-    """The variables of a chat template. Raises: UsageError if they are no JSON object."""
-    try:
-        variables = parse_json(value)
-    except ValueError:
-        variables = None
-    if not isinstance(variables, dict):
-        raise UsageError(
-            f"{option.opts[0]} {value} is not a JSON object; "
-            """give one such as '{"enable_thinking": false}'"""
-        )
-    if variables:
-        from tokalign.runtime.chat import RESERVED
-
-        if reserved := RESERVED & variables.keys():
-            raise UsageError(
-                f"{option.opts[0]} may not have {', '.join(sorted(reserved))}, which no template "
-                "reads; give variables of the template"
-            )
-    return variables
 
 
 # -- models and tokenizers -------------------------------------------------------------------------
@@ -176,15 +130,13 @@ SAMPLING = (
     ),
     Option("--seed", "Seed of sampling. Default: random.", click.IntRange(0, 0xFFFFFFFF)),
 )
-STOP = Option(
-    "--stop", "End before this text; repeatable.", multiple=True, metavar="TEXT", callback=read_text
-)
+STOP = Option("--stop", "End before this text; repeatable.", TEXT, multiple=True)
 EXTRA_EOS_TOKEN = Option(
     "--extra-eos-token",
     "A further token that ends the output; repeatable.",
+    TEXT,
     multiple=True,
     metavar="TOKEN",
-    callback=read_text,
     hidden=True,
 )
 ENDS = (
@@ -204,23 +156,19 @@ IGNORE_CHAT_TEMPLATE = Option(
     "--ignore-chat-template", "Use the text as it is, without a template.", is_flag=True
 )
 TEMPLATE = (
-    Option(
-        "--system-prompt", "A system message before the prompt.", metavar="TEXT", callback=read_text
-    ),
+    Option("--system-prompt", "A system message before the prompt.", TEXT),
     IGNORE_CHAT_TEMPLATE,
     Option(
         "--chat-template-config",
         "Variables of the chat template, such as enable_thinking or tools.",
-        metavar="JSON",
-        default="{}",
-        callback=read_variables,
+        VARIABLES,
+        "{}",
         hidden=True,
     ),
     Option(
         "--prefill-response",
         "The beginning of the answer; the model continues it.",
-        metavar="TEXT",
-        callback=read_text,
+        TEXT,
         hidden=True,
     ),
 )

@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import NAME, Command, Option
+from tokalign.cli.command import NAME, VARIABLES, Command, Option, Reads
 from tokalign.cli.options import (
     CACHE,
     DRAFTING,
     ENDS,
     MODEL,
     declared_options,
-    read_variables,
 )
 from tokalign.cli.output import flags, note, print_json
 from tokalign.errors import UsageError
@@ -27,8 +26,8 @@ KEY_VARIABLE = "TOKALIGN_API_KEY"
 """An environment variable with one API key; a command line is visible to other users."""
 
 
-def _read_names(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+def _read_names(_flag: str, text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 _OPTIONS = (
@@ -47,27 +46,24 @@ _OPTIONS = (
         "--allowed-hosts",
         "Names by which clients may ask a server of this machine, separated by commas, such as "
         "host.docker.internal; * allows all. Default: names of this machine.",
-        metavar="NAMES",
-        default="",
-        callback=_read_names,
+        Reads("names", _read_names),
+        "",
         hidden=True,
     ),
     Option(
         "--allowed-origins",
         "Web origins whose pages may send requests, separated by commas; * allows all. "
         "Default: none.",
-        metavar="ORIGINS",
-        default="",
-        callback=_read_names,
+        Reads("origins", _read_names),
+        "",
         hidden=True,
     ),
     *declared_options(Settings).values(),
     Option(
         "--chat-template-args --chat-template-config",
         "Variables of the chat template, such as enable_thinking.",
-        metavar="JSON",
-        default="{}",
-        callback=read_variables,
+        VARIABLES,
+        "{}",
         hidden=True,
     ),
     *ENDS,
