@@ -27,7 +27,6 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
-from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -258,6 +257,6 @@ def test_whatever_encodes_and_decodes_is_used_by_its_ids() -> None:
 def test_a_folder_whose_tokenizer_is_no_file_is_loaded_by_transformers(tmp_path: Path) -> None:
     """ByT5's tokenizer is a program: three special ids, then the bytes."""
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
-    tokenizer = tokenizer_of_folder(tmp_path)
+    tokenizer = read_tokenizer(tmp_path)
     assert tokenizer.level is Level.IDS_ONLY
     assert tokenizer.decode(tokenizer.encode("żółw")) == "żółw"

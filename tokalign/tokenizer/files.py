@@ -12,52 +12,34 @@ it says is followed or run; and whatever is wrong with it, the caller gets one V
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from functools import cached_property
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any
 
 from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
-from tokalign.storage import parse_json
+from tokalign.storage import open_regular, parse_json
+from tokalign.tokenizer.limits import MAX_FILE_BYTES, checked_id, shortened
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.reference import Reference, reference_of_file
+from tokalign.tokenizer.roles import find_roles
 from tokalign.tokenizer.sentencepiece import read_sentencepiece
-from tokalign.tokenizer.spec import (
-    MAX_FILE_BYTES,
-    Level,
-    Markup,
-    Supplement,
-    TokenizerSpec,
-    checked_id,
-    find_roles,
-    shortened,
-)
+from tokalign.tokenizer.spec import Level, Markup, Supplement, TokenizerSpec
 from tokalign.tokenizer.tokenizer_json import read_tokenizer_json
 
 _CONFIG = "tokenizer_config.json"
 
+_SETTINGS = ("config.json", _CONFIG, "special_tokens_map.json", "added_tokens.json")
+"""Files of a folder that decide about a tokenizer, but hold no vocabulary."""
+
 _KNOWN = ("tokenizer.json", "tekken.json", "tokenizer.model", "*.tiktoken", "*.model", "*.model.v*")
 """The files that are read here, the one that says most first."""
 
-_DECIDING = (
-    *("config.json", "tokenizer*.json*", "special_tokens_map.json", "added_tokens.json"),
-    *("*vocab*", "merges.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken"),
-)
+_DECIDING = (*_SETTINGS, *_KNOWN, "tokenizer*.json*", "*vocab*", "merges.txt")
 """The files of a folder from which mlx-lm makes a tokenizer."""
-
-
-class Kind(Enum):
-    """The kinds of tokenizer files."""
-
-    TOKENIZER_JSON = auto()
-    TEKKEN = auto()
-    SENTENCEPIECE = auto()
-    RANKS = auto()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +62,7 @@ class TokenizerFile:
     @cached_property
     def owner(self) -> Reference | None:
         """The reference, or the library of a tokenizer.json. Raises what the library raises."""
-        if self.reference is None and self.kind is Kind.TOKENIZER_JSON:
+        if self.reference is None and self.is_tokenizer_json:
             return reference_of_file(self.data, self.document)
         return self.reference
 
@@ -91,24 +73,22 @@ class TokenizerFile:
 
     def as_folder(self) -> TokenizerFile:
         """The same as a folder that has nothing else."""
-        files = {self.path.name: self.data} | (
-            {_CONFIG: self.config_data} if self.config_data else {}
-        )
-        return replace(self, files=files)
+        config = {_CONFIG: self.config_data} if self.config_data else {}
+        return replace(self, files={self.path.name: self.data, **config})
+
+    @property
+    def _is_library(self) -> bool:
+        return self.reference is not None and self.reference.library is not None
 
     @cached_property
-    def kind(self) -> Kind:
-        """What kind of file this is, by its name and its content."""
-        if self.reference is not None and self.reference.library is not None:
-            return Kind.TOKENIZER_JSON
-        if self.path.suffix == ".json":
-            return Kind.TEKKEN if is_tekken(self.document) else Kind.TOKENIZER_JSON
-        return Kind.RANKS if holds_ranks(self.data) else Kind.SENTENCEPIECE
+    def is_tokenizer_json(self) -> bool:
+        """Whether this is the `tokenizers` library's own format."""
+        return self._is_library or (self.path.suffix == ".json" and not is_tekken(self.document))
 
     @cached_property
     def document(self) -> Any:
         """The content of a JSON file, or the tokenizer.json of the reference."""
-        if self.reference is not None and self.reference.library is not None:
+        if self.reference is not None and self._is_library:
             return self.reference.document
         return json.loads(self.data)
 
@@ -144,20 +124,13 @@ def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> Tok
                 f"{path} holds no tokenizer.json, tekken.json, tokenizer.model or *.tiktoken; "
                 "give a model's folder or a tokenizer file"
             )
-        file = find_tokenizer_file(path)
-        return TokenizerFile(
-            path=file or path,
-            data=files[file.name] if file else b"",
-            config_data=files.get(_CONFIG, b""),
-            supplement=supplement,
-            files=files,
-        )
-    config = path.with_name(_CONFIG)
+        known = next((file for name in _KNOWN for file in _files(path, name)), None)
+        data, config_data = files[known.name] if known else b"", files.get(_CONFIG, b"")
+    else:
+        files, known, config = {}, path, path.with_name(_CONFIG)
+        data, config_data = _read(path), _read(config) if config.is_file() else b""
     return TokenizerFile(
-        path=path,
-        data=_read(path),
-        config_data=_read(config) if config.is_file() else b"",
-        supplement=supplement,
+        path=known or path, data=data, config_data=config_data, supplement=supplement, files=files
     )
 
 
@@ -167,15 +140,13 @@ def read_spec(file: TokenizerFile) -> TokenizerSpec:
     Raises: VocabularyError when it is broken, or does what is not known here.
     """
     with refusing(file.path):
-        match file.kind:
-            case Kind.TEKKEN:
-                return read_tekken(file.document)
-            case Kind.TOKENIZER_JSON:
-                return read_tokenizer_json(file.document, file.config)
-            case Kind.RANKS:
-                return read_ranks(file.data, file.supplement)
-            case Kind.SENTENCEPIECE:
-                return read_sentencepiece(file.data, file.supplement, file.config)
+        if file.is_tokenizer_json:
+            return read_tokenizer_json(file.document, file.config)
+        if file.path.suffix == ".json":
+            return read_tekken(file.document)
+        if holds_ranks(file.data):
+            return read_ranks(file.data, file.supplement)
+        return read_sentencepiece(file.data, file.supplement, file.config)
 
 
 def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
@@ -186,9 +157,7 @@ def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
     with refusing(file.path):
         library = file.owner.library if file.owner is not None else None
         assert library is not None, "programs are no files"
-        added = {
-            index: token.content for index, token in library.get_added_tokens_decoder().items()
-        }
+        added = {i: token.content for i, token in library.get_added_tokens_decoder().items()}
         largest = max([*library.get_vocab().values(), *added])
         return TokenizerSpec(
             tokens=(b"",) * (1 + checked_id(largest, "the last token")),
@@ -227,11 +196,6 @@ def refusing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def find_tokenizer_file(folder: Path) -> Path | None:
-    """The file in a model's folder that says most about the tokenizer, of those read here."""
-    return next((file for name in _KNOWN for file in _files(folder, name)), None)
-
-
 def deciding_files(folder: Path) -> list[Path]:
     """The files in a folder from which mlx-lm makes a tokenizer."""
     return sorted({file for name in _DECIDING for file in _files(folder, name)})
@@ -239,9 +203,8 @@ def deciding_files(folder: Path) -> list[Path]:
 
 def holds_tokenizer(folder: Path) -> bool:
     """Whether a folder has a vocabulary, or a program, of which a tokenizer can be made."""
-    settings = ("config.json", _CONFIG, "special_tokens_map.json", "added_tokens.json")
-    found = {file.name for file in deciding_files(folder)}
-    return bool(found.difference(settings)) or bool(_files(folder, "*token*.py"))
+    names = {file.name for file in deciding_files(folder)}
+    return bool(names.difference(_SETTINGS)) or bool(_files(folder, "*token*.py"))
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
@@ -249,36 +212,26 @@ def _files(folder: Path, pattern: str) -> list[Path]:
 
 
 def _read(path: Path) -> bytes:
-    """The content of a regular file. A FIFO or a device is refused before it can block."""
+    """The content of a regular file. Raises: MissingAssetError; VocabularyError."""
+    other = "give a tokenizer file or a model's folder"
     try:
-        # Without O_NONBLOCK, opening a FIFO waits for a writer.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open_regular(path) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise MissingAssetError(
-            f"{path} does not exist; give a tokenizer file or a model's folder"
+        raise MissingAssetError(f"{path} does not exist; {other}") from error
+    except (IsADirectoryError, UnsupportedOperation) as error:
+        raise VocabularyError(
+            f"{path} is no regular file, but a folder, a pipe or a device; {other}"
         ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise VocabularyError(
             f"{path} cannot be read ({reason}); give a file that you may read"
         ) from error
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise VocabularyError(
-                f"{path} is no regular file, but a folder, a pipe or a device; give a tokenizer "
-                "file or a model's folder"
-            )
-        try:
-            data = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise VocabularyError(
-                f"{path} cannot be read ({error.strerror}); copy it to a sound disk"
-            ) from error
     if not data:
         raise VocabularyError(f"{path} is empty; download it again")
     if len(data) > MAX_FILE_BYTES:
         raise VocabularyError(
-            f"{path} has more than {MAX_FILE_BYTES:,} bytes, which no tokenizer needs; "
-            "give a tokenizer file or a model's folder"
+            f"{path} has more than {MAX_FILE_BYTES:,} bytes, which no tokenizer needs; {other}"
         )
     return data

@@ -17,17 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.spec import (
-    Supplement,
-    TokenizerSpec,
-    byte_level,
-    checked_id,
-    checked_ids,
-    checked_pattern,
-    every_triple,
-    find_roles,
-    shortened,
-)
+from tokalign.tokenizer.limits import checked_id, checked_ids, checked_pattern, shortened
+from tokalign.tokenizer.roles import find_roles
+from tokalign.tokenizer.spec import Supplement, TokenizerSpec, byte_level, every_triple
 
 
 def holds_ranks(data: bytes) -> bool:

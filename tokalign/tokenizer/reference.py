@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
-from tokalign.tokenizer.spec import shortened
+from tokalign.tokenizer.limits import AGAIN, shortened
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -162,8 +162,13 @@ def reference_of_folder(
 def _refusal(folder: Path, error: Exception) -> TokalignError:
     reason = " ".join(str(error).split()) or type(error).__name__
     named = re.search(r"pip install ([\w.-]+)", reason)
-    missing = error.name if isinstance(error, ImportError) else None
-    if package := named[1] if named else missing:
+    module = (error.name or "") if isinstance(error, ImportError) else ""
+    if "." in module:  # its package is installed, in another version
+        return VocabularyError(
+            f"the tokenizer in {folder} imports {module}, which the installed version of "
+            f"{module.partition('.')[0]} does not have; download a newer version of its program"
+        )
+    if package := named[1] if named else module:
         return MissingAssetError(
             f"the tokenizer in {folder} needs a package that is not installed; install it with: "
             f"pip install {package}"
@@ -174,8 +179,7 @@ def _refusal(folder: Path, error: Exception) -> TokalignError:
             "to run it"
         )
     return VocabularyError(
-        f"{folder} holds no tokenizer that transformers opens ({shortened(reason, 160)}); download "
-        "it again"
+        f"{folder} holds no tokenizer that transformers opens ({shortened(reason, 160)}); {AGAIN}"
     )
 
 

@@ -1,13 +1,13 @@
-"""The check of every tokenizer that is read: up to which level does tokalign encode as the owner of
-the file does?
+"""The check of every tokenizer that is read: up to which level does tokalign encode as its
+reference does?
 
-The owner is the library whose format the file has, `tokenizers` or `sentencepiece`; rank files are
-checked against the `tokenizers` library with the same vocabulary. What the readers model is
-compared, on the texts of `check_texts.py`, with what the library makes of the file itself; a
-tokenizer that differs is refused with the first text that does.
+The reference is what mlx-lm loads for a folder, or the library that owns a file's format; rank
+files are checked against the `tokenizers` library with the same vocabulary. What the readers model
+is compared, on the texts of `check_texts.py`, with what the reference makes of the file itself; at
+a level that differs, the first text that does is the reason why a lower one is tried.
 
-Loading the library's own tokenizer takes longer than reading the file. So a check that was passed
-is noted in the user's cache folder, under a hash of the file and of the versions of all concerned.
+Loading the reference takes longer than reading the file. So a check that was passed is noted in the
+user's cache folder, under a hash of the file and of the versions of all concerned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from tokalign.storage import cache_folder
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
 from tokalign.tokenizer.files import (
-    Kind,
     TokenizerFile,
     open_tokenizer_file,
     read_ids_only,
@@ -37,25 +36,18 @@ from tokalign.tokenizer.files import (
     refusing,
 )
 from tokalign.tokenizer.foreign import ForeignTokenizer
+from tokalign.tokenizer.limits import AGAIN, TRY_ANOTHER, check_lengths, shortened
 from tokalign.tokenizer.note import read_note, write_note
 from tokalign.tokenizer.reference import Reference, reference_of_folder
-from tokalign.tokenizer.spec import (
-    TRY_ANOTHER,
-    Level,
-    Markup,
-    Supplement,
-    TokenizerSpec,
-    check_lengths,
-    is_control,
-    shortened,
-)
+from tokalign.tokenizer.roles import is_control
+from tokalign.tokenizer.spec import Level, Markup, Supplement
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import SPACE_MARK, spelled_as
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
-_RULES = 4
+_RULES = 5
 """Counted up whenever readers or checks change, so that older notes no longer count."""
 
 _LIBRARIES = (
@@ -73,10 +65,9 @@ def read_tokenizer(
 ) -> Tokenizer[Any]:
     """Read a tokenizer file or a model's folder, and check it against its reference.
 
-    The reference of a folder is what mlx-lm loads for it (`reference.py`), that of a file the
-    library that owns its format. The level is the highest at which tokalign gives the same ids; a
-    folder's tokenizer that is a program is used by its ids. What was found is noted, so that it is
-    checked once by the same versions.
+    The level is the highest at which tokalign gives the reference's ids; a folder's tokenizer that
+    is a program is used by its ids. What was found is noted, so that it is checked once by the same
+    versions.
     trust_remote_code: run programs in the folder, as in mlx-lm.
     Raises: MissingAssetError when there is none, or a package is missing; UsageError for a program
         that is not trusted; VocabularyError if neither tokalign nor the reference can use it.
@@ -84,12 +75,12 @@ def read_tokenizer(
     """
     file = open_tokenizer_file(Path(path), supplement)
     note = _note(file, trust_remote_code=trust_remote_code)
-    if (kept := read_note(note)) is not None:
-        return Tokenizer(kept)
     with _without_collection():
+        if (kept := read_note(note)) is not None:
+            return kept
         tokenizer = _read_best(file, trust_remote_code=trust_remote_code)
         if not isinstance(tokenizer, ForeignTokenizer):
-            write_note(note, tokenizer.spec)
+            write_note(note, tokenizer)
     return tokenizer
 
 
@@ -131,12 +122,7 @@ def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any
             why = str(first.__cause__ or first).partition("; ")[0]
     if file.reference is not None:
         return ForeignTokenizer(file.reference.theirs, why)
-    if (
-        not file.files
-        and file.supplement is None
-        and file.data
-        and file.kind is not Kind.TOKENIZER_JSON
-    ):
+    if file.data and not (file.files or file.supplement or file.is_tokenizer_json):
         with suppress(TokalignError):  # the error about the file says more
             return _read_best(file.as_folder(), trust_remote_code=trust_remote_code)
     if first is None or (refused is not None and not isinstance(refused, VocabularyError)):
@@ -148,7 +134,7 @@ def _levels(file: TokenizerFile) -> list[Level]:
     if not file.data and (file.reference is None or file.reference.library is None):
         return []
     with refusing(file.path):
-        return list(Level) if file.kind is Kind.TOKENIZER_JSON else [Level.ALIGNED]
+        return list(Level) if file.is_tokenizer_json else [Level.ALIGNED]
 
 
 def _at(level: Level, file: TokenizerFile, why: str) -> Tokenizer[Any]:
@@ -157,53 +143,59 @@ def _at(level: Level, file: TokenizerFile, why: str) -> Tokenizer[Any]:
     Raises: VocabularyError.
     """
     spec = read_ids_only(file) if level is Level.IDS_ONLY else read_spec(file)
-    if spec.level is not Level.ALIGNED:
-        level = spec.level
+    if spec.level is Level.ALIGNED:
+        spec = replace(spec, level=level)
+    spec = replace(spec, why=why or spec.why)
     with refusing(file.path):
         reference = file.owner
-        spec = replace(spec, level=level, why=why or spec.why)
-        if reference is None:
-            tokenizer = Tokenizer[Any](spec)
-        else:
+        if reference is not None:
             opening, closing = reference.around
-            tokenizer = _with_markup(replace(spec, opening=opening, closing=closing), reference)
-        _check_text(tokenizer, file)
+            spec = replace(spec, opening=opening, closing=closing)
+        tokenizer = Tokenizer[Any](spec, None if reference is None else reference.library)
+        if reference is not None:
+            _find_markup(tokenizer, reference)
+        check_texts(tokenizer, file)
     return tokenizer
 
 
-def _with_markup(spec: TokenizerSpec, reference: Reference) -> Tokenizer[Any]:
-    """The tokenizer that finds special tokens in prompts as the reference does.
+def _find_markup(tokenizer: Tokenizer[Any], reference: Reference) -> None:
+    """Have a tokenizer find special tokens in prompts as the reference does.
 
-    Raises: VocabularyError if none does.
+    Raises: VocabularyError if no way to find them does.
     """
-    ways = [Markup.NOBODY] if reference.splits_markup else [spec.markup, Markup.LIBRARY]
-    if reference.library is None:
+    ways = [tokenizer.spec.markup, Markup.LIBRARY, Markup.NOBODY]
+    if reference.splits_markup:
+        ways = [Markup.NOBODY]
+    elif reference.library is None:
         ways = [Markup.OURS, Markup.NOBODY]
-    for markup in (*ways, Markup.NOBODY):
-        library = None
-        if spec.level is not Level.ALIGNED or markup is Markup.LIBRARY:
-            library = reference.library
-        document = b"" if library is None else reference.data
-        tokenizer = Tokenizer[Any](replace(spec, markup=markup, document=document), library)
-        with suppress(VocabularyError):
-            _check_prompts(tokenizer, reference)
-            return tokenizer
-    _check_prompts(tokenizer, reference)
-    return tokenizer
+    differs: VocabularyError | None = None
+    for markup in ways:
+        by_library = tokenizer.level is not Level.ALIGNED or markup is Markup.LIBRARY
+        document = reference.data if by_library and reference.library is not None else b""
+        tokenizer.spec = replace(tokenizer.spec, markup=markup, document=document)
+        try:
+            check_prompts(tokenizer, reference)
+            return
+        except VocabularyError as error:
+            differs = error
+    assert differs is not None, "a way was tried"
+    raise differs
 
 
-def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
-    """Check a vocabulary, then compare its tokenizer with its reference.
+def check_prompts(tokenizer: Tokenizer[Any], reference: Reference) -> None:
+    """Refuse (VocabularyError) a tokenizer that finds other special tokens in a prompt."""
+
+    def ours(text: str) -> list[int]:
+        return tokenizer.encode(text, specials=True)
+
+    _compare("mlx-lm", ours, reference.encode, texts_with_specials(tokenizer.spec))
+
+
+def check_texts(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
+    """Check a vocabulary, then compare ordinary texts with the reference.
 
     Raises: VocabularyError, and whatever the reference does. Cost: 0.3 s.
     """
-    _check_text(tokenizer, file)
-    if file.owner is not None:
-        _check_prompts(tokenizer, file.owner)
-
-
-def _check_text(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
-    """Check all but prompts. Raises: as `check`."""
     spec = tokenizer.spec
     if tokenizer.level is Level.ALIGNED:
         _check_tokens(tokenizer)
@@ -215,10 +207,23 @@ def _check_text(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
         _check_growing(tokenizer, texts[::15])
     if (reference := file.owner) is not None:
         _check_against_reference(tokenizer, reference, texts)
-    elif file.kind is Kind.SENTENCEPIECE:
-        _check_against_sentencepiece(tokenizer, file, texts)
-    else:
-        _compare("the tokenizers library", _ours(tokenizer), _library_encoder(tokenizer), texts)
+        return
+
+    def by_library(text: str) -> list[int]:
+        return tokenizer.encode_batch([text])[0]
+
+    if not spec.by_characters:
+        _compare("the tokenizers library", _ours(tokenizer), by_library, texts)
+        return
+    if file.supplement is not None and file.supplement.ranked_by_id:
+        # The ranks of runs of spaces are the supplement's, and not those of the file.
+        texts = [text for text in texts if "  " not in tokenizer.prepared(text)]
+    from sentencepiece import SentencePieceProcessor
+
+    library = SentencePieceProcessor()
+    library.LoadFromSerializedProto(file.data)
+    _compare("sentencepiece", _ours(tokenizer), library.encode, texts)
+    _compare("the tokenizers library", _ours(tokenizer), by_library, texts[::7])
 
 
 def _check_tokens(tokenizer: Tokenizer[Any]) -> None:
@@ -256,92 +261,6 @@ def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:
                 )
 
 
-def _check_against_reference(
-    tokenizer: Tokenizer[Any], reference: Reference, texts: list[str]
-) -> None:
-    spec, library = tokenizer.spec, reference.library
-    markup = dict(spec.specials)
-    if library is not None:
-        markup |= _check_added_tokens(tokenizer, library)
-    found = markup.keys() - {spec.unknown, _unknown(library)}
-    control = spelled_as(markup.values())
-    plain = [text for text in texts if not control.search(text)]
-    expected = [(text, ids) for text in plain if found.isdisjoint(ids := reference.encode(text))]
-    right = dict(expected)
-    if tokenizer.level is not Level.IDS_ONLY:
-        _compare("mlx-lm", _ours(tokenizer), right.__getitem__, right)
-    _compare("mlx-lm", tokenizer.encode, right.__getitem__, [*right][::7])
-
-
-def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int, str]:
-    """Refuse (VocabularyError) special tokens of other ids, and those that words can forge.
-
-    Returns: the tokens that no text has, id -> spelling.
-    """
-    added = library.get_added_tokens_decoder()
-    read = tokenizer.spec.specials
-    theirs = {i: library.id_to_token(i) for i in read} | {i: t.content for i, t in added.items()}
-    wrong = sorted((i, read[i]) for i in read if theirs[i] != read[i])
-    if wrong:
-        raise VocabularyError(
-            f"adds tokens whose ids are not those that the tokenizers library gives them (the "
-            f"first is {wrong[0][0]}, {shortened(wrong[0][1])}); download the file again"
-        )
-    control = {
-        index: token.content
-        for index, token in added.items()
-        if index in read
-        or is_control(
-            token.content,
-            special=token.special,
-            in_vocabulary=_in_model(library, token.content),
-        )
-    }
-    unknown, spelled = _unknown(library), list(control.items())
-    for some in (spelled[start : start + 64] for start in range(0, len(spelled), 64)):
-        ids = {*tokenizer.encode("a" + "b a".join(spelling for _, spelling in some) + "b")}
-        for index, spelling in some:
-            if index == unknown or index not in ids:
-                continue
-            raise VocabularyError(
-                f"makes the special token {shortened(spelling, 30)} of a user's words; {_OTHER}"
-            )
-    return control
-
-
-def _in_model(library: Library, spelling: str) -> bool:
-    return library.model.token_to_id(spelling) is not None
-
-
-def _unknown(library: Library | None) -> int | None:
-    """The id that any text may have whose characters the model does not know."""
-    spelling = getattr(getattr(library, "model", None), "unk_token", None)
-    return None if library is None or spelling is None else library.token_to_id(spelling)
-
-
-def _check_prompts(tokenizer: Tokenizer[Any], reference: Reference) -> None:
-    """Refuse (VocabularyError) a tokenizer that finds other special tokens in a prompt."""
-
-    def ours(text: str) -> list[int]:
-        return tokenizer.encode(text, specials=True)
-
-    _compare("mlx-lm", ours, reference.encode, texts_with_specials(tokenizer.spec))
-
-
-def _check_against_sentencepiece(
-    tokenizer: Tokenizer[Any], file: TokenizerFile, texts: list[str]
-) -> None:
-    from sentencepiece import SentencePieceProcessor
-
-    library = SentencePieceProcessor()
-    library.LoadFromSerializedProto(file.data)
-    if file.supplement is not None and file.supplement.ranked_by_id:
-        # The ranks of runs of spaces are the supplement's, and not those of the file.
-        texts = [text for text in texts if "  " not in tokenizer.prepared(text)]
-    _compare("sentencepiece", _ours(tokenizer), library.encode, texts)
-    _compare("the tokenizers library", _ours(tokenizer), _library_encoder(tokenizer), texts[::7])
-
-
 def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
     """Refuse (VocabularyError) a tokenizer whose growing texts are not cut as whole ones."""
     for text in texts:
@@ -356,8 +275,62 @@ def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
             )
 
 
-def _library_encoder(tokenizer: Tokenizer[Any]) -> _Encoder:
-    return lambda text: tokenizer.encode_batch([text])[0]
+def _check_against_reference(
+    tokenizer: Tokenizer[Any], reference: Reference, texts: list[str]
+) -> None:
+    spec, library = tokenizer.spec, reference.library
+    markup = dict(spec.specials)
+    if library is not None:
+        markup |= _check_added_tokens(tokenizer, library)
+    found = markup.keys() - {spec.unknown, _unknown(library)}
+    control = spelled_as(markup.values())
+    plain = [text for text in texts if not control.search(text)]
+    right = {text: ids for text in plain if found.isdisjoint(ids := reference.encode(text))}
+    if tokenizer.level is not Level.IDS_ONLY:
+        _compare("mlx-lm", _ours(tokenizer), right.__getitem__, right)
+    _compare("mlx-lm", tokenizer.encode, right.__getitem__, [*right][::7])
+
+
+def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int, str]:
+    """Refuse (VocabularyError) special tokens of other ids, and those that words can forge.
+
+    Returns: the tokens that no text has, id -> spelling.
+    """
+    added = library.get_added_tokens_decoder()
+    read = tokenizer.spec.specials
+    theirs = {i: library.id_to_token(i) for i in read} | {i: t.content for i, t in added.items()}
+    wrong = min(((i, read[i]) for i in read if theirs[i] != read[i]), default=None)
+    if wrong is not None:
+        raise VocabularyError(
+            f"adds tokens whose ids are not those that the tokenizers library gives them (the "
+            f"first is {wrong[0]}, {shortened(wrong[1])}); {AGAIN}"
+        )
+    known = library.model.token_to_id
+    control = {
+        i: token.content
+        for i, token in added.items()
+        if i in read
+        or is_control(
+            token.content,
+            special=token.special,
+            in_vocabulary=known(token.content) is not None,
+        )
+    }
+    unknown, spelled = _unknown(library), list(control.items())
+    for some in (spelled[start : start + 64] for start in range(0, len(spelled), 64)):
+        ids = {*tokenizer.encode("a" + "b a".join(spelling for _, spelling in some) + "b")}
+        forged = next((s for i, s in some if i in ids and i != unknown), None)
+        if forged is not None:
+            raise VocabularyError(
+                f"makes the special token {shortened(forged, 30)} of a user's words; {_OTHER}"
+            )
+    return control
+
+
+def _unknown(library: Library | None) -> int | None:
+    """The id that any text may have whose characters the model does not know."""
+    spelling = getattr(getattr(library, "model", None), "unk_token", None)
+    return None if library is None or spelling is None else library.token_to_id(spelling)
 
 
 def _ours(tokenizer: Tokenizer[Any]) -> _Encoder:

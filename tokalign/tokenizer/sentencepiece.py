@@ -11,16 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.spec import (
-    MAX_IDS,
-    Supplement,
-    TokenizerSpec,
-    every_triple,
-    find_roles,
-    flag,
-    is_control,
-    shortened,
-)
+from tokalign.tokenizer.limits import MAX_IDS, flag, shortened
+from tokalign.tokenizer.roles import find_roles, is_control
+from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple
 from tokalign.tokenizer.vocabulary import read_pieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6

@@ -1,38 +1,23 @@
-"""A tokenizer without the spelling of any file: what every reader returns, and the limits that it
-has to keep to, whichever file it came from.
-
-The limits are several times what the largest published vocabularies need (262,144 ids, tokens of
-128 bytes). They are there so that a file cannot make a reader run out of memory or time.
-"""
+"""A tokenizer without the spelling of any file: what every reader returns."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import VocabularyError
-from tokalign.tokenizer.bpe.identity import are_implied
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.limits import check_lengths
 from tokalign.tokenizer.vocabulary import Roles
 
 NO_MERGES: NDArray[np.int64] = np.empty((0, 3), dtype=np.int64)
 
 Step = Mapping[str, Any]
 """A step of a pipeline, as a tokenizer.json spells it."""
-
-_TURN_START = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
-_TURN_END = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
-_BOS = ("<s>", "<|begin_of_text|>", "<bos>")
-_EOS = ("</s>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<eos>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,50 +133,6 @@ class TokenizerSpec:
                 return pattern
         raise ValueError("more than one expression")
 
-    @property
-    def _spelled_bytes(self) -> int:
-        """How many bytes have a token, so that no text needs the unknown one."""
-        ids = self.fallback if self.by_characters else range(len(self.tokens))
-        return len({self.tokens[i] for i in ids if len(self.tokens[i]) == 1})
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of everything that decides how the bytes of a text are encoded, 64 hex digits.
-
-        It covers the ordinary tokens with their ids, added tokens in text among them, the merges,
-        the normalizer and the pre-tokenizer, the dummy prefix, and what becomes of unknown
-        characters. It leaves out the special tokens, so that a fine-tune that adds some keeps every
-        table valid, and which texts get no dummy prefix (`prefix_once`, `prefix_unless_space`),
-        because tables are about bytes. The same tokenizer has the same fingerprint whichever kind
-        of file it was read from.
-        """
-        results = self.triples[:, 2]
-        made = results[np.sort(np.unique(results, return_index=True)[1])].tolist()
-        facts: list[Any] = [
-            [(i, token, i in self.fallback) for i, token in enumerate(self.tokens) if token],
-            made,
-        ]
-        try:
-            facts.append([self.by_characters, self.pattern, self.dummy_prefix, self.ignore_merges])
-        except ValueError:
-            steps = json.dumps(self.pre_tokenizer, sort_keys=True)
-            facts.append([self.by_characters, steps, self.dummy_prefix, self.ignore_merges, True])
-        if self.text_tokens:
-            facts.append(sorted(self.text_tokens))
-        if not are_implied(self.tokens, self.triples, self.fallback | self.text_tokens):
-            facts.append(["merges", self.triples.tobytes()])
-        if self.normalizer:
-            facts.append(["normalizer", json.dumps(self.normalizer, sort_keys=True)])
-        if self.unknown is not None and self._spelled_bytes < 256:
-            facts.append(["unknown", self.unknown, self.fuses_unknown])
-        if self.level is not Level.ALIGNED:
-            document = json.loads(self.document)
-            parts = {part: document.get(part) for part in ("model", "normalizer", "pre_tokenizer")}
-            added = document.get("added_tokens") or ()
-            parts["added_tokens"] = [token for token in added if not token.get("special")]
-            facts.append(json.dumps(parts, sort_keys=True))
-        return sha256(msgpack.packb(facts)).hexdigest()
-
 
 def cuts(step: Step) -> bool:
     """Whether a step of a pre-tokenizer does more than to spell bytes in the byte alphabet."""
@@ -206,54 +147,6 @@ def byte_level(pattern: str | None) -> tuple[Step, ...]:
         return (alphabet,)
     cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return (cut, alphabet)
-
-
-def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[int]:
-    """Give special tokens their roles.
-
-    config: `bos_token` and `eos_token` as in a tokenizer_config.json, or nothing; well-known
-        spellings fill the gaps.
-    """
-    ids = {spelling: index for index, spelling in specials.items()}
-
-    def first(spellings: Iterable[str]) -> int | None:
-        return next((ids[s] for s in spellings if s in ids), None)
-
-    def configured(key: str) -> list[str]:
-        value = config.get(key)
-        spelling = value.get("content") if isinstance(value, dict) else value
-        return [spelling] if isinstance(spelling, str) else []
-
-    turn_end = first(_TURN_END)
-    ends = {ids[spelling] for spelling in (*_EOS, *configured("eos_token")) if spelling in ids}
-    return Roles(
-        bos=first((*configured("bos_token"), *_BOS)),
-        eos=frozenset(ends if turn_end is None else {*ends, turn_end}),
-        turn_start=first(_TURN_START),
-        turn_end=turn_end,
-    )
-
-
-_HTML = frozenset(
-    (
-        *("a", "b", "blockquote", "br", "caption", "code", "div", "em", "i", "li", "ol", "p"),
-        *("h1", "h2", "h3", "h4", "h5", "h6", "span", "strong", "sub", "sup", "table", "tbody"),
-        *("td", "tfoot", "th", "thead", "tr", "u", "ul"),
-    )
-)
-
-
-def is_control(spelling: str, *, special: bool, in_vocabulary: bool) -> bool:
-    """Whether an added token must never be made of a user's words.
-
-    All special tokens are, and whatever is spelled as markup (`<tool_call>`, `[INST]`): the files
-    of many models do not call it special. Tags of HTML that a vocabulary was trained with are not.
-    """
-    if special:
-        return True
-    if len(spelling) < 3 or spelling[0] + spelling[-1] not in ("<>", "[]"):
-        return False
-    return not in_vocabulary or spelling[1:-1].removeprefix("/") not in _HTML
 
 
 def as_triples(merges: Sequence[tuple[int, int, int]] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -283,87 +176,3 @@ def every_triple(
         ]
         triples += [(left, right, result) for left, right in sorted(halves)]
     return as_triples(triples)
-
-
-# -- limits ----------------------------------------------------------------------------------------
-
-MAX_IDS = 1 << 21
-"""How many ids a vocabulary may have."""
-
-MAX_TOKEN_BYTES = 1024
-"""How long a token may be."""
-
-MAX_FILE_BYTES = 128 << 20
-"""How large a tokenizer file may be, and the tokenizer_config.json beside it."""
-
-MAX_PATTERN = 8192
-"""How many characters the pre-tokenizer's regular expression may have."""
-
-TRY_ANOTHER = "download the file again, or use the one that the model's authors published"
-"""The remedy for a file that is not what it should be."""
-
-
-def checked_id(value: Any, what: str) -> int:
-    """An id as a file gives it, if it is one.
-
-    what: whose id it is, for the message. Raises: VocabularyError.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_IDS:
-        return value
-    raise VocabularyError(
-        f"gives {shortened(what)} the id {shortened(value)}, where an integer from 0 to "
-        f"{MAX_IDS - 1:,} was expected; {TRY_ANOTHER}"
-    )
-
-
-def checked_ids(ids: Mapping[Any, Any]) -> None:
-    """Check that every token has an id of its own: token -> id. Raises: VocabularyError.
-
-    Cost: 5 ms for 128,000 tokens.
-    """
-    values = ids.values()
-    if set(map(type, values)) != {int} or min(values) < 0 or max(values) >= MAX_IDS:
-        for token, value in ids.items():
-            checked_id(value, f"the token {shortened(token, 30)}")
-    if len(set(values)) < len(ids):
-        seen: set[int] = set()
-        twice = next(i for i in values if i in seen or seen.add(i))  # type: ignore[func-returns-value]
-        raise VocabularyError(f"gives the id {twice} to two tokens; {TRY_ANOTHER}")
-
-
-def flag(holder: Any, key: str, *, default: bool) -> bool:
-    """A switch of a file: true or false. Raises: VocabularyError."""
-    value = holder.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool):
-        return value
-    raise VocabularyError(
-        f"has {shortened(value)} for {key}, where true or false was expected; {TRY_ANOTHER}"
-    )
-
-
-def shortened(value: Any, limit: int = 60) -> str:
-    """A value of a file in one short line that is safe to print."""
-    spelled = value if isinstance(value, str) and value.isprintable() else ascii(value)
-    return spelled if len(spelled) <= limit else spelled[: limit - 1] + "…"
-
-
-def check_lengths(tokens: Sequence[bytes]) -> None:
-    """Refuse (VocabularyError) a token that is too long: making it takes time by its square."""
-    longest = max(map(len, tokens), default=0)
-    if longest > MAX_TOKEN_BYTES:
-        raise VocabularyError(
-            f"has a token of {longest:,} bytes, where at most {MAX_TOKEN_BYTES:,} were expected; "
-            f"{TRY_ANOTHER}"
-        )
-
-
-def checked_pattern(pattern: Any) -> str:
-    """The expression of a pre-tokenizer. Raises: VocabularyError for what is none."""
-    if isinstance(pattern, str) and 0 < len(pattern) <= MAX_PATTERN:
-        return pattern
-    raise VocabularyError(
-        f"pre-tokenizes with {shortened(pattern)}, where a regular expression of at most "
-        f"{MAX_PATTERN:,} characters was expected; {TRY_ANOTHER}"
-    )

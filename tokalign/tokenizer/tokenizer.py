@@ -30,6 +30,7 @@ from tokalign.tokenizer.bpe.pretokenizer import (
 )
 from tokalign.tokenizer.bpe.validity import Merges
 from tokalign.tokenizer.check_texts import plain_texts
+from tokalign.tokenizer.fingerprint import fingerprint_of
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
 from tokalign.tokenizer.vocabulary import (
@@ -55,20 +56,28 @@ class Tokenizer(Generic[Id]):
     """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`."""
 
     _library: Backend | None = None
+    _fingerprint = ""
     _encoded = 0
 
-    def __init__(self, spec: TokenizerSpec, library: Backend | None = None) -> None:
-        """library: the library's tokenizer of `spec.document`, if it is loaded already."""
+    def __init__(
+        self, spec: TokenizerSpec, library: Backend | None = None, *, fingerprint: str = ""
+    ) -> None:
+        """library: the library's tokenizer of `spec.document`, if it is loaded already.
+
+        fingerprint: that of `spec`, if it is known already.
+        """
         self.spec = spec
         self._library = library
+        self._fingerprint = fingerprint
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs to make its own encoders and caches."""
-        return {"spec": self.spec}
+        return {"spec": self.spec, "_fingerprint": vars(self).get("fingerprint", "")}
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        return self.spec.fingerprint
+        """A hash of everything that decides how bytes are encoded (`fingerprint.py`)."""
+        return self._fingerprint or fingerprint_of(self.spec)
 
     @cached_property
     def vocabulary(self) -> Vocabulary[Id]:

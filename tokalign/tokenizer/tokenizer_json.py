@@ -10,6 +10,7 @@ its ids only (`files.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any, cast
 from unicodedata import normalize as normal_form
 
@@ -18,22 +19,10 @@ from numpy.typing import NDArray
 
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.library import library_of
-from tokalign.tokenizer.spec import (
-    NO_MERGES,
-    Level,
-    Markup,
-    Step,
-    TokenizerSpec,
-    checked_id,
-    checked_ids,
-    find_roles,
-    flag,
-    is_control,
-    shortened,
-)
+from tokalign.tokenizer.limits import AGAIN, checked_id, checked_ids, flag, shortened
+from tokalign.tokenizer.roles import find_roles, is_control
+from tokalign.tokenizer.spec import NO_MERGES, Level, Markup, Step, TokenizerSpec
 from tokalign.tokenizer.vocabulary import SPACE_MARK, read_byte_level, read_pieces
-
-_AGAIN = "download the file again"
 
 
 def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSpec:
@@ -88,7 +77,7 @@ def _read_model(document: Any) -> Mapping[str, Any]:
     """The model, if there is one that gives each text one encoding."""
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict):
-        raise VocabularyError(f"has no tokenizer model where one was expected; {_AGAIN}")
+        raise VocabularyError(f"has no tokenizer model where one was expected; {AGAIN}")
     if model.get("dropout"):
         raise VocabularyError(
             f"drops merges at random (dropout {shortened(model['dropout'])}), so that a text has "
@@ -98,7 +87,7 @@ def _read_model(document: Any) -> Mapping[str, Any]:
         if model.get(key):
             raise VocabularyError(
                 f"marks the pieces of words ({key} {shortened(model[key])}), so that its tokens "
-                f"are not the bytes of a text; {_AGAIN}"
+                f"are not the bytes of a text; {AGAIN}"
             )
     return model
 
@@ -109,7 +98,7 @@ def _vocab(model: Mapping[str, Any]) -> dict[str, int]:
     if isinstance(vocab, list) and model.get("type") == "Unigram":
         vocab = {spelling: index for index, (spelling, _) in enumerate(vocab)}
     if not isinstance(vocab, dict) or not vocab:
-        raise VocabularyError(f"has no vocabulary of tokens and ids; {_AGAIN}")
+        raise VocabularyError(f"has no vocabulary of tokens and ids; {AGAIN}")
     checked_ids(vocab)
     return vocab
 
@@ -120,19 +109,19 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
     for entry in document.get("added_tokens") or ():
         spelling = entry["content"]
         if not isinstance(spelling, str) or not spelling:
-            raise VocabularyError(f"has an added token without a spelling; {_AGAIN}")
+            raise VocabularyError(f"has an added token without a spelling; {AGAIN}")
         index = checked_id(entry["id"], f"the added token {shortened(spelling, 30)}")
         for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
             flag(entry, option, default=False)
         if added.setdefault(index, entry)["content"] != spelling:
-            raise VocabularyError(f"adds the id {index} twice; {_AGAIN}")
+            raise VocabularyError(f"adds the id {index} twice; {AGAIN}")
     ids = {entry["content"]: index for index, entry in added.items()}
     of_vocab = {index: spelling for spelling, index in vocab.items() if index in added}
     for spelling, index in ids.items():
         if vocab.get(spelling, index) != index or of_vocab.get(index, spelling) != spelling:
             raise VocabularyError(
                 f"gives the added token {shortened(spelling)} the id {index}, but its vocabulary "
-                f"says otherwise; {_AGAIN}"
+                f"says otherwise; {AGAIN}"
             )
     return added
 
@@ -204,17 +193,23 @@ def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any
 
 def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
     if not isinstance(merges, list):
-        raise VocabularyError(f"has no list of merges; {_AGAIN}")
+        raise VocabularyError(f"has no list of merges; {AGAIN}")
+    if not merges:
+        return NO_MERGES
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    lefts, rights = zip(*pairs, strict=True)
+    id_of = vocab.__getitem__
     try:
-        lefts = [vocab[left] for left, _ in pairs]
-        rights = [vocab[right] for _, right in pairs]
-        results = [vocab[left + right] for left, right in pairs]
+        columns = [
+            [*map(id_of, lefts)],
+            [*map(id_of, rights)],
+            [*map(id_of, map(add, lefts, rights))],
+        ]
     except KeyError as error:
         raise VocabularyError(
-            f"has no token {shortened(error.args[0])}, which its merges name; {_AGAIN}"
+            f"has no token {shortened(error.args[0])}, which its merges name; {AGAIN}"
         ) from error
-    return np.array([lefts, rights, results], dtype=np.int64).T
+    return np.array(columns, dtype=np.int64).T
 
 
 _PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
@@ -242,7 +237,7 @@ def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict
     if not (marks or spells) or [mark["replacement"] for mark in marks] not in ([], [SPACE_MARK]):
         raise VocabularyError(
             "spells neither bytes nor the spaces of a text, so that its tokens are not the bytes "
-            f"of a text; {_AGAIN}"
+            f"of a text; {AGAIN}"
         )
     first = steps and steps[0]["type"] == "ByteLevel" and steps[0].get("add_prefix_space", True)
     prefixes, runs_of_spaces = scheme != "never" or bool(first), any(b" " in t[1:] for t in tokens)

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Generic, NewType, cast
 
+import numpy as np
 import regex
 
 from tokalign.tokenizer.bpe import Id as Id
@@ -62,13 +63,14 @@ class Vocabulary(Generic[Id]):
     @cached_property
     def id_of(self) -> Mapping[bytes, Id]:
         """bytes -> id. A literal piece wins over byte fallback, then the lower id wins."""
-        literal: dict[bytes, Id] = {}
-        spelled: dict[bytes, Id] = {}
-        for index, token in cast("Iterable[tuple[Id, bytes]]", enumerate(self.tokens)):
-            if token:
-                chosen = spelled if index in self.fallback else literal
-                chosen.setdefault(token, index)
-        return spelled | literal
+        ids = cast("Iterable[Id]", range(len(self.tokens) - 1, -1, -1))
+        found = dict(zip(reversed(self.tokens), ids, strict=True))
+        found.pop(b"", None)
+        if self.fallback:
+            bytewise = [(i, token) for i, token in enumerate(self.tokens) if len(token) == 1]
+            literal = [(i, token) for i, token in bytewise if i not in self.fallback]
+            found |= {token: cast("Id", i) for i, token in reversed(literal)}
+        return found
 
     @cached_property
     def special_ids(self) -> Mapping[str, Id]:
@@ -109,16 +111,18 @@ def read_byte_level(spellings: Sequence[str]) -> tuple[bytes | None, ...]:
 
     None for a spelling with another character.
     """
-    alphabet = {ord(character): byte for byte, character in enumerate(byte_alphabet())}
-    joined = "".join(spellings)
-    stray = set(joined).difference(byte_alphabet())
-    data = joined.translate(alphabet).encode("latin-1", "replace")
+    bytes_by_character = np.full(0x144, 256, dtype=np.uint16)
+    bytes_by_character[[*map(ord, byte_alphabet())]] = np.arange(256)
+    characters = np.frombuffer("".join(spellings).encode("utf-32-le", "surrogatepass"), np.uint32)
+    spelled = bytes_by_character[np.minimum(characters, 0x143)]
+    spelled[characters > 0x143] = 256
+    data = spelled.astype(np.uint8).tobytes()
     ends = [0, *accumulate(map(len, spellings))]
-    tokens = [data[start:end] for start, end in pairwise(ends)]
-    if not stray:
-        return tuple(tokens)
-    kept = map(stray.isdisjoint, spellings)
-    return tuple(token if sound else None for token, sound in zip(tokens, kept, strict=True))
+    tokens: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
+    stray = np.searchsorted(ends, np.flatnonzero(spelled == 256), side="right") - 1
+    for place in set(stray.tolist()):
+        tokens[place] = None
+    return tuple(tokens)
 
 
 def write_byte_level(tokens: Iterable[bytes]) -> list[str]:
