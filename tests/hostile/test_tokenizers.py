@@ -43,8 +43,8 @@ from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.limits import MAX_FILE_BYTES, MAX_IDS
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level, Supplement
+from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import SPACE_MARK
 
 SECONDS = 60
 """After this long a case counts as hanging; the slowest takes 3 s."""

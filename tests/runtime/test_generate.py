@@ -28,8 +28,8 @@ from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import SPACE_MARK
 
 
 def stream(tokenizer: Tokenizer[Any], ids: list[Any], **options: Any) -> tuple[list[str], str]:

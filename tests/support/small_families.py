@@ -19,7 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN, KNOWN_PATTERNS
 from tokalign.tokenizer.library import library_of
 from tokalign.tokenizer.spec import byte_level
-from tokalign.tokenizer.vocabulary import byte_alphabet
+from tokalign.tokenizer.spelling import byte_alphabet
 
 Step = dict[str, Any]
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.spec import Supplement
-from tokalign.tokenizer.vocabulary import byte_alphabet
+from tokalign.tokenizer.spelling import byte_alphabet
 
 WORDS = ("ko", "kot", "ta", "tak", "ok")
 """What the tokenizers have besides bytes; each is made of one before it, or of letters."""

@@ -14,8 +14,8 @@ from tokenizers.normalizers import NFC
 
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import SPACE_MARK
 
 
 @pytest.fixture(scope="module")

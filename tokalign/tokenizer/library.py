@@ -37,13 +37,8 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     looks_back,
 )
 from tokalign.tokenizer.spec import Step, cuts
-from tokalign.tokenizer.vocabulary import (
-    SPACE_MARK,
-    Id,
-    Vocabulary,
-    byte_alphabet,
-    write_byte_level,
-)
+from tokalign.tokenizer.spelling import SPACE_MARK, byte_alphabet, write_byte_level
+from tokalign.tokenizer.vocabulary import Id, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

@@ -41,8 +41,8 @@ from tokalign.tokenizer.note import read_note, write_note
 from tokalign.tokenizer.reference import Reference, reference_of_folder
 from tokalign.tokenizer.roles import is_control
 from tokalign.tokenizer.spec import Level, Markup, Supplement
+from tokalign.tokenizer.spelling import SPACE_MARK, spelled_as
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import SPACE_MARK, spelled_as
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

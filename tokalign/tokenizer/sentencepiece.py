@@ -14,7 +14,7 @@ from tokalign.errors import VocabularyError
 from tokalign.tokenizer.limits import MAX_IDS, flag, shortened
 from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple
-from tokalign.tokenizer.vocabulary import read_pieces
+from tokalign.tokenizer.spelling import read_pieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _BPE = 2

@@ -33,16 +33,8 @@ from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.fingerprint import fingerprint_of
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
-from tokalign.tokenizer.vocabulary import (
-    SPACE_MARK,
-    Id,
-    Roles,
-    Vocabulary,
-    spelled_as,
-    token_bytes,
-    write_byte_level,
-    write_pieces,
-)
+from tokalign.tokenizer.spelling import SPACE_MARK, spelled_as, write_byte_level, write_pieces
+from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

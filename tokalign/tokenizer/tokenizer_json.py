@@ -22,7 +22,7 @@ from tokalign.tokenizer.library import library_of
 from tokalign.tokenizer.limits import AGAIN, checked_id, checked_ids, flag, shortened
 from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.spec import NO_MERGES, Level, Markup, Step, TokenizerSpec
-from tokalign.tokenizer.vocabulary import SPACE_MARK, read_byte_level, read_pieces
+from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
 
 
 def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSpec:

@@ -20,8 +20,8 @@ from canonical import is_canonical_piece
 from places import ROOT, shared_folder
 
 from tokalign.tokenizer.self_check import read_tokenizer
+from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import byte_alphabet
 
 PAIRS_PER_PART = 5_000
 TOKENS_PER_PART = 50_000
