@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
+from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.limits import AGAIN, shortened
 
 if TYPE_CHECKING:
@@ -117,12 +118,7 @@ class Reference:
 
 def reference_of_file(data: bytes, document: Mapping[str, Any]) -> Reference:
     """The `tokenizers` library's tokenizer of a tokenizer.json. Raises what the library raises."""
-    from tokenizers import Tokenizer as Library
-
-    library = Library.from_buffer(data)
-    library.no_truncation()
-    library.no_padding()
-    return Reference(theirs=library, written=document, file=data)
+    return Reference(theirs=load_library(data), written=document, file=data)
 
 
 def reference_of_folder(

@@ -1,10 +1,9 @@
 """A tokenizer: a vocabulary, its canonical encoding of bytes, and fast encoding of whole texts.
 
 It has two encoders that agree. `encoder` works on bytes and can answer questions about them
-(`bpe/`); decoding uses it. `encode` and `encode_batch` run the `tokenizers` library, set up from
-the same specification whichever file that came from; corpora and prompts use them. What a tokenizer
-does to whole texts (the normal form C of Qwen's) is done where a text comes in; bytes are never
-changed.
+(`bpe/`); decoding uses it, and so do prompts. Corpora are encoded by the `tokenizers` library, set
+up from the same specification whichever file that came from. What a tokenizer does to whole texts
+(the normal form C of Qwen's) is done where a text comes in; bytes are never changed.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 import regex
-from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError, VocabularyError
+from tokalign.tokenizer.backend import build_library, load_library, merged_last, take_bytes
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding, PieceEncoder
 from tokalign.tokenizer.bpe.pretokenizer import (
     KNOWN_PATTERNS,
@@ -33,11 +32,11 @@ from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.fingerprint import fingerprint_of
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
-from tokalign.tokenizer.spelling import SPACE_MARK, spelled_as, write_byte_level, write_pieces
+from tokalign.tokenizer.spelling import SPACE_MARK, spelled_as
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
+    from tokenizers import Tokenizer as Library
 
 
 _FEW = 1 << 17
@@ -45,21 +44,21 @@ _FEW = 1 << 17
 
 
 class Tokenizer(Generic[Id]):
-    """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`."""
+    """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`.
 
-    _library: Backend | None = None
+    library: the library's tokenizer of `spec.document`, if it is loaded already. fingerprint: that
+    of `spec`, if it is known already.
+    """
+
+    _loaded: Library | None = None
     _fingerprint = ""
     _encoded = 0
 
     def __init__(
-        self, spec: TokenizerSpec, library: Backend | None = None, *, fingerprint: str = ""
+        self, spec: TokenizerSpec, library: Library | None = None, *, fingerprint: str = ""
     ) -> None:
-        """library: the library's tokenizer of `spec.document`, if it is loaded already.
-
-        fingerprint: that of `spec`, if it is known already.
-        """
         self.spec = spec
-        self._library = library
+        self._loaded = library
         self._fingerprint = fingerprint
 
     def __getstate__(self) -> dict[str, object]:
@@ -90,6 +89,16 @@ class Tokenizer(Generic[Id]):
         """One line: how it is used, and what keeps it from being aligned."""
         return f"{self.level} ({self.spec.why})" if self.spec.why else str(self.level)
 
+    def require(self, level: Level) -> None:
+        """Raises: IncompatibleError where less is known of the tokenizer."""
+        levels = list(Level)
+        if levels.index(self.level) > levels.index(level):
+            raise IncompatibleError(
+                f"this needs a tokenizer of the level {str(level)!r}, and here is one of the level "
+                f"{str(self.level)!r} ({self.spec.why}); dictionaries, context copy and the logit "
+                "store work with every tokenizer"
+            )
+
     def opens_segment(self, prompt: Sequence[Id]) -> bool:
         """Whether the text after `prompt` begins a segment, before which a dummy prefix is put."""
         if self.level is Level.IDS_ONLY:
@@ -99,11 +108,13 @@ class Tokenizer(Generic[Id]):
             return not any(token_bytes(tokens, token) for token in prompt)
         return not prompt or not token_bytes(tokens, prompt[-1])
 
+    # -- encoders ----------------------------------------------------------------------------------
+
     @cached_property
     def splitter(self) -> Splitter:
-        cut_out = [self.spec.tokens[i] for i in self.spec.text_tokens]
+        """What cuts texts into pieces."""
         rest = self._pre_tokenizer()
-        return AddedTokenSplitter(cut_out, rest) if cut_out else rest
+        return AddedTokenSplitter([*self._added], rest) if self._added else rest
 
     def _pre_tokenizer(self) -> Splitter:
         try:
@@ -111,7 +122,8 @@ class Tokenizer(Generic[Id]):
         except ValueError:
             return LibrarySplitter(self.spec.pre_tokenizer)
         if pattern is None:
-            return WordSplitter([*filter(has_inner_space, self.spec.tokens)])
+            tokens = self.spec.tokens
+            return WordSplitter([t for t in tokens if b" " in t[1:] and has_inner_space(t)])
         known = pattern in KNOWN_PATTERNS
         return RegexSplitter(pattern) if known else LibrarySplitter(self.spec.pre_tokenizer)
 
@@ -125,23 +137,13 @@ class Tokenizer(Generic[Id]):
             return self.bpe
         self.require(Level.BY_TEXT)
         return LibraryEncoder(
-            self._backend.model,
+            self._library.model,
             self.vocabulary,
             self.splitter,
             by_characters=self.spec.by_characters,
             added=self._added,
             cut=self.cut_markup,
         )
-
-    def require(self, level: Level) -> None:
-        """Raises: IncompatibleError where less is known of the tokenizer."""
-        levels = list(Level)
-        if levels.index(self.level) > levels.index(level):
-            raise IncompatibleError(
-                f"this needs a tokenizer of the level {str(level)!r}, and here is one of the level "
-                f"{str(self.level)!r} ({self.spec.why}); dictionaries, context copy and the logit "
-                "store work with every tokenizer"
-            )
 
     @cached_property
     def bpe(self) -> BytePairEncoding[Id]:
@@ -169,8 +171,9 @@ class Tokenizer(Generic[Id]):
             fuses_unknown=spec.fuses_unknown,
         )
 
-    @property
+    @cached_property
     def _added(self) -> dict[bytes, Id]:
+        """The added tokens that are found in text."""
         return {self.spec.tokens[i]: cast("Id", i) for i in self.spec.text_tokens}
 
     def _characters(self) -> dict[bytes, Id]:
@@ -179,9 +182,37 @@ class Tokenizer(Generic[Id]):
         short = np.array([0 < len(token) <= 4 for token in tokens])
         return {
             tokens[index]: cast("Id", index)
-            for index in _merged_last(self.spec, short)
+            for index in merged_last(self.spec, short)
             if index not in fallback and len(tokens[index].decode()) == 1
         }
+
+    @cached_property
+    def _whole(self) -> Library:
+        """The library's tokenizer, as it is."""
+        return self._loaded or load_library(self.spec.document)
+
+    @cached_property
+    def _library(self) -> Library:
+        """The library's tokenizer for parts of texts.
+
+        Raises: VocabularyError if it was built here and encodes otherwise than `encoder`.
+        """
+        if self.level is not Level.ALIGNED:
+            library = load_library(self.spec.document)
+            library.encode_special_tokens = True
+            if self.level is Level.BY_TEXT:
+                take_bytes(library, self.spec, self.splitter)
+            return library
+        library = build_library(self.spec, self.splitter)
+        for text in map(self.prepared, plain_texts(self.spec)[::9]):
+            if self.encoder.encode(text.encode()) != library.encode(text).ids:
+                raise VocabularyError(
+                    f"the tokenizers library encodes {ascii(text)[:80]} otherwise than tokalign; "
+                    "choose another model, and report this tokenizer to tokalign's developers"
+                )
+        return library
+
+    # -- texts -------------------------------------------------------------------------------------
 
     def encode(self, text: str, *, specials: bool = False) -> list[Id]:
         """Encode a whole text: with the dummy prefix if the tokenizer has one, but without BOS.
@@ -215,13 +246,13 @@ class Tokenizer(Generic[Id]):
         vocabulary takes longer than encoding 100,000 characters.
         Raises: VocabularyError for a text that the library gives up on.
         """
-        if self.level is Level.ALIGNED and (self.bpe.spells_all or not self.spec.by_characters):
+        if self.level is Level.ALIGNED:
             self._encoded += sum(map(len, parts))
             if self._encoded < _FEW:
                 return [self.encoder.encode(part.encode()) for part in parts]
         cut = [[part] if self.level is Level.ALIGNED else self.cut_markup(part) for part in parts]
         try:
-            encodings = self._backend.encode_batch_fast(
+            encodings = self._library.encode_batch_fast(
                 [*chain.from_iterable(cut)], add_special_tokens=False
             )
         except BaseException as error:
@@ -244,6 +275,10 @@ class Tokenizer(Generic[Id]):
         ends = [*sorted(cuts - {len(text)}), len(text)]
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
+    @cached_property
+    def _special_pattern(self) -> regex.Pattern[str]:
+        return spelled_as(self.spec.specials.values())
+
     def decode_whole(self, ids: Iterable[Id]) -> str:
         """What the library makes of `ids`, special tokens spelled; only by its ids is it used so.
 
@@ -264,10 +299,7 @@ class Tokenizer(Generic[Id]):
         return data.decode("utf-8", "replace")
 
     def text_bytes(self, text: str) -> bytes:
-        """The bytes that `encode(text)` stands for: the dummy prefix, then those of the text.
-
-        They are those of the normalized text, such as its normal form C (`spec.normalizer`).
-        """
+        """The bytes that `encode(text)` stands for: the dummy prefix and the normalized text."""
         return self.prepared(text).encode("utf-8", "surrogateescape")
 
     def prepared(self, text: str) -> str:
@@ -290,111 +322,3 @@ class Tokenizer(Generic[Id]):
             return None
         sequence = {"type": "Sequence", "normalizers": list(steps)}
         return library_of(normalizer=sequence).normalizer
-
-    @cached_property
-    def _special_pattern(self) -> regex.Pattern[str]:
-        return spelled_as(self.spec.specials.values())
-
-    @cached_property
-    def _whole(self) -> Backend:
-        """The library's tokenizer, as it is."""
-        return self._library or _read_backend(self.spec.document)
-
-    @cached_property
-    def _backend(self) -> Backend:
-        if self.level is Level.ALIGNED:
-            return self._checked(_build_backend(self.spec, self.splitter))
-        backend = _read_backend(self.spec.document)
-        backend.encode_special_tokens = True
-        if self.level is Level.BY_TEXT:
-            _take_bytes(backend, self.spec, self.splitter)
-        return backend
-
-    def _checked(self, backend: Backend) -> Backend:
-        """The library's tokenizer that was built for `spec`, if it encodes as `encoder` does.
-
-        Raises: VocabularyError. Cost: 20 ms.
-        """
-        for text in map(self.prepared, plain_texts(self.spec)[::9]):
-            if self.encoder.encode(text.encode()) != backend.encode(text).ids:
-                raise VocabularyError(
-                    f"the tokenizers library encodes {ascii(text)[:80]} otherwise than tokalign; "
-                    "choose another model, and report this tokenizer to tokalign's developers"
-                )
-        return backend
-
-
-def _merged_last(spec: TokenizerSpec, chosen: NDArray[np.bool_]) -> list[int]:
-    """Ids, so that of several tokens of the same bytes the one that merges know comes last.
-
-    Yi's vocabulary has such tokens. Otherwise the lowest id comes last.
-    """
-    merged = np.zeros(len(spec.tokens), dtype=bool)
-    merged[spec.triples] = True
-    known, others = (np.flatnonzero(chosen & some)[::-1] for some in (merged, ~merged))
-    return [*others.tolist(), *known.tolist()]
-
-
-def _build_backend(spec: TokenizerSpec, splitter: Splitter) -> Backend:
-    """A tokenizer of the `tokenizers` library for `spec`, without special tokens and dummy prefix.
-
-    Cost: 0.2 s for 32,000 tokens, 0.8 s for 128,000.
-    """
-    from tokenizers import AddedToken, models
-    from tokenizers import Tokenizer as Library
-
-    spellings = (
-        write_pieces(spec.tokens, spec.fallback)
-        if spec.by_characters
-        else write_byte_level(spec.tokens)
-    )
-    for index in spec.text_tokens:
-        spellings[index] = spec.tokens[index].decode()
-    unknown = None if spec.unknown is None else spec.specials.get(spec.unknown)
-    if unknown is not None:
-        spellings[cast("int", spec.unknown)] = unknown
-    named = np.array([*map(bool, spellings)])
-    backend = Library(
-        models.BPE(
-            vocab={spellings[i]: i for i in _merged_last(spec, named)},
-            merges=[
-                (spellings[left], spellings[right]) for left, right, _ in spec.triples.tolist()
-            ],
-            byte_fallback=bool(spec.fallback),
-            ignore_merges=spec.ignore_merges,
-            unk_token=unknown,
-            fuse_unk=spec.fuses_unknown,
-        )
-    )
-    _take_bytes(backend, spec, splitter)
-    backend.add_tokens(
-        [AddedToken(spellings[i], normalized=False) for i in sorted(spec.text_tokens)]
-    )
-    return backend
-
-
-def _take_bytes(backend: Backend, spec: TokenizerSpec, splitter: Splitter) -> None:
-    """Have a tokenizer of the library leave out what is done to whole texts before.
-
-    Its model gets every piece by itself, so that the library's cache of words works for
-    SentencePiece too.
-    """
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
-    marks = normalizers.Replace(" ", SPACE_MARK) if spec.by_characters else None
-    cutter = None
-    if spec.pre_tokenizer:
-        cutter = LibrarySplitter(spec.pre_tokenizer).pre_tokenizer
-    elif splitter.cuts_at_spaces:
-        words = Regex(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+")
-        cutter = pre_tokenizers.Split(words, "isolated")
-    backend.normalizer, backend.pre_tokenizer = marks, cutter
-
-
-def _read_backend(document: bytes) -> Backend:
-    from tokenizers import Tokenizer as Library
-
-    backend = Library.from_buffer(document)
-    backend.no_truncation()
-    backend.no_padding()
-    return backend

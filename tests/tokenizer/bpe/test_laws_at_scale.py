@@ -82,7 +82,7 @@ def lines() -> Iterator[str]:
 
 def library(tokenizer: Tokenizer[Any]) -> Encode:
     """The `tokenizers` library's encoding of one piece; None for bytes that are no text to it."""
-    model = tokenizer._backend.model
+    model = tokenizer._library.model
     by_characters, alphabet = tokenizer.spec.by_characters, byte_alphabet()
 
     def encode(piece: bytes) -> tuple[int, ...] | None:
