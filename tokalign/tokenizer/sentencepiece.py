@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.limits import MAX_IDS, flag, shortened
+from tokalign.tokenizer.limits import AGAIN, MAX_IDS, flag, shortened
 from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple
 from tokalign.tokenizer.spelling import read_pieces
@@ -36,13 +36,9 @@ def read_sentencepiece(
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString(data)
     supplement = supplement or Supplement()
-    _check_model(model)
     pieces = model.pieces
-    if len(pieces) > MAX_IDS:
-        raise VocabularyError(
-            f"has {len(pieces):,} pieces, where at most {MAX_IDS:,} were expected; {_OTHER}"
-        )
     spellings, kinds = [piece.piece for piece in pieces], [piece.type for piece in pieces]
+    _check_model(model)
     special_types = (_CONTROL, _USER_DEFINED, _UNKNOWN)
     specials = {i: spellings[i] for i, kind in enumerate(kinds) if kind in special_types}
     specials |= supplement.specials
@@ -59,6 +55,7 @@ def read_sentencepiece(
         _check_scores([pieces[i].score for i in order if len(spellings[i]) > 1])
     eos = supplement.eos or config.get("eos_token")
     roles = find_roles(specials, {**config, "eos_token": eos})
+    opens = roles.bos is not None and flag(config, "add_bos_token", default=False)
     return TokenizerSpec(
         tokens=tokens,
         triples=every_triple(order, tokens, literal),
@@ -69,53 +66,42 @@ def read_sentencepiece(
         dummy_prefix=bool(model.normalizer_spec.add_dummy_prefix),
         unknown=None if fallback else next((i for i, k in enumerate(kinds) if k == _UNKNOWN), None),
         fuses_unknown=True,
-        opening=()
-        if roles.bos is None or not flag(config, "add_bos_token", default=False)
-        else (roles.bos,),
+        opening=(roles.bos,) if opens and roles.bos is not None else (),
     )
 
 
 def _check_model(model: Any) -> None:
     """Refuse (VocabularyError) a model that is not BPE or changes text before it is encoded."""
-    if not model.pieces:
-        raise VocabularyError("holds no SentencePiece model; download the file again")
-    if model.trainer_spec.model_type != _BPE:
-        raise VocabularyError(
-            "is a SentencePiece model but not BPE; tokalign aligns BPE tokenizers"
-        )
-    normalizer = model.normalizer_spec
-    if normalizer.precompiled_charsmap or normalizer.normalization_rule_tsv:
-        raise VocabularyError(
-            f"normalizes text by the rule {shortened(normalizer.name or 'of its own')}, where "
-            f"identity was expected; {_OTHER}"
-        )
+    normalizer, trainer = model.normalizer_spec, model.trainer_spec
+    rule = shortened(normalizer.name or "of its own")
+    changes_text = normalizer.precompiled_charsmap or normalizer.normalization_rule_tsv
     for wrong, what in (
-        (normalizer.remove_extra_whitespaces, "removes extra spaces"),
-        (not normalizer.escape_whitespaces, "leaves spaces as they are"),
-        (model.trainer_spec.treat_whitespace_as_suffix, "puts spaces at the end of words"),
+        (not model.pieces, f"holds no SentencePiece model; {AGAIN}"),
+        (len(model.pieces) > MAX_IDS, f"has more than {MAX_IDS:,} pieces; {_OTHER}"),
+        (trainer.model_type != _BPE, f"is a SentencePiece model but not BPE; {_OTHER}"),
+        (changes_text, f"normalizes text by the rule {rule}; {_OTHER}"),
+        (normalizer.remove_extra_whitespaces, f"removes extra spaces; {_OTHER}"),
+        (not normalizer.escape_whitespaces, f"leaves spaces as they are; {_OTHER}"),
+        (trainer.treat_whitespace_as_suffix, f"puts spaces at the end of words; {_OTHER}"),
     ):
         if wrong:
-            raise VocabularyError(f"{what}, which tokalign does not model; {_OTHER}")
+            raise VocabularyError(what)
 
 
 def _check_pieces(spellings: list[str], kinds: list[int], fallback: frozenset[int]) -> None:
     """Refuse (VocabularyError) pieces that SentencePiece treats otherwise than tokalign."""
-
-    def refuse(index: int, what: str) -> NoReturn:
-        raise VocabularyError(f"{what} ({shortened(spellings[index], 30)}, id {index}); {_OTHER}")
-
-    if not all(spellings) or any(" " in spelling for spelling in spellings):
-        at = next(i for i, spelling in enumerate(spellings) if not spelling or " " in spelling)
-        refuse(at, "has a piece that is empty or holds a space")
-    for index in fallback ^ {i for i, kind in enumerate(kinds) if kind == _BYTE}:
-        refuse(index, "has a piece that is spelled as a byte but is none, or the reverse")
-    if _UNUSED in kinds:
-        refuse(kinds.index(_UNUSED), "has an unused piece, which tokalign does not model")
-    for index, kind in enumerate(kinds):
-        if kind == _USER_DEFINED and not is_control(
-            spellings[index], special=False, in_vocabulary=False
-        ):
-            refuse(index, "finds a user-defined symbol in ordinary text before BPE")
+    for index, (spelling, kind) in enumerate(zip(spellings, kinds, strict=True)):
+        if not spelling or " " in spelling:
+            what = "has a piece that is empty or holds a space"
+        elif (kind == _BYTE) != (index in fallback):
+            what = "has a piece that is spelled as a byte but is none, or the reverse"
+        elif kind == _UNUSED:
+            what = "has an unused piece, which tokalign does not model"
+        elif kind == _USER_DEFINED and not is_control(spelling, special=False, in_vocabulary=False):
+            what = "finds a user-defined symbol in ordinary text before BPE"
+        else:
+            continue
+        raise VocabularyError(f"{what} ({shortened(spelling, 30)}, id {index}); {_OTHER}")
 
 
 def _check_scores(scores: Sequence[float]) -> None:
