@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
-from random import Random
 from typing import Any, BinaryIO, NamedTuple
 
 import mlx.core as mx
@@ -38,6 +36,7 @@ from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows, most_probable
+from tokalign.train.labels import shuffled
 from tokalign.train.options import Writing
 
 TEXTS, AT_ONCE = 128, 32
@@ -111,9 +110,11 @@ def _grow(
     with path.open("r+b") as file:
         part, tokens = _go_on(file, head)
         advance(tokens)
-        order = _order(len(openings), options.seed, start=part * TEXTS)
         while tokens < options.tokens:
-            some = [openings[next(order)] for _ in range(TEXTS)]
+            some = [
+                openings[shuffled(len(openings), options.seed, epoch)[index]]
+                for epoch, index in (divmod(part * TEXTS + i, len(openings)) for i in range(TEXTS))
+            ]
             mx.random.seed((options.seed << 32) + part)
             written = _write(target, some, options.temperature, advance)
             count = sum(map(len, written))
@@ -142,14 +143,6 @@ def _go_on(file: BinaryIO, head: bytes) -> tuple[int, int]:
     file.truncate(len(head) + sum(len(line) + 1 for line in whole))
     file.seek(0, os.SEEK_END)
     return parts, sum(int(json.loads(line)["tokens"]) for line in whole)
-
-
-def _order(openings: int, seed: int, *, start: int) -> Iterator[int]:
-    """Which opening comes when, from the place `start` on: all in one order, then in another."""
-    for turn in count(start // openings):
-        order = list(range(openings))
-        Random(f"{seed} {turn}").shuffle(order)
-        yield from order[start % openings :] if turn == start // openings else order
 
 
 def _write(

@@ -34,7 +34,7 @@ from tokalign.storage import locked
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labels import NO_LABEL, Labels, are_complete, open_labels, write_labels
+from tokalign.train.labels import NO_LABEL, Labels, open_labels, write_labels
 from tokalign.train.options import MOST_PROBABLE, Labelling, LabelOptions
 
 
@@ -199,7 +199,8 @@ def label_corpus(
         "corpus": corpus.listing,
         **asdict(options),
     }
-    if not all(are_complete(place, recipe) for place in places):
+    labels = [open_labels(place, recipe) for place in places]
+    if None in labels:
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"
         with locked(workspace / "labels.lock", doing, remedy):
             held_out, training = _windows(target, corpus, options, stage)
@@ -210,8 +211,11 @@ def label_corpus(
                 with stage(positions, f"labelling {place.name}") as advance:
                     for count in write_labels(place, recipe, windows, label):
                         advance(count)
-    held_out_labels, labels = map(open_labels, places)
-    return LabelledCorpus(training=labels, held_out=held_out_labels, recipe=recipe)
+        labels = [open_labels(place, recipe) for place in places]
+    held_out_labels, training_labels = labels
+    assert held_out_labels is not None
+    assert training_labels is not None
+    return LabelledCorpus(training=training_labels, held_out=held_out_labels, recipe=recipe)
 
 
 def _windows(

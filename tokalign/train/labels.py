@@ -40,20 +40,20 @@ class Labels:
 
 
 class _File(NamedTuple):
-    """What a file of labels has: `windows` of them in the end, of `positions` records each.
+    """What a file of labels has, after a line with the recipe and the sizes.
 
-    begin: of the first record, after a line with the recipe and the sizes. done: whole windows.
+    windows: in the end; done: whole ones so far. positions: records of a window.
+    begin: of the first record. end: of the last whole window.
     """
 
     windows: int
+    done: int
     positions: int
     record: np.dtype[Any]
     begin: int
-    done: int
 
     @property
     def end(self) -> int:
-        """Where the last whole window ends."""
         return self.begin + self.done * self.positions * self.record.itemsize
 
 
@@ -65,10 +65,8 @@ def write_labels(
 ) -> Iterator[int]:
     """Label the windows that are not labelled yet; yields the positions of each as it is done.
 
-    recipe: what the labels depend on, as JSON; labels in the folder have to be of an equal one.
-    label: gives the labels of a window and its number, as many for each window.
-    Raises: IncompatibleError if the folder has labels of another recipe; BundleError if they are
-    damaged; UsageError or OutputError if they cannot be written.
+    recipe: what the labels depend on, as JSON. label: labels a window with its number.
+    Raises: as `open_labels`; UsageError or OutputError if labels cannot be written.
     """
     known = _read(folder, recipe)
     done = 0 if known is None else known.done
@@ -94,19 +92,16 @@ def write_labels(
         raise unwritable(folder, error) from error
 
 
-def are_complete(folder: Path, recipe: Mapping[str, Any]) -> bool:
-    """Whether a folder has all labels of a recipe. Raises: as `write_labels`."""
+def open_labels(folder: Path, recipe: Mapping[str, Any]) -> Labels | None:
+    """The labels of a folder, memory-mapped; None if not all of them are there.
+
+    Raises: IncompatibleError for labels of another recipe; BundleError for damaged ones.
+    """
     known = _read(folder, recipe)
-    return known is not None and known.done == known.windows
-
-
-def open_labels(folder: Path) -> Labels:
-    """All labels of a folder, memory-mapped. Raises: BundleError if some are missing or damaged."""
-    known = _read(folder, None)
-    if known is None or known.done != known.windows:
-        raise BundleError(f"there are not all labels in {folder}; {_remedy(folder)}")
-    count = known.done * known.positions
-    records = np.memmap(folder / _FILE, known.record, "r", known.begin, (count,))
+    if known is None or known.done < known.windows:
+        return None
+    shape = (known.done * known.positions,)
+    records = np.memmap(folder / _FILE, known.record, "r", known.begin, shape)
     return Labels(records["values"], records["ids"])
 
 
@@ -114,9 +109,9 @@ def _record(width: int, future: int) -> np.dtype[Any]:
     return np.dtype([("values", "<f2", (width,)), ("ids", "<i4", (future,))])
 
 
-def _read(folder: Path, recipe: Mapping[str, Any] | None) -> _File | None:
+def _read(folder: Path, recipe: Mapping[str, Any]) -> _File | None:
     """What the file of a folder has; None if it has no whole line."""
-    path = folder / _FILE
+    path, remedy = folder / _FILE, f"remove {folder}, and label again with: tokalign train"
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -124,27 +119,20 @@ def _read(folder: Path, recipe: Mapping[str, Any] | None) -> _File | None:
     if not head.endswith(b"\n"):
         return None
     try:
-        theirs, windows, positions, width, future = parse_json(head)
-        if not isinstance(theirs, dict) or min(windows, positions, width, future) < 1:
-            raise ValueError("a size is too small")
-        record = _record(width, future)
-    except (ValueError, TypeError) as error:
-        raise BundleError(f"{path} is damaged; {_remedy(folder)}") from error
-    done = (path.stat().st_size - len(head)) // (positions * record.itemsize)
-    if done > windows:
-        raise BundleError(f"{path} is larger than its labels; {_remedy(folder)}")
-    ours = theirs if recipe is None else recipe
-    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        theirs, windows, positions, *sizes = parse_json(head)
+        record = _record(*sizes)
+        done = (path.stat().st_size - len(head)) // (positions * record.itemsize)
+        if min(windows - done, windows, positions, *sizes) < 0 or not isinstance(theirs, dict):
+            raise ValueError("the sizes are not those of labels")
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise BundleError(f"{path} is damaged; {remedy}") from error
+    names = [name for name in {**recipe, **theirs} if recipe.get(name) != theirs.get(name)]
     if names:
         raise IncompatibleError(
             f"the labels in {folder} were made with another {' and another '.join(names)}; "
             f"give the same as then, another --workspace, or remove that folder"
         )
-    return _File(windows, positions, record, len(head), done)
-
-
-def _remedy(folder: Path) -> str:
-    return f"remove {folder}, and label the corpus again with: tokalign train"
+    return _File(windows, done, positions, record, len(head))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +187,6 @@ class Shuffled(ABC, Generic[B]):
 
     def __init__(self, count: int, size: int, seed: int) -> None:
         self.count, self.size, self._seed = count, min(size, count), seed
-        self._order = lru_cache(maxsize=2)(self._order_of)
 
     @property
     def per_epoch(self) -> int:
@@ -213,10 +200,14 @@ class Shuffled(ABC, Generic[B]):
     def part(self, number: int) -> NDArray[np.intp]:
         """What a batch is made of; after the last batch of an epoch comes another epoch."""
         epoch, index = divmod(number, self.per_epoch)
-        return self._order(epoch)[index * self.size : (index + 1) * self.size]
+        order = shuffled(self.count, self._seed, epoch)
+        return order[index * self.size : (index + 1) * self.size]
 
-    def _order_of(self, epoch: int) -> NDArray[np.intp]:
-        return np.random.default_rng((self._seed, epoch)).permutation(self.count)
+
+@lru_cache(maxsize=4)
+def shuffled(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
+    """The numbers 0, 1, ... `count` - 1 in the order of an epoch."""
+    return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 class Batches(Shuffled[Batch]):
