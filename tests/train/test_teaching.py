@@ -95,7 +95,7 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     texts = [*texts_of(labels, WINDOW), *[texts_of(one, len(one.ids))[0] for one in extra]]
     size = len(pair.draft.vocabulary)
     lessons = Lessons(pair, texts, size=1, vocabulary_size=size, candidates=None, seed=0)
-    lessons._order = lambda _: np.array([0])  # type: ignore[assignment]
+    lessons.part = lambda _: np.array([0])  # type: ignore[method-assign]
     lesson = lessons[0]
     logits = mx.random.normal((lesson.read.size, size), key=mx.random.key(3)) * 2
     rows = np.array(mx.softmax(logits, axis=-1), np.float64)
