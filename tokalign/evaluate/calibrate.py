@@ -1,10 +1,8 @@
 """Measuring how long passes of models take on this machine, and what their drafts are worth.
 
 Every repetition times all passes in an order of its own, so that heat and other programs affect all
-alike; the first one is a warm-up in which kernels are compiled. Measuring ends when its time is
-over, in the middle of a repetition if need be, and nothing begins that is expected to last longer.
-The first repetition begins with what decisions need most, so on a slow machine a curve has fewer
-counts of rows, shorter contexts, and in the worst case times of the warm-up.
+alike; the first one is a warm-up. It begins with what decisions need most, and measuring ends when
+its time is over: on a slow machine a curve has fewer counts of rows, and shorter contexts.
 """
 
 from __future__ import annotations
@@ -71,18 +69,9 @@ def measure_curve(
 def measure_briefly(
     target: Any, draft: Any = None, *, advance: Callable[[float], object] = lambda _: None
 ) -> CostCurve:
-    """Measure a curve in four seconds: fewer counts of rows, after a short context only.
-
-    Arguments: as of `measure_curve`, which knows more in the end.
-    """
-    return measure_curve(
-        target,
-        draft,
-        budget=_BRIEF_BUDGET,
-        advance=advance,
-        rows=_BRIEF_ROWS,
-        contexts=CONTEXTS[:1],
-    )
+    """Measure a curve in four seconds: fewer counts of rows, after a short context only."""
+    brief: Any = {"rows": _BRIEF_ROWS, "contexts": CONTEXTS[:1], "budget": _BRIEF_BUDGET}
+    return measure_curve(target, draft, advance=advance, **brief)
 
 
 def read_contexts(

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, cast
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
-from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
@@ -38,11 +37,6 @@ from tokalign.train.labels import NO_LABEL, Labels, open_labels, write_labels
 from tokalign.train.options import MOST_PROBABLE, Labelling, LabelOptions
 
 
-def can_label_itself(model: Any) -> bool:
-    """Whether a model can go on from all positions of a window at once."""
-    return can_branch(model, make_prompt_cache(model))
-
-
 class FutureIds:
     """A target that labels windows for a recurrent drafter: hidden states, and the ids that follow.
 
@@ -58,7 +52,7 @@ class FutureIds:
         self._model, self._labelling = model, labelling
         self._states = HiddenStates(model)
         self._tree = TreeModel(model)
-        if labelling.kind != "text" and not can_label_itself(model):
+        if labelling.kind != "text" and not can_branch(model, make_prompt_cache(model)):
             raise IncompatibleError(
                 f"a {getattr(model, 'model_type', 'model')} model cannot verify trees, so it does "
                 "not go on from every position of a text; give --labels text"
@@ -76,7 +70,7 @@ class FutureIds:
         if self._labelling.kind == "text":
             future, text = self._labelling.future, np.array(window, np.int32)
             following = np.lib.stride_tricks.sliding_window_view(text[1:], future)
-            return Labels(_on_host(hidden[: len(following)]), following.copy())
+            return Labels(np.array(hidden[: len(following)].astype(mx.float16)), following.copy())
         keys = mx.random.split(_key(self._labelling, number), self._labelling.future)
         columns = [choose(logits, keys[0], self._labelling)]
         mx.eval(columns[0], hidden)
@@ -86,7 +80,9 @@ class FutureIds:
                 logits = model(columns[-1][None], cache=cache)[0]
             columns.append(choose(logits, key, self._labelling))
             mx.eval(columns[-1])
-        return Labels(_on_host(hidden), np.array(mx.stack(columns, axis=1), np.int32))
+        return Labels(
+            np.array(hidden.astype(mx.float16)), np.array(mx.stack(columns, axis=1), np.int32)
+        )
 
     def _cache(self, length: int) -> list[Any]:
         """An empty cache for a window of this length.
@@ -121,17 +117,13 @@ def choose(logits: Array, key: Array, labelling: Labelling) -> Array:
 
 
 def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:
-    """The window as a chain, and a branch after each of its ids; ids of one depth lie together."""
+    """The window as a chain, and a branch after each of its ids, depth by depth."""
     count = len(window)
     parents = list(range(-1, count - 1))
     for depth in range(len(columns)):
         parents += range(depth * count, (depth + 1) * count)
     own = cast("list[TargetId]", [token for column in columns for token in column.tolist()])
     return TokenTree((*window, *own), tuple(parents), ("future",) * len(parents))
-
-
-def _on_host(hidden: Array) -> NDArray[np.float16]:
-    return np.array(hidden.astype(mx.float16))
 
 
 class NextIds:
@@ -245,7 +237,8 @@ def _held_out(target: LanguageModel[TargetId], options: LabelOptions, labeller: 
     own = options.labelling
     if labeller is not FutureIds:
         return own if own.kind == "text" else replace(own, kind="greedy")
-    return replace(own, kind="greedy" if can_label_itself(target.model) else "text")
+    branches = can_branch(target.model, make_prompt_cache(target.model))
+    return replace(own, kind="greedy" if branches else "text")
 
 
 _BYTES_DRAWN_PER_TOKEN = 6.5

@@ -163,9 +163,8 @@ def texts_of(labels: Labels, length: int) -> list[LabelledText]:
 class Batch:
     """Positions, and the ids among which a drafter has to find what follows them.
 
-    hidden: f16[B, H]. read: i32[B, depth], the ids that the drafter reads.
-    candidates: i32[C], ascending; log_weights: f32[C], see `Candidates`. correct: i[B, depth], what
-    follows each read id, as an index into `candidates`.
+    hidden: f16[B, H]. read: i32[B, depth]. candidates: i32[C], ascending; log_weights: f32[C], see
+    `Candidates`. correct: i[B, depth], what follows each read id, as an index into `candidates`.
     """
 
     hidden: NDArray[np.float16]

@@ -111,17 +111,16 @@ class Covers:
 
 
 ONE, ZERO = 0, 1
-"""Sums that are always there: an empty product, and the probability of what has no cover."""
+"""Sums that are always there."""
 MOST_FACTORS = 4
 """Draft tokens that spell one target token; what takes more is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A boundary after a target token.
+    """A boundary after the target token of index `at`.
 
     row: of the draft's text, after which a token follows that begins with `partial`.
-    at: the index of the target token before it.
     """
 
     row: int

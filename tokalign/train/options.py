@@ -43,7 +43,7 @@ class Labelling:
 
     @property
     def rows_per_position(self) -> int:
-        """How many rows of the target a labelled position costs."""
+        """Rows of the target for each position."""
         return 1 if self.kind == "text" else self.future
 
     def positions_of(self, window: int) -> int:

@@ -39,7 +39,9 @@ class Learner(Protocol[B]):
     """What a run trains, and on what.
 
     module: the model whose trainable parameters are trained. positions: how many the batches have.
-    identity: what the result depends on besides the options, as JSON.
+    identity: what the result depends on besides the options, as JSON. loss: in nats.
+    measure: `Evaluation.by_depth` of the present weights. save: keeps them in a folder, with a
+    record for people. publish: writes what was kept in `best` as the result.
     """
 
     options: FitOptions
@@ -48,21 +50,10 @@ class Learner(Protocol[B]):
     positions: int
     identity: Any
 
-    def loss(self, batch: B) -> Array:
-        """The loss of a batch, in nats."""
-        ...
-
-    def measure(self) -> tuple[float, ...]:
-        """`Evaluation.by_depth` of the present weights."""
-        ...
-
-    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
-        """Keep the present weights in a folder. record: of how they were trained, for people."""
-        ...
-
-    def publish(self, best: Path, output: Path) -> None:
-        """Write what was kept in the folder `best` as the result of the run."""
-        ...
+    def loss(self, batch: B) -> Array: ...
+    def measure(self) -> tuple[float, ...]: ...
+    def save(self, folder: Path, record: Mapping[str, Any]) -> None: ...
+    def publish(self, best: Path, output: Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +80,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A finished run. parameters: how many were trained. best: guesses accepted per round.
-    stopped_early: before the last step.
-    """
+    """A finished run. parameters: how many were trained. best: guesses accepted per round."""
 
     parameters: int
     positions: int
@@ -120,10 +109,8 @@ def fit(
     best, checkpoint = folder / "best", folder / "checkpoint.safetensors"
     with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
         steps = max(1, round(options.epochs * learner.batches.per_epoch))
-        rate = options.learning_rate
-        training = Training(
-            learner.module, learner.batches, learner.loss, steps=steps, learning_rate=rate
-        )
+        module, batches, rate = learner.module, learner.batches, options.learning_rate
+        training = Training(module, batches, learner.loss, steps=steps, learning_rate=rate)
         course, losses = training.resume(checkpoint), list[float]()
         every = max(1, steps // options.evaluations)
         with stage(steps, "training") as advance:
@@ -204,10 +191,9 @@ class Course:
 
 
 class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its type
-    """AdamW that leaves the rows of a matrix alone which no gradient reaches, and their moments.
+    """AdamW that leaves alone the rows of a matrix that no gradient reaches, and their moments.
 
-    Adam moves the row of a rare token in an embedding as far as any other, and its moments go on
-    moving it in steps that do not have it, so it would be forgotten in a hundred steps.
+    Moments would go on moving the row of a rare token in steps that do not have it.
     """
 
     def apply_single(self, gradient: Array, parameter: Array, state: dict[str, Any]) -> Array:
@@ -277,10 +263,7 @@ class Training(Generic[B]):
             mx.save_safetensors(file, arrays, notes)
 
     def resume(self, path: Path) -> Course:
-        """Go on from the state that was written, if one was.
-
-        Raises: BundleError for a file that is damaged.
-        """
+        """Go on from the state that was written, if one was. Raises: BundleError if damaged."""
         if not path.is_file():
             return Course()
         try:

@@ -26,8 +26,7 @@ _ROWS = 256
 def loss_of(drafter: RecurrentDrafter, batch: Batch) -> Array:
     """The mean cross-entropy of what follows, over all positions and depths, in nats.
 
-    The drafter reads the ids that are right (teacher forcing), because only guesses after right
-    ones are ever accepted.
+    The drafter reads the ids that are right, because only guesses after right ones are accepted.
     """
     state, exits = drafter.initial_state(mx.array(batch.hidden)), []
     for depth in range(batch.read.shape[1]):
@@ -45,10 +44,7 @@ def loss_of(drafter: RecurrentDrafter, batch: Batch) -> Array:
 
 
 def measure_acceptance(drafter: RecurrentDrafter, labels: Labels) -> tuple[float, ...]:
-    """The share of positions at which the first d most probable guesses are all right, d = 1, 2, …
-
-    labels: what the target says follows.
-    """
+    """The share of positions at which the first d guesses are all right, d = 1, 2, …"""
     counts, depth = accepted_counts(drafter, labels), labels.ids.shape[1] - 1
     return tuple(float((counts >= d).mean()) for d in range(1, depth + 1))
 
