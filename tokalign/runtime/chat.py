@@ -1,8 +1,7 @@
 """Prompts: conversations rendered by each model's own chat template, and encoded.
 
-Rendering is transformers', which comes with mlx-lm; it is imported when the first template is
-looked for. The rendered text is encoded by our own tokenizer, so that a prompt's ids stand for
-exactly its bytes.
+transformers, which comes with mlx-lm, renders; it is imported when the first template is looked
+for. Our own tokenizer encodes the text, so that a prompt's ids stand for exactly its bytes.
 """
 
 from __future__ import annotations
@@ -73,9 +72,8 @@ class ChatTemplate:
         self._render = program or partial(tokenizer.apply_chat_template, tokenize=False)
 
     def render(self, messages: Sequence[Message], /, **variables: object) -> str:
-        """The text of a conversation, up to the point where the assistant's answer begins.
+        """The text of a conversation, up to where the assistant's answer begins or goes on.
 
-        If the last message is the assistant's, the answer goes on where that message ends.
         variables: what the template reads besides, for example `tools` or `enable_thinking`.
         Raises: UsageError with the template's own complaint, if it has one.
         """
@@ -135,8 +133,7 @@ def _program(name: str, folder: Path) -> Callable[..., str]:
 def _template_reader() -> type[PreTrainedTokenizer]:
     """A transformers tokenizer that reads templates and special tokens, but no vocabulary.
 
-    Cost: some milliseconds per folder. With its vocabulary Llama 3's tokenizer takes 2 s to load,
-    and rendering does not need it.
+    Cost: some milliseconds per folder, where Llama 3's tokenizer takes 2 s with its vocabulary.
     """
     from transformers import PreTrainedTokenizer
 
@@ -168,11 +165,9 @@ def encode_chat(
     messages: Sequence[Message],
     variables: Mapping[str, object] | None = None,
 ) -> list[Id]:
-    """The ids of a conversation, up to where the next answer begins.
+    """The ids of a conversation. variables: as in `ChatTemplate.render`. Raises: UsageError.
 
-    If the last message is the assistant's, it is the beginning of the answer.
     Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
-    variables: as in `ChatTemplate.render`. Raises: UsageError.
     """
     thinks = {"enable_thinking": _thinks(tokenizer)}
     text = template.render(messages, **{**thinks, **(variables or {})})
@@ -200,7 +195,7 @@ def plain_text(messages: Sequence[Message]) -> str:
 def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
     """The ids of a text as it is, with what mlx-lm puts before and after it (BOS, EOS).
 
-    Spellings of special tokens become those tokens. As in mlx-lm, nothing is put around a text
+    As in mlx-lm, spellings of special tokens become those tokens, and nothing is put around a text
     that begins with BOS already.
     """
     spec, ids = tokenizer.spec, tokenizer.encode(text, specials=True)

@@ -58,12 +58,10 @@ _ABANDONED = 60.0
 
 
 class RememberedStore(LogitStore):
-    """A logit store that begins with what is in its file, and can be written to it.
+    """A logit store with a file. mixing: what was learned about sources; requests share it.
 
-    folder: the target's own; it has to be there. tokenizer: the fingerprint of the target's.
-    width: of its logits, so that no row has an id that the target lacks. mixing: what was learned
-    about sources, to be shared by the requests that use the store.
-    note: told in one line if the file cannot be used or written.
+    folder: the target's own, which exists. tokenizer: the fingerprint of the target's. width: of its
+    logits, so that no row has an id that the target lacks. note: told if the file cannot be used.
     """
 
     def __init__(self, folder: Path, tokenizer: str, width: int, note: Note) -> None:
@@ -129,11 +127,10 @@ class RememberedStore(LogitStore):
 def open_remembered(
     model: str, tokenizer: str, width: int, *, known: LogitRows | None = None, note: Note
 ) -> LogitStore:
-    """The remembered store of a target; one that is not kept where its folder cannot be used.
+    """The one store of a target in this process; without a file where its folder cannot be used.
 
     model: a fingerprint of the target's weights. tokenizer, width: as of `RememberedStore`.
-    known: rows of a table, with which it begins. note: told where it is, or why nothing is
-    remembered. A process has one store of a target.
+    known: rows of a table, with which it begins. note: told where it is, or why nothing is kept.
     """
     folder = remembered_folder() / model[:20]
     with _opening:
@@ -164,13 +161,13 @@ def forget_remembered() -> list[Path]:
     Processes that still run keep nothing more of these targets.
     Raises: UsageError for a folder that cannot be deleted.
     """
-    folder = remembered_folder()
-    folders = sorted(folder.iterdir()) if folder.is_dir() else []
-    for one in folders:
+    parent = remembered_folder()
+    folders = sorted(parent.iterdir()) if parent.is_dir() else []
+    for folder in folders:
         try:
-            shutil.rmtree(one)
+            shutil.rmtree(folder)
         except OSError as error:
-            raise unwritable(one, error, "delete that folder by hand") from error
+            raise unwritable(folder, error, "delete that folder by hand") from error
     return folders
 
 
@@ -181,7 +178,7 @@ _opening = Lock()
 def _make_private(folder: Path) -> None:
     """Make a folder that only its owner may enter, and clear what killed processes left in it.
 
-    Raises: OSError; PermissionError for a folder of another user, or a link to one.
+    Raises: OSError, also for a folder of another user, or a link to one.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
@@ -222,13 +219,11 @@ def _restored(saved: bytes) -> list[tuple[tuple[str, ...], list[Any]]]:
 
 
 class OutputStore:
-    """The outputs of one session, the oldest first, as one text with separators between them.
+    """The outputs of one session, without prompts; nothing of it leaves the process.
 
-    It belongs to one session name and one tokenizer, and nothing of it leaves the process. It has
-    no prompts; the logit store has up to three ids of any text before each row, as hashes.
-    text: all outputs so far. It grows in place; when old outputs are dropped, it is replaced.
-    logits: the target's top-k logits, empty at first. most_ids: kept; when the store is full, its
-    older half is dropped. Several threads may use a store.
+    text: the outputs, the oldest first, with separators between them. It grows in place, and is
+    replaced when there are more than `most_ids`, of which the older half is dropped.
+    logits: the target's top-k logits, empty at first. Several threads may use a store.
     """
 
     def __init__(self, *, most_ids: int = _MOST_IDS) -> None:

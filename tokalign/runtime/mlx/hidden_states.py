@@ -1,10 +1,8 @@
 """The last hidden states of a model's passes, from which a recurrent drafter goes on.
 
-Architectures differ in where their layers are and what they do after the head. So a pass runs on a
-twin of the model (`weights.twin_of`) whose head notes its argument, which costs nothing more.
-
-The head is the module that is called last with floating point numbers and gives one number for
-each id. Whether the model returns its output is tried out: replaced by numbers that increase from
+A pass runs on a twin of the model (`weights.twin_of`) whose head notes its argument. The head is
+the module that is called last with floating point numbers and gives one number for each id. Whether
+the model returns its output is tried out: if the output is replaced by numbers that increase from
 id to id, scaled and soft-capped logits increase as well. mlx is lazy, so no layer is computed.
 Models that multiply by a weight outside of a module have no such head; `docs/models.md` lists them.
 """
@@ -24,12 +22,11 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
 
 class _Calls:
-    """What the watched modules of one twin were called with last."""
+    """The latest call of a twin's watched modules. instead: returned in place of their output."""
 
     argument: Array = None
     module: Any = None
     instead: Array = None
-    """What they return in the place of their output; None for their output."""
 
 
 class _Watched:
@@ -39,7 +36,7 @@ class _Watched:
     _original: Any
 
     def __call__(self, x: Array, *rest: Any, **named: Any) -> Array:
-        """As the module's own; a call of an embedding with ids is not noted."""
+        """As the module's own. An embedding's call with ids is not noted."""
         output = super().__call__(x, *rest, **named)  # type: ignore[misc]
         return self._noted(x, output) if mx.issubdtype(x.dtype, mx.floating) else output
 

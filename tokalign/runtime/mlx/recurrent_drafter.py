@@ -1,8 +1,8 @@
 """A recurrent drafter: a small network that goes on from the target's last hidden state.
 
-It reads the hidden state that chose the last committed id, then one id after another, and says how
-probable each next id is. The target's embedding goes in and, unless the drafter has a head of its
-own, the target's output head comes out; both stay the target's, quantized or not.
+It reads the hidden state that chose the last committed id, then one id after another, and gives the
+probabilities of the next one. It uses the target's embedding and, unless it has a head of its own,
+the target's output head, quantized or not.
 Source: ReDrafter (Cheng et al., 2024), section 3.1; the code published with it
 (apple/ml-recurrent-drafter), which starts from the state zero and reads the committed id first.
 """
@@ -93,11 +93,9 @@ class TargetEnds:
 
     @classmethod
     def of(cls, model: Any) -> TargetEnds:
-        """The embedding and the output head of an mlx-lm model.
+        """The matrices of an mlx-lm model, without the factors of its embeddings and logits.
 
-        They are its matrices alone: what a model multiplies embeddings or logits by is left out,
-        since a drafter learns to do without.
-        Raises: IncompatibleError for a model whose head cannot be found.
+        Raises: as `head_of`.
         """
         embedding, head = embedding_of(model), head_of(model)
         # Rows are taken of a linear layer as of an embedding, quantized or not.
@@ -175,8 +173,7 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
     def step(self, state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
         """Read ids i[...]; return the state after them and the logits f[..., V] of what follows.
 
-        The first ids of a round are the committed ones, each chosen by the hidden state that the
-        round started from. Leading dimensions are those of `state`; `context` may have 1 in them.
+        Leading dimensions are those of `state`; `context` may have 1 in them.
         """
         recurrent, exit_ = self.advance(state, ids)
         return DrafterState(recurrent, state.context), self.logits(exit_)

@@ -38,11 +38,11 @@ def load_weights(
 ) -> tuple[Any, dict[str, Any]]:
     """Load an mlx-lm model and its configuration from a local folder.
 
-    dtype: "float32" makes passes agree on every choice, however many rows they have.
-    adapter: a folder that `mlx_lm.lora` wrote, laid over the model.
-    trust_remote_code: run the Python file that the configuration names as the model's architecture.
-    Raises: MissingAssetError for a folder that holds no weights mlx-lm can read; UsageError for a
-    model that has code of its own, unless that is trusted; as `_lay_over`.
+    dtype: "float32" makes passes agree on every choice, however many rows they have. adapter: a
+    folder that `mlx_lm.lora` wrote. trust_remote_code: run the Python file that the configuration
+    names as the model's architecture.
+    Raises: MissingAssetError for a folder without what mlx-lm can read; UsageError for a model that
+    has code of its own, unless that is trusted; IncompatibleError for an adapter that does not fit.
     """
     own_code = read_config(folder).get("model_file")
     if own_code is not None and not trust_remote_code:
@@ -117,9 +117,8 @@ def weights_fingerprint(model: Any) -> str:
 def content_fingerprint(model: Any) -> str:
     """A digest of names, shapes and up to 64 evenly spaced values of every weight.
 
-    Values are compared in float16, so the same weights in another number format have the same one.
-    Weights that were quantized otherwise have another one, and so have fine-tuned weights, nearly
-    all of which differ.
+    Values are compared in float16, so weights have the same one in another number format. Weights
+    that were fine-tuned, or quantized otherwise, have another one.
     """
     digest = sha256()
     for name, weight in sorted(tree_flatten(model.parameters())):
@@ -292,7 +291,7 @@ def context_length(model: Any) -> int:
 
 
 def even_length(model: Any) -> int:
-    """Up to how many ids it does not matter which rows are read together.
+    """Longest context whose logits do not depend on the number of rows in the pass.
 
     Beyond its bound a dynamic rotary embedding turns all rows of a pass by where the pass ends.
     """
@@ -304,7 +303,7 @@ def even_length(model: Any) -> int:
 def embedding_of(model: Any) -> Any:
     """The embedding of a model's ids: as many and as wide as the arguments say, else the largest.
 
-    Other tables are of positions, and gemma4's of ids for what its layers read besides.
+    Other tables are of positions, or, in gemma4, for what its layers read besides.
     """
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
     wanted = _argument(model, "vocab_size"), _argument(model, "hidden_size")
