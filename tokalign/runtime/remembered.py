@@ -60,7 +60,7 @@ _ABANDONED = 60.0
 class RememberedStore(LogitStore):
     """A logit store with a file. mixing: what was learned about sources; requests share it.
 
-    folder: the target's own, which exists. tokenizer: the fingerprint of the target's. width: of its
+    folder: the target's own, which exists. tokenizer: the target's fingerprint. width: of its
     logits, so that no row has an id that the target lacks. note: told if the file cannot be used.
     """
 
