@@ -141,10 +141,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
     )
     from tokalign.runtime.cost import ASSUMED_DRAFT
     from tokalign.runtime.draft.costs import costs_at
-    from tokalign.runtime.mlx.weights import slow_blas
 
-    if (remedy := slow_blas()) is not None:
-        note(remedy)
     ends, drafts = perf_counter() + budget, decoder.drafting_model is not None
     with progress(100, "measuring the passes") as advance:
         curve = measure_curve(

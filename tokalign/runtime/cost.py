@@ -76,7 +76,7 @@ class ContextCosts:
 class Machine:
     """What a measured curve holds for; a change of any field makes the curve stale.
 
-    mlx: its version, and the reference BLAS where it computes with that.
+    mlx: its version.
     target, draft: fingerprints of the shapes and number formats of the weights (quantization
     included), because these determine what a pass costs. draft: of the draft model or of the
     recurrent drafter; empty without either.

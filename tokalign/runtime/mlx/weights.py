@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import wraps
@@ -237,35 +237,6 @@ def _twin(value: Any, replace: Replace, made: dict[int, Any]) -> Any:
     return made[id(value)]
 
 
-_MAPPED = Path("/proc/self/maps")
-_DEBIAN = "openblas-pthread/libopenblas.so.0"
-
-
-def slow_blas() -> str | None:
-    """What to do about a slow BLAS, in one line; None where mlx does not compute with one."""
-    if mx.default_device() != mx.cpu or not _MAPPED.exists():
-        return None
-    loaded = _MAPPED.read_text("utf-8", errors="replace").splitlines()
-    return remedy(loaded, Path("/usr/lib").glob(f"*/{_DEBIAN}"))
-
-
-def remedy(loaded: Iterable[str], installed: Iterable[Path]) -> str | None:
-    """`slow_blas()` for a given list of loaded files.
-
-    loaded: lines that end in a path. installed: Debian's OpenBLAS libraries, which may be none.
-    """
-    names = {line.rpartition("/")[2] for line in loaded}
-    is_fast = any(name.startswith(("libopenblas", "libmkl", "libblis")) for name in names)
-    if is_fast or not any(name.startswith("libblas") for name in names):
-        return None
-    library = next(iter(installed), None)
-    install = "" if library else "apt install libopenblas0-pthread, then "
-    return (
-        "mlx computes with the reference BLAS here, which is several times slower than OpenBLAS: "
-        f"{install}LD_PRELOAD={library or f'/usr/lib/$(uname -m)-linux-gnu/{_DEBIAN}'} tokalign ..."
-    )
-
-
 def machine_of(target: Any, draft: Any = None) -> Machine:
     """For what a curve that is measured here is valid. Cost: some milliseconds.
 
@@ -273,7 +244,7 @@ def machine_of(target: Any, draft: Any = None) -> Machine:
     """
     return Machine(
         device=device_name(),
-        mlx=mlx_version() + ("" if slow_blas() is None else ", reference BLAS"),
+        mlx=mlx_version(),
         target=weights_fingerprint(target),
         draft="" if draft is None else weights_fingerprint(draft),
     )
