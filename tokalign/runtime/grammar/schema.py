@@ -95,14 +95,8 @@ def referred(document: Any, reference: str) -> Any:
     return value
 
 
-def _options(*, lenient: bool) -> dict[str, Any]:
-    """How the JSON is written: on one line, as most models write it."""
-    return {
-        "whitespace_flexible": False,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "lenient": lenient,
-    }
+_ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""How the JSON is written, as most models write it."""
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +114,9 @@ def _is_plain(value: object) -> bool:
 
 def _enforces(schema: Mapping[str, Any]) -> bool:
     try:
-        text = json.dumps({**schema, "x-guidance": _options(lenient=False)}, allow_nan=False)
+        text = json.dumps(
+            {**schema, "x-guidance": {**_ON_ONE_LINE, "lenient": False}}, allow_nan=False
+        )
     except ValueError:  # infinity, or no number
         return False
     return _is_enforced(text)
@@ -152,7 +148,7 @@ class _Reader:
         if isinstance(root, bool):
             root = {} if root else {"enum": []}
         whole = {**root, "$defs": definitions} if definitions else root
-        return {**whole, "x-guidance": _options(lenient=True)}
+        return {**whole, "x-guidance": {**_ON_ONE_LINE, "lenient": True}}
 
     def leave_out(self, path: str, why: str) -> None:
         """Raises: UsageError with `strict`."""
