@@ -11,8 +11,8 @@ from measured import block
 from measured import measured as measurement
 from places import DEMO
 
-from tokalign.cli.bench import HEAD, as_object, cells
-from tokalign.cli.output import markdown_table
+from tokalign.cli.bench import COLUMNS, as_object
+from tokalign.cli.output import figures_table
 from tokalign.cli.texts import read_prompts
 from tokalign.evaluate.comparison import BASELINES, Condition, compare
 from tokalign.storage import POLISH, sample_text
@@ -87,8 +87,9 @@ def test_tables_have_all_rows_and_columns(prompts: int, speed: float) -> None:
         for number in range(prompts)
         for condition in CONDITIONS
     )
-    lines = markdown_table(HEAD, map(cells, comparison.overall)).split("\n")
+    found = as_object(comparison, ABOUT)
+    lines = figures_table(COLUMNS, found["overall"]).split("\n")
     assert len(lines) == 2 + len(comparison.overall)
-    assert {line.count("|") for line in lines} == {len(HEAD) + 1}
+    assert {line.count("|") for line in lines} == {len(COLUMNS) + 1}
     assert len(set(map(len, lines))) == 1, "aligned"
-    assert json.loads(json.dumps(as_object(comparison, ABOUT), allow_nan=False))["about"] == ABOUT
+    assert json.loads(json.dumps(found, allow_nan=False))["about"] == ABOUT

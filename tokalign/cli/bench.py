@@ -23,7 +23,7 @@ from tokalign.cli.options import (
     LIMIT,
     TEMP,
 )
-from tokalign.cli.output import markdown_table, note, progress, show
+from tokalign.cli.output import figures_table, note, progress, show
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import (
@@ -87,6 +87,13 @@ OPTIONS = (
 )
 
 
+COLUMNS = (
+    "name", "k", "acceptance", "tokens_per_round", "draft_passes_per_round", "host_ms",
+    "tokens_per_second", "speedup", "low", "high", "against_plain", "ids_that_differ",
+)  # fmt: skip
+"""Shown without --json; `docs/metrics.md` says what they mean."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The command line, as typed."""
@@ -146,10 +153,8 @@ def command(**given: Any) -> None:
 
     about, measurements = _measured(options)
     comparison = compare(measurements)
-    show(
-        as_object(comparison, about),
-        lambda: markdown_table(HEAD, map(cells, comparison.overall)),
-    )
+    result = as_object(comparison, about)
+    show(result, lambda: figures_table(COLUMNS, result["overall"]))
     if comparison.ids_that_differ:
         note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
@@ -240,33 +245,6 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
 
 def _prompt(one: PromptText, decoder: Decoder) -> Prompt:
     return decoder.prompt(one.text, use_template=not one.window)
-
-
-# -- tables ----------------------------------------------------------------------------------------
-
-HEAD = (
-    "condition", "k", "acceptance", "tokens/round", "passes/round", "host ms", "tokens/s",
-    "speed-up (quartiles)", "than plain", "ids that differ",
-)  # fmt: skip
-"""The columns that `cells` fills; `docs/metrics.md` says what they mean."""
-
-
-def cells(row: Row) -> tuple[str, ...]:
-    """One condition as text, one cell per column of `HEAD`; an en dash if there is no figure."""
-    drafts, timed = row.condition.drafts, row.timed
-    compared = timed and not row.condition.is_plain
-    return (
-        row.condition.name,
-        "" if row.condition.k is None else str(row.condition.k),
-        f"{row.acceptance:.3f}" if drafts else "–",
-        f"{row.tokens_per_round:.3f}",
-        f"{row.draft_passes_per_round:.2f}",
-        f"{row.host_ms:.2f}",
-        f"{row.tokens_per_second:.1f}" if timed else "–",
-        f"{row.speedup:.2f} ({row.low:.2f}–{row.high:.2f})" if compared else "–",
-        row.against_plain or "–",
-        str(row.ids_that_differ),
-    )
 
 
 def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.api.choosing import choose_drafting
 from tokalign.cli.bench import Options
-from tokalign.cli.output import markdown_table, note, progress, show
+from tokalign.cli.output import figures_table, note, progress, show
 from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import Condition, conditions_of, drafting_of
@@ -39,7 +39,7 @@ def show_texts(options: Options) -> None:
             )
             for condition, make in makers.items()
         }
-    result = {
+    result: dict[str, Any] = {
         "target": options.target,
         "draft": options.draft,
         "files": [str(file) for file in options.files],
@@ -49,12 +49,7 @@ def show_texts(options: Options) -> None:
             for one, statistics in played.items()
         ],
     }
-    head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN))
-    rows = [
-        (one.name, str(one.k), *(f"{getattr(statistics, name):.3f}" for name in _SHOWN))
-        for one, statistics in played.items()
-    ]
-    show(result, lambda: markdown_table(head, rows))
+    show(result, lambda: figures_table(("name", "k", *_SHOWN), result["conditions"]))
 
 
 def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[TargetId]]]:

@@ -264,6 +264,15 @@ def table(rows: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
+def figures_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A Markdown table with a column for each name and a row for each object."""
+    return markdown_table(names, ([_cell(row[name]) for name in names] for row in rows))
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)
+
+
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table, aligned: the first two columns are text, the others numbers."""
     lines = [head, *rows]
