@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from tokalign.storage import LANGUAGES, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
-    from tokalign.build.alignment import Coverage
     from tokalign.evaluate.replay import DictionarySaving
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -66,47 +66,42 @@ def command(
     from tokalign.tables.opening import open_dictionary
 
     resolve = partial(resolve_tokenizer, trust_remote_code=trust_remote_code)
-    ours: Resolved[DraftId] | None = None if draft is None else resolve(draft)
-    theirs: Resolved[TargetId] = resolve(target)
-    chosen = language or language_of_model(theirs.tokenizer.fingerprint, theirs.folder)
-    path = file or sample_text(chosen)
-    for resolved in (ours, theirs):
+    drafting: Resolved[DraftId] | None = None if draft is None else resolve(draft)
+    decoding: Resolved[TargetId] = resolve(target)
+    ours = None if drafting is None else drafting.tokenizer
+    theirs = decoding.tokenizer
+    for resolved in (drafting, decoding):
         if resolved is not None:
             note(resolved.description)
+    chosen = language or language_of_model(theirs.fingerprint, decoding.folder)
     if file is None and language is None:
         note(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
-    lines = list(_lines(Corpus([path], field=field).lines()))
-    tables = open_dictionary(theirs.tokenizer, note=note)
-    saving = measure_dictionaries(theirs.tokenizer, lines, tables, dictionary_of_lines)
-    fingerprint = "" if ours is None else ours.tokenizer.fingerprint
-    curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, fingerprint)
+    # With more text the shares hardly change.
+    lines = list(islice(Corpus([file or sample_text(chosen)], field=field).lines(), 20_000))
+    tables = open_dictionary(theirs, note=note)
+    saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
+    curve = find_curve_of_tokenizers(theirs.fingerprint, "" if ours is None else ours.fingerprint)
     measures = "tokalign calibrate --target TARGET" + " --draft DRAFT" * (ours is not None)
-    verdict, fit = _fit(None if ours is None else ours.tokenizer, theirs.tokenizer, lines)
+    verdict, fit = _fit(ours, theirs, lines)
+    assumed = 0.0 if ours is None else ASSUMED_DRAFT
     result = {
+        "target": target,
+        "draft": draft,
         "verdict": verdict,
         "dictionaries": _expectation(saving, own_text=file is not None),
-        "this_machine": f"not measured; {measures} does it"
-        if curve is None
-        else curve.expectation(),
-        "target_tokenizer": theirs.tokenizer.describe(),
-        "target_vocabulary_size": len(theirs.tokenizer.vocabulary),
+        "this_machine": curve.expectation() if curve else f"not measured; {measures} does it",
+        "target_tokenizer": theirs.describe(),
+        "target_vocabulary_size": len(theirs.vocabulary),
         **fit,
         "found_dictionaries": saving.found,
         "own_dictionary": saving.own,
+        "machines": {
+            f"{device}, {bits} bits": read_curve(name).expectation(assumed_draft=assumed)
+            for device, by_bits in PUBLISHED.items()
+            for bits, name in by_bits.items()
+        },
     }
-    assumed = 0.0 if ours is None else ASSUMED_DRAFT
-    machines = {
-        f"{device}, {bits} bits": read_curve(name).expectation(assumed_draft=assumed)
-        for device, by_bits in PUBLISHED.items()
-        for bits, name in by_bits.items()
-    }
-    show({"target": target, "draft": draft, **result, "machines": machines})
-
-
-_IDS_ONLY = (
-    "One of the tokenizers is used by its ids only: no draft model of another tokenizer can draft "
-    "here. Dictionaries, context copy and the logit store can."
-)
+    show(result)
 
 
 def _fit(
@@ -131,33 +126,24 @@ def _fit(
         "same_tokenizer": same,
     }
     if Level.IDS_ONLY in (draft.level, target.level):
-        return _IDS_ONLY, about
+        return (
+            "One of the tokenizers is used by its ids only: no draft model of another tokenizer "
+            "can draft here. Dictionaries, context copy and the logit store can.",
+            about,
+        )
     intersection = intersect(draft.vocabulary, target.vocabulary)
     coverage = measure_coverage(draft, target, intersection, lines)
     about |= {"intersection_pairs": intersection.pairs, **asdict(coverage)}
-    return _verdict(coverage, same), about
-
-
-def _lines(lines: Iterable[str]) -> Iterator[str]:
-    """The first lines, about 4 million characters; with more text the shares hardly change."""
-    left = 4_000_000
-    for line in lines:
-        yield line
-        left -= len(line)
-        if left < 0:
-            return
-
-
-def _verdict(coverage: Coverage, same: bool) -> str:
-    """What the counts mean for the speed of decoding."""
     if same:
-        return "Same tokenizer: every draft token is a target token, no translation is needed."
+        verdict = "Same tokenizer: every draft token is a target token, no translation is needed."
+        return verdict, about
     reach = coverage.target_token_coverage
     fit = "good" if reach > 0.95 else "fair" if reach > 0.8 else "poor"
     ratio = coverage.draft_fertility / coverage.target_fertility
     return (
         f"A {fit} fit: {reach:.1%} of the target's tokens can be drafted as they are; "
-        f"the draft spends {ratio:.2f} tokens per target token."
+        f"the draft spends {ratio:.2f} tokens per target token.",
+        about,
     )
 
 

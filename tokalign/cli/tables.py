@@ -47,22 +47,24 @@ def verify(*, files: tuple[Path, ...]) -> None:
     """
     from tokalign.tables.opening import verify_table
 
-    found, codes = [], []
+    problems: dict[Path, TokalignError | None] = dict.fromkeys(files)
     for path in files:
-        problem = None
         try:
             verify_table(path)
         except TokalignError as error:
-            problem = str(error)
-            codes.append(error.exit_code)
-        found.append({"path": str(path), "ok": problem is None, "problem": problem})
-        if not flags.as_json and problem is None:
+            problems[path] = error
+    if flags.as_json:
+        checked = [
+            {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
+            for path, problem in problems.items()
+        ]
+        print_json({"ok": not any(problems.values()), "files": checked})
+    for path, problem in problems.items():
+        if problem is None and not flags.as_json:
             echo(one_line(f"{path}: ok"))
         elif not flags.as_json:
             to_stderr(one_line(f"tokalign: {problem}"))
-    if flags.as_json:
-        print_json({"ok": not codes, "files": found})
-    if codes:
+    if codes := [problem.exit_code for problem in problems.values() if problem is not None]:
         raise click.exceptions.Exit(max(codes))
 
 
