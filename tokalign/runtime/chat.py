@@ -55,8 +55,8 @@ class Prompt:
         kind = ChunkedText if chunked else DraftText
         if self.draft is not None:
             return kind(pair.target, pair.draft, draft_prompt=self.draft, covered=self.target)
-        given = list(self.target[:1]) == [pair.target.vocabulary.roles.bos]
-        opening: list[DraftId] = [] if given else with_bos(pair.draft, [])
+        has_bos = list(self.target[:1]) == [pair.target.vocabulary.roles.bos]
+        opening: list[DraftId] = [] if has_bos else with_bos(pair.draft, [])
         return kind(pair.target, pair.draft, draft_prompt=opening)
 
 

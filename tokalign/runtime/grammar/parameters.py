@@ -61,8 +61,8 @@ class Parameter:
     @classmethod
     def of(cls, schema: Any, root: Schema) -> Parameter:
         """The parameter of a schema, which may be anything."""
-        found = list(islice(_alternatives(schema, root, 0), _MOST_ALTERNATIVES + 1))
-        return cls(found if len(found) <= _MOST_ALTERNATIVES else [{}], root)
+        few = list(islice(_alternatives(schema, root, 0), _MOST_ALTERNATIVES + 1))
+        return cls(few if len(few) <= _MOST_ALTERNATIVES else [{}], root)
 
     @property
     def is_text(self) -> bool:
@@ -183,7 +183,9 @@ def properties_of(schema: Schema) -> Mapping[str, Any]:
 def required_of(schema: Schema) -> Sequence[str]:
     """The names of the properties that an object has to have."""
     required = schema.get("required")
-    return [one for one in required if isinstance(one, str)] if isinstance(required, list) else []
+    return (
+        [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    )
 
 
 def _alternatives(schema: Any, root: Schema, depth: int) -> Iterator[Schema]:
@@ -198,7 +200,7 @@ def _alternatives(schema: Any, root: Schema, depth: int) -> Iterator[Schema]:
     elif isinstance(schema.get("allOf"), list):
         choices = [_merged([*schema["allOf"], rest])]
     elif isinstance(union, list) and union:
-        choices = [_merged([rest, one]) for one in union]
+        choices = [_merged([rest, branch]) for branch in union]
     elif isinstance(kinds, list) and kinds:
         choices = [{**rest, "type": kind} for kind in kinds]
     else:

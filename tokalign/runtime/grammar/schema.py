@@ -220,11 +220,11 @@ class _Reader:
                 self.ignored.append(path)  # as the standard has it, a note
 
     def _read_type(self, made: dict[str, Any], path: str, value: Any) -> None:
-        asked = value if isinstance(value, list) else [value]
-        known = [kind for kind in asked if kind in _TYPES]
-        if len(known) < len(asked):
-            self.leave_out(path, f"names a type that JSON does not have: {shown(asked)}")
-        if known and len(known) == len(asked):
+        kinds = value if isinstance(value, list) else [value]
+        known = [kind for kind in kinds if kind in _TYPES]
+        if len(known) < len(kinds):
+            self.leave_out(path, f"names a type that JSON does not have: {shown(kinds)}")
+        if known and len(known) == len(kinds):
             made["type"] = value
 
     def _read_reference(self, made: dict[str, Any], path: str, value: Any) -> None:
@@ -269,8 +269,8 @@ class _Reader:
     ) -> None:
         """Leave out the values that llguidance cannot follow, alone or together."""
         values = {name: made[name] for name in names if name in made}
-        asked = made.get("type", list(kinds))
-        types = [kind for kind in (asked if isinstance(asked, list) else [asked]) if kind in kinds]
+        types = made.get("type", list(kinds))
+        types = [kind for kind in (types if isinstance(types, list) else [types]) if kind in kinds]
 
         def holds(some: Mapping[str, Any]) -> bool:
             return all(_enforces({"type": kind, **some}) for kind in types or kinds)

@@ -1,6 +1,7 @@
 """Everything in the runtime that imports mlx: sessions of models, trees, and how ids are chosen.
 
-session.py              passes of a model over whole contexts, counted and timed
+session.py              passes of a model over whole contexts, counted
+    passes_ahead.py         those that run ahead of the host
     hidden_states.py        the last hidden states of passes, for a drafter
     draft_session.py        the draft model's: top-k ids, and chains drawn over target ids
 cache.py                a model's cache, kept in step with the contexts that it is given

@@ -81,13 +81,13 @@ class Chain:
     def best(self, ids: list[int]) -> tuple[int, int]:
         """How many of `ids` a state serves, leaving one at least to read; and which state."""
         most = min(common_prefix(self.ids, ids), len(ids) - 1)
-        found = (0, 0)
+        best = (0, 0)
         for length, state in self.states.items():
             if length <= most:
-                found = max(found, (length, length))
+                best = max(best, (length, length))
             elif most and can_cut_back([*state.layers, *state.draft], length - most):
-                found = max(found, (most, length))
-        return found
+                best = max(best, (most, length))
+        return best
 
     def goes_on(self, other: Chain) -> bool:
         """Whether `other` is an earlier turn of this conversation, or a part of it."""

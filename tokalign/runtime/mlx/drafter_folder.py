@@ -132,18 +132,18 @@ def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
     return path
 
 
-def _require_target(folder: Path, wanted: Mapping[str, Any], found: Mapping[str, str]) -> None:
-    if wanted.get("tokenizer") != found["tokenizer"]:
+def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str, str]) -> None:
+    if wanted.get("tokenizer") != target["tokenizer"]:
         raise FingerprintError(
             f"the drafter in {folder}",
             expected=str(wanted.get("tokenizer")),
-            found=found["tokenizer"],
+            found=target["tokenizer"],
             remedy=HOW_TO_TRAIN,
         )
-    if wanted.get("weights") != found["weights"]:
+    if wanted.get("weights") != target["weights"]:
         raise IncompatibleError(
             f"the drafter in {folder} was trained on another model with this tokenizer (weights "
-            f"{str(wanted.get('weights'))[:12]}, and not {found['weights'][:12]}; quantization and "
+            f"{str(wanted.get('weights'))[:12]}, and not {target['weights'][:12]}; quantization and "
             f"adapters count); give its own target, or train one with: {HOW_TO_TRAIN}"
         )
 

@@ -66,15 +66,15 @@ class Noise(local):
         return whole[mx.array([position - first * _POSITIONS for position in positions])]
 
     def _block(self, number: int, vocabulary: int) -> Array:
-        found = self._blocks.get(number)
-        if found is None or found.shape[1] < vocabulary:
+        block = self._blocks.get(number)
+        if block is None or block.shape[1] < vocabulary:
             shape = _POSITIONS, vocabulary
-            found = gumbel(self._seed, TARGET, number * _POSITIONS, shape)
-            mx.async_eval(found)  # type: ignore[no-untyped-call]
+            block = gumbel(self._seed, TARGET, number * _POSITIONS, shape)
+            mx.async_eval(block)  # type: ignore[no-untyped-call]
             while len(self._blocks) >= _BLOCKS:
                 del self._blocks[next(iter(self._blocks))]
-            self._blocks[number] = found
-        return found[:, :vocabulary]
+            self._blocks[number] = block
+        return block[:, :vocabulary]
 
 
 _POSITIONS, _BLOCKS = 8, 6

@@ -178,10 +178,10 @@ def top_k(logprobs: Array, count: int) -> tuple[Array, Array]:
     stride = blocks.shape[-1]
     best = _top(blocks.max(axis=1), count)
     inside = mx.take_along_axis(blocks, best[:, None, :], axis=2).reshape(rows, -1)
-    found = _top(inside, count)
-    values = mx.take_along_axis(inside, found, axis=-1).astype(mx.float32)
+    places = _top(inside, count)
+    values = mx.take_along_axis(inside, places, axis=-1).astype(mx.float32)
     taken = best.shape[-1]
-    ids = found // taken * stride + mx.take_along_axis(best, found % taken, axis=-1)
+    ids = places // taken * stride + mx.take_along_axis(best, places % taken, axis=-1)
     return mx.minimum(ids, width - 1), values
 
 
