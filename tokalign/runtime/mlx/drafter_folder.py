@@ -143,8 +143,8 @@ def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str
     if wanted.get("weights") != target["weights"]:
         raise IncompatibleError(
             f"the drafter in {folder} was trained on another model with this tokenizer (weights "
-            f"{str(wanted.get('weights'))[:12]}, and not {target['weights'][:12]}; quantization and "
-            f"adapters count); give its own target, or train one with: {HOW_TO_TRAIN}"
+            f"{str(wanted.get('weights'))[:12]}, and not {target['weights'][:12]}; quantization "
+            f"and adapters count); give its own target, or train one with: {HOW_TO_TRAIN}"
         )
 
 
