@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -14,20 +13,19 @@ from ticking import ticking
 
 from tokalign.evaluate import calibrate, timed_passes
 from tokalign.evaluate.calibrate import (
-    CONTEXTS,
+    CONTEXT,
     SEARCHES,
     conditional_acceptance,
     curve_of,
     measure_briefly,
     measure_curve,
-    read_contexts,
     speedup_at,
     time_passes,
 )
-from tokalign.evaluate.timed_passes import TimedPasses
+from tokalign.evaluate.timed_passes import Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.draft.costs import Costs
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.growth import WIDTH
@@ -36,22 +34,18 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Clocked:
-    """Passes and searches that take a second each, on a clock of seconds."""
+    """Passes that take a second each, on a clock of seconds."""
 
-    length = 128
-
-    def __init__(self) -> None:
+    def __init__(self, *passes: Pass) -> None:
         self.now = 0.0
+        self.passes = dict.fromkeys(passes, self.take)
 
     def clock(self) -> float:
         return self.now
 
-    def verify(self, rows: int) -> float:
+    def take(self) -> float:
         self.now += 1.0
         return 1.0
-
-    def passes(self, rows: Iterable[int], searches: Iterable[BeamShape]) -> dict[Any, Any]:
-        return {what: partial(self.verify, what) for what in (*rows, *searches)}
 
 
 @pytest.mark.parametrize(
@@ -68,11 +62,8 @@ def test_measuring_ends_in_time_with_what_it_has(
     budget: float, counts: set[int], least: int
 ) -> None:
     """A repetition takes three seconds, and the first one is a warm-up."""
-    clocked: Any = Clocked()
-    shares: list[float] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrate, "SEARCHES", ())
-        times = time_passes([clocked], [1, 2, 4], budget, shares.append, clocked.clock)[clocked]
+    clocked, shares = Clocked(1, 2, 4), list[float]()
+    times = time_passes(clocked.passes, budget, shares.append, clocked.clock)
     assert times.keys() == counts
     assert min(map(len, times.values())) == least
     assert clocked.now <= max(budget, 2.0)
@@ -82,9 +73,9 @@ def test_measuring_ends_in_time_with_what_it_has(
 def test_time_may_end_amid_the_searches_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a step of the usual search takes is not known then, and all else is."""
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
-    clocked: Any = Clocked()
-    times = time_passes([clocked], [1, 2], 4.0, lambda _: None, clocked.clock)
-    curve = curve_of(None, None, times)
+    clocked = Clocked(1, 2, *SEARCHES)
+    times = time_passes(clocked.passes, 4.0, lambda _: None, clocked.clock)
+    curve = curve_of(None, None, 128, times)
     assert [*curve.searches[DEFAULT_SHAPE.width]] == [1]
     assert curve.contexts[0].draft_pass is None
 
@@ -114,7 +105,7 @@ class SlowPasses:
 def test_a_curve_is_measured_in_its_budget_where_passes_are_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reading the longer contexts would take all the time; only what is most telling is timed."""
+    """Only what is most telling is timed."""
     slow = SlowPasses(monkeypatch, lambda _new, _rows: 0.05)
     curve = measure_curve(a_long_model(), budget=2.0)
     assert slow.now <= 2.05
@@ -135,18 +126,10 @@ def test_a_first_impression_is_had_in_time_where_every_row_is_slow(
 
 
 def a_long_model() -> Any:
-    """A random model that can hold every context."""
+    """A random model that can hold the context."""
     model = random_model(5, vocabulary=64)
-    model.args.max_position_embeddings = 2 * CONTEXTS[-1]
+    model.args.max_position_embeddings = 2 * CONTEXT
     return model
-
-
-@pytest.mark.slow
-def test_what_a_row_costs_is_measured_at_three_depths_if_the_budget_allows() -> None:
-    model = a_long_model()
-    for limit, lengths in ((1e6, CONTEXTS), (1e-9, (8,))):
-        found = read_contexts(model, None, CONTEXTS, limit)
-        assert tuple(context.length for context in found) == lengths
 
 
 def test_measured_passes_form_a_chain() -> None:

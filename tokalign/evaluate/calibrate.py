@@ -2,7 +2,7 @@
 
 Every repetition times all passes in an order of its own, so that heat and other programs affect all
 alike; the first one is a warm-up. It begins with what decisions need most, and measuring ends when
-its time is over: on a slow machine a curve has fewer counts of rows, and shorter contexts.
+its time is over: on a slow machine a curve has fewer counts of rows, after a shorter context.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
 from tokalign.runtime.rounds import Round
 
-CONTEXTS = (128, 1024, 4096)
-"""How many ids precede the measured passes: what a row costs depends on how far it looks back."""
+CONTEXT = 128
+"""How many ids precede the measured passes."""
 
 ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
 """Counts of rows, the most telling first; no chip is known to have a step between them."""
@@ -34,15 +34,12 @@ ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
 SEARCHES = tuple(BeamShape(DEFAULT_SHAPE.width, steps) for steps in (1, DEFAULT_SHAPE.length))
 """Beam searches of a recurrent drafter. Every step after the first costs the same."""
 
-_BRIEF_ROWS, _BRIEF_BUDGET = (1, 2, 4, 8, 16, 3, 5, 6, 9, 13), 4.0
+_BRIEF_ROWS, _BRIEF_BUDGET = ROWS[:10], 4.0
 _MOST_REPETITIONS = 15
 _READING_SHARE = 0.25
-"""Share of the budget that reading one context takes at most, about."""
+"""Share of the budget that reading the context takes at most, about."""
 _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which the curve says so."""
-
-Times = Mapping[TimedPasses, Mapping[Pass, Sequence[float]]]
-"""Seconds by context and by what was timed there."""
 
 
 def measure_curve(
@@ -52,70 +49,46 @@ def measure_curve(
     budget: float = 30.0,
     advance: Callable[[float], object] = lambda _: None,
     rows: Sequence[int] = ROWS,
-    contexts: Sequence[int] = CONTEXTS,
 ) -> CostCurve:
     """Measure the cost curve of loaded models.
 
     target: an mlx-lm model. draft: another one, or a recurrent drafter of the target.
     budget: after how many seconds it ends, with what has been measured until then.
-    advance: told the share of the budget spent since the last call.
+    advance: called with the share of the budget spent since the last call.
     """
     began = perf_counter()
-    read = read_contexts(target, draft, contexts, _READING_SHARE * budget)
-    times = time_passes(read, rows, budget - (perf_counter() - began), advance, perf_counter)
-    return curve_of(target, draft, times)
+    room = TargetModelSession(target).context_length - MOST_ROWS
+    passes = TimedPasses(target, draft, max(1, min(CONTEXT, room)))
+    passes.read_context(_READING_SHARE * budget)
+    remaining = budget - (perf_counter() - began)
+    times = time_passes(passes.passes(rows, SEARCHES), remaining, advance, perf_counter)
+    return curve_of(target, draft, passes.length, times)
 
 
 def measure_briefly(
     target: Any, draft: Any = None, *, advance: Callable[[float], object] = lambda _: None
 ) -> CostCurve:
-    """Measure a curve in four seconds: fewer counts of rows, after a short context only."""
-    brief: Any = {"rows": _BRIEF_ROWS, "contexts": CONTEXTS[:1], "budget": _BRIEF_BUDGET}
-    return measure_curve(target, draft, advance=advance, **brief)
-
-
-def read_contexts(
-    target: Any, draft: Any, lengths: Iterable[int], limit: float
-) -> list[TimedPasses]:
-    """Contexts of these lengths, as far as the target can hold them and reading is quick.
-
-    limit: seconds for each. The first context is cut short if it takes more; others are left out.
-    """
-    room = max(1, TargetModelSession(target).context_length - MOST_ROWS)
-    contexts = list[TimedPasses]()
-    for length in dict.fromkeys(min(length, room) for length in lengths):
-        context = TimedPasses(target, draft, length)
-        if not context.read_context(limit):
-            return contexts or [context]
-        contexts.append(context)
-    return contexts
+    """Measure a curve of fewer counts of rows in four seconds."""
+    return measure_curve(target, draft, budget=_BRIEF_BUDGET, advance=advance, rows=_BRIEF_ROWS)
 
 
 def time_passes(
-    contexts: Sequence[TimedPasses],
-    rows: Sequence[int],
+    passes: Mapping[Pass, Callable[[], float]],
     budget: float,
     advance: Callable[[float], object],
     clock: Callable[[], float],
-) -> Times:
-    """Time everything, repetition by repetition; beam searches after the first context alone.
+) -> dict[Pass, list[float]]:
+    """Time everything, repetition by repetition. Returns: seconds of each pass.
 
-    budget: seconds after which it ends, once two counts of rows are known.
-    Returns: the times without the first, which is a warm-up, unless there is no other.
+    budget: seconds after which it ends, once two passes are timed. The first time of a pass is a
+    warm-up and left out, unless there is no other.
     """
-    timed = [
-        (context, what, seconds)
-        for context in contexts
-        for what, seconds in context.passes(
-            rows, SEARCHES if context is contexts[0] else ()
-        ).items()
-    ]
-    times = {context: defaultdict[Pass, list[float]](list) for context in contexts}
+    order, times = [*passes], defaultdict[Pass, list[float]](list)
     start, shown, last, number = clock(), 0.0, 0.0, 0
     for repetition in range(_MOST_REPETITIONS + 1):
         if repetition:
-            Random(repetition).shuffle(timed)
-        for context, what, seconds in timed:
+            Random(repetition).shuffle(order)
+        for what in order:
             spent = clock() - start
             if number > 1 and spent + 2 * last > budget:
                 break
@@ -123,49 +96,36 @@ def time_passes(
             share = min(1.0, max(spent / max(budget, 1e-9), repetition / (_MOST_REPETITIONS + 1)))
             advance(share - shown)
             shown = share
-            times[context][what].append(seconds())
+            times[what].append(passes[what]())
             last = clock() - start - spent
-    return {
-        context: {what: seconds[1:] or seconds for what, seconds in of_context.items()}
-        for context, of_context in times.items()
-    }
+    return {what: seconds[1:] or seconds for what, seconds in times.items()}
 
 
-def curve_of(target: Any, draft: Any, times: Times) -> CostCurve:
-    """The curve of these times."""
-    first = next(iter(times.values()))
-    most = max(what for what in first if isinstance(what, int))  # others would cut all to theirs
-    single, count = Timing.of(first[1]), len(first[1])
+def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[float]]) -> CostCurve:
+    """The curve of these times. length: of the context."""
+    timings = {what: Timing.of(seconds) for what, seconds in times.items()}
+    single, count = timings[1], len(times[1])
     spread = (single.high - single.low) / single.median
-    searches = {
-        what.length: Timing.of(seconds)
-        for what, seconds in first.items()
-        if isinstance(what, BeamShape)
-    }
-    costs = [_costs(context.length, timed) for context, timed in times.items() if most in timed]
-    if search := first.get(DEFAULT_SHAPE):
-        step = Timing.of([seconds / DEFAULT_SHAPE.length for seconds in search])
-        costs = [replace(one, draft_pass=step) for one in costs]
+    searches = {what.length: t for what, t in timings.items() if isinstance(what, BeamShape)}
+    draft_pass = timings.get("draft")
+    if search := times.get(DEFAULT_SHAPE):
+        draft_pass = Timing.of([seconds / DEFAULT_SHAPE.length for seconds in search])
+    costs = ContextCosts(
+        tokens=length,
+        rows={what: timing for what, timing in timings.items() if isinstance(what, int)},
+        draft_pass=draft_pass,
+        tree_pass=timings.get("tree"),
+    )
     repetitions = f"{count} repetitions, the warm-up left out" if count > 1 else "one repetition"
     return CostCurve(
         name=f"{device_name()}, measured",
         source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of {repetitions}; "
         f"the times of one row differ by {spread:.0%}"
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else ""),
-        contexts=tuple(costs),
-        host=max(0.0, single.median - median(first["ahead"])) if "ahead" in first else 0.0,
+        contexts=(costs,),
+        host=max(0.0, single.median - median(times["ahead"])) if "ahead" in times else 0.0,
         machine=machine_of(target, draft),
         searches={DEFAULT_SHAPE.width: searches} if searches else {},
-    )
-
-
-def _costs(length: int, timed: Mapping[Pass, Sequence[float]]) -> ContextCosts:
-    timings = {what: Timing.of(seconds) for what, seconds in timed.items()}
-    return ContextCosts(
-        tokens=length,
-        rows={what: timing for what, timing in timings.items() if isinstance(what, int)},
-        draft_pass=timings.get("draft"),
-        tree_pass=timings.get("tree"),
     )
 
 

@@ -59,11 +59,10 @@ class TimedPasses:
         self._ids = [TargetId(i * 7919 % size) for i in range(length + MOST_ROWS)]
         self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
 
-    def read_context(self, limit: float) -> bool:
+    def read_context(self, limit: float) -> None:
         """Have the models read the context, or a part of it if all takes more than `limit` seconds.
 
         It is read in parts that double it: each takes about as long as all before it, or less.
-        Returns: whether they have read all of it.
         """
         began, whole = perf_counter(), self.length
         self.length = min(_FIRST_IDS, whole)
@@ -72,7 +71,7 @@ class TimedPasses:
             if self._draft is not None:
                 self.draft_pass()
             if self.length == whole or 2 * (perf_counter() - began) > limit:
-                return self.length == whole
+                return
             self.length = min(2 * self.length, whole)
 
     def passes(

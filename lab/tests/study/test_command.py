@@ -25,7 +25,7 @@ from lab.study.setup import _table_digests
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
-from tokalign.evaluate.calibrate import measure_briefly
+from tokalign.evaluate.calibrate import measure_curve
 from tokalign.evaluate.comparison import Block
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.decoder import LanguageModel
@@ -47,7 +47,7 @@ def study(*arguments: str | Path) -> Result:
 
 def briefly(target: Any, draft: Any, *, budget: float) -> CostCurve:
     assert budget > 0
-    return measure_briefly(target, draft)
+    return measure_curve(target, draft, budget=4.0, rows=(1, 2, 4, 8, 3))
 
 
 @pytest.fixture(scope="module")
