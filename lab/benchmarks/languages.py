@@ -13,9 +13,8 @@ of acts of law, both built from nine tenths of a corpus.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -26,7 +25,6 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.costs import Costs
-from tokalign.runtime.draft.lookup import PROMPT_END, DictionaryFit
 from tokalign.runtime.draft.tree import FREE_ROWS
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.options import DraftingOptions
@@ -35,7 +33,6 @@ from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionaries, Dictionary
 from tokalign.tables.opening import open_dictionary
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -43,32 +40,6 @@ PROMPT_TOKENS, LONGEST, SHORTEST = 64, 300, 200
 TEXTS = 30
 
 Texts = list[list[TargetId]]
-
-
-@dataclass(frozen=True)
-class AllAsked:
-    """Asks all dictionaries. surest: the most probable answer counts, not the longest match."""
-
-    tables: Dictionaries
-    surest: bool
-
-    def __len__(self) -> int:
-        return len(self.tables)
-
-    def match_length(self, suffix: Sequence[TargetId]) -> int:
-        return self.tables.match_length(suffix)
-
-    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
-        return self.tables.expected(suffix)
-
-    def follow(
-        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree[TargetId]:
-        if not self.surest:
-            return self.tables.follow(suffix, limit, p_min=p_min)
-        asked = self.tables.by_source.values()
-        answers = [table.follow(suffix, limit, p_min=p_min) for table in asked]
-        return max(answers, key=lambda answer: answer.probabilities[:1])
 
 
 def split(file: Path, most_lines: int | None = None) -> tuple[list[str], list[str]]:
@@ -114,7 +85,7 @@ def print_table(sets: dict[str, Texts], tables: dict[str, Dictionary | None]) ->
     print(f"| method, dictionaries |{heads} host ms per round |\n|---|{'---|' * len(sets)}---|")
     for method in ("hybrid", "dictionary"):
         for name, table in tables.items():
-            if (method, type(table)) in (("hybrid", AllAsked), ("dictionary", type(None))):
+            if method == "dictionary" and table is None:
                 continue
             cells, host = [], []
             for texts in sets.values():
@@ -124,17 +95,6 @@ def print_table(sets: dict[str, Texts], tables: dict[str, Dictionary | None]) ->
                 cells.append(f" {free.tokens_per_round:.3f}, {priced:.3f} |")
                 host.append(free.host_ms_per_round["p50"])
             print(f"| {method}, {name} |{''.join(cells)} {max(host):.3f} |", flush=True)
-
-
-def print_scoring(texts: Texts, both: Dictionaries) -> None:
-    """Print how long it takes to compare the dictionaries with the end of a prompt."""
-    times = []
-    for ids in texts:
-        began = time.perf_counter()
-        DictionaryFit(both.by_source).follow(ids[:PROMPT_END])
-        times.append(time.perf_counter() - began)
-    median = sorted(times)[len(times) // 2] * 1e3
-    print(f"\nscoring {PROMPT_END} prompt tokens with two dictionaries: {median:.3f} ms (median)")
 
 
 @click.command()
@@ -166,12 +126,7 @@ def main(data: Path, target: str, domain: bool) -> None:
         sets["prompt crh, text pl"] = [a[:PROMPT_TOKENS] + b[:SHORTEST] for a, b in pairs]
     both = Dictionaries({f"dictionary:{names[0]}": one, f"dictionary:{names[1]}": other})
     choices = {"none": None, names[0]: one, names[1]: other, "both": both}
-    rules = {
-        "both always, longest match": AllAsked(both, surest=False),
-        "both always, surest": AllAsked(both, surest=True),
-    }
-    print_table(sets, {**choices, **rules})
-    print_scoring(sets[next(iter(sets))], both)
+    print_table(sets, choices)
 
 
 if __name__ == "__main__":

@@ -199,13 +199,6 @@ def test_the_longest_match_answers_under_its_own_name() -> None:
     assert not both.follow([6], 5)  # type: ignore[list-item]
 
 
-def test_a_match_counts_for_more_in_a_dictionary_that_is_right_more_often() -> None:
-    tables = {"short": published({(1,): ((7,), 0.3)}), "long": published({(2, 1): ((8,), 0.9)})}
-    for share, answer in ((0.4, (8,)), (0.6, (8,)), (1.2, (7,))):
-        both = Dictionaries(tables, {"short": share, "long": 0.5})
-        assert both.follow([2, 1], 1).ids == answer  # type: ignore[list-item]
-
-
 ENTRIES: Any = {(1,): ((2,), 0.5), (4, 1): ((3,), 0.5), (9, 4, 1): ((5,), 0.5)}
 
 

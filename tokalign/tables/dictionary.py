@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Protocol
 
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -55,17 +54,11 @@ class Dictionary(Protocol):
 class Dictionaries:
     """Dictionaries by the names of their sources, of two languages, or one of them of a domain.
 
-    The longest match answers, the surer one of equally long ones; `lab/benchmarks/languages.py`
-    compares this rule with others. weights: by source, factors of the lengths of matches.
+    The longest match answers, the surer one of equally long ones.
     """
 
-    def __init__(
-        self,
-        by_source: Mapping[str, Dictionary],
-        weights: Mapping[str, float] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, by_source: Mapping[str, Dictionary]) -> None:
         self.by_source = dict(by_source)
-        self._weights = weights
 
     def __len__(self) -> int:
         return sum(map(len, self.by_source.values()))
@@ -73,8 +66,8 @@ class Dictionaries:
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
         """See `Dictionary`: what the dictionary with the longest match expects."""
         answers = [
-            (self._length(source, suffix), expected)
-            for source, table in self.by_source.items()
+            (table.match_length(suffix), expected)
+            for table in self.by_source.values()
             if (expected := table.expected(suffix))
         ]
         return max(answers, key=lambda answer: (answer[0], answer[1][0][1]), default=(0, ()))[1]
@@ -86,15 +79,12 @@ class Dictionaries:
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree[TargetId]:
         """See `Dictionary`. The ids have the source of the dictionary that answers."""
-        best, best_rank = EMPTY_TREE, (0.0, 0.0)
+        best, best_rank = EMPTY_TREE, (0, 0.0)
         for source, table in self.by_source.items():
             answer = table.follow(suffix, limit, p_min=p_min)
             if answer:
-                rank = self._length(source, suffix), answer.probabilities[0]
+                rank = table.match_length(suffix), answer.probabilities[0]
                 if rank > best_rank:
                     best_rank = rank
                     best = replace(answer, sources=(source,) * len(answer))
         return best
-
-    def _length(self, source: str, suffix: Sequence[TargetId]) -> float:
-        return self.by_source[source].match_length(suffix) * self._weights.get(source, 1.0)

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from small_tables import counted, table_of
 from trees import ids
 
+from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.lookup import (
     KEPT,
-    PROMPT_END,
     SLOTS,
     DictionaryDrafter,
-    DictionaryFit,
     LogitStore,
     dictionary_sources,
     logit_sources,
@@ -27,7 +26,7 @@ from tokalign.runtime.draft.lookup import (
 )
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.options import DraftingOptions
-from tokalign.runtime.rounds import Context
+from tokalign.runtime.rounds import Context, Round
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import SOURCE, Dictionaries
 from tokalign.tables.logit_rows import LOG_ODDS
@@ -112,53 +111,29 @@ def both() -> Dictionaries:
     return Dictionaries({f"dictionary:{language}": learned(language) for language in RULES})
 
 
-def fitting(text: Any) -> set[str]:
-    return set(DictionaryFit(both().by_source).follow(text))
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ([], ["left", "right"]),
-        (LEFT[:60], ["left"]),
-        (RIGHT[:60], ["right"]),
-        ([*LEFT, *RIGHT[:PROMPT_END]], ["right"]),
-    ],
-)
-def test_before_any_text_all_are_asked_and_then_those_that_fit_its_end(
-    text: list[int], names: list[str]
-) -> None:
-    assert fitting(text) == {f"dictionary:{name}" for name in names}
-
-
-def test_a_text_that_changes_over_is_followed() -> None:
-    fit, text = DictionaryFit(both().by_source), [*LEFT[:100], *RIGHT[:100]]
-    seen = [set(fit.follow(text[:n])) for n in range(1, 201)]  # type: ignore[arg-type]
-    assert seen[98] == {"dictionary:left"}
-    assert seen[198] == {"dictionary:right"}
-    again = next(n for n in range(100, 200) if "dictionary:right" in seen[n])
-    assert again < 110, "a dictionary is asked again within a few ids"
-
-
-def test_a_text_is_read_alike_in_one_piece_and_in_several() -> None:
-    text: Any = [*LEFT[:40], *RIGHT[:20]]
-    whole, pieces = DictionaryFit(both().by_source), DictionaryFit(both().by_source)
-    for end in (1, 5, 6, 30, 45, 60):
-        found = pieces.follow(text[:end])
-    assert list(found) == list(whole.follow(text))
-
-
 def drafting(method: str, table: Any) -> Drafting:
     return Drafting(options=DraftingOptions(method=method), dictionary=table)
 
 
 @pytest.mark.parametrize("method", ["dictionary", "hybrid"])
 def test_a_proposal_names_the_dictionary_that_answered(method: str) -> None:
-    drafter = make_drafter(drafting(method, both()), None)
-    tree = drafter.propose(Context(LEFT[:60]), 4).tree  # type: ignore[arg-type]
-    assert tree.ids[0] == follower("left", LEFT[59])
-    assert "dictionary:left" in tree.sources
-    assert "dictionary:right" not in tree.sources
+    one, other = ids(1), ids(2)
+    tables = {f"dictionary:{n}": table_of({(n,): ((n + 5,), 0.6)}, SIZE) for n in (1, 2)}
+    for text, names in ((one, {"dictionary:1"}), (other, {"dictionary:2"}), (ids(9), set())):
+        drafter = make_drafter(drafting(method, Dictionaries(tables)), None)
+        assert set(drafter.propose(Context(text), 1).tree.sources) == names
+
+
+def test_of_two_dictionaries_the_one_that_fits_the_text_is_learned() -> None:
+    """Also when the text changes over to the other language."""
+    drafter = make_drafter(drafting("hybrid", both()), None)
+    proposed = list[str]()
+    for event in replay(ids(*LEFT[:200], *RIGHT[:200]), drafter, prompt_tokens=1):
+        if isinstance(event, Round):
+            proposed += [event.tree.sources[0] if event.tree else ""] * len(event.emitted)
+    share = [proposed[begin : begin + 50].count("dictionary:left") / 50 for begin in (50, 340)]
+    assert share[0] > 0.9
+    assert share[1] < 0.2
 
 
 # -- the logit store -------------------------------------------------------------------------------
