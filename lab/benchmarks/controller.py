@@ -1,4 +1,4 @@
-"""The planner on other machines: traces replayed under every shipped curve.
+"""The controller on other machines: traces replayed under every shipped curve.
 
     python -m lab.traces --target bielik --text wiki200.jsonl --method hybrid -k 16 \
         --trace hybrid.pickle

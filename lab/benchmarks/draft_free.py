@@ -7,7 +7,7 @@
     python -m lab.benchmarks.draft_free ablations --target MODEL --prompts FILE [--limit 10]
 
 `rows` gives tokens per pass for every method at fixed numbers of drafted ids; `machines` what fixed
-numbers and the planner make of the hybrid under cost curves, on a clock that
+numbers and the controller make of the hybrid under cost curves, on a clock that
 nothing but passes moves; `ablations` UniSpec's ablations and projected speed-ups. The target
 decodes its own output; every output is compared with plain decoding's, and any difference ends the
 run. With --text, a text plays the target's output. Each prompt has a seed of its own. Stop ids are
@@ -284,7 +284,7 @@ def machines_command(
     rows: str,
     curves: tuple[str, ...],
 ) -> None:
-    """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the planner's choice."""
+    """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the controller's choice."""
     base = Drafting(
         options=DraftingOptions(method="hybrid"),
         dictionary=open_dictionary(outputs.model.tokenizer, files=[]),
@@ -309,7 +309,7 @@ def machines_command(
 
 
 def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[Found, float]:
-    """What the hybrid takes, and its time, if a planner that knows the costs decides."""
+    """What the hybrid takes, and its time, if a controller that knows the costs decides."""
     clock = SimulatedClock()
     knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
     drafting = replace(drafting, knowledge=knowledge)

@@ -8,7 +8,7 @@ position for 1 to 3 passes, and its answers are played to every condition, so th
 ones. The logit store is kept from request to request.
 
 The first table has tokens per pass at fixed numbers of drafted ids. The second one has speed-ups
-under cost curves, on a clock that only passes move, with what the planner makes of
+under cost curves, on a clock that only passes move, with what the controller makes of
 the free sources, of the model, and of both. A pass of the draft model takes `--draft-pass` plain
 passes.
 """
@@ -228,7 +228,7 @@ def machines(world: World, curves: Sequence[str], draft_pass: float, steps: int)
 
 
 def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> str:
-    """What the planner makes of the sources, if it knows the costs."""
+    """What the controller makes of the sources, if it knows the costs."""
     clock = SimulatedClock()
     times = [n * costs.draft_pass for n in range(1, MOST_PASSES + 1)]
     drafts = PassTimes(times, weight=4) if with_model else None

@@ -193,7 +193,7 @@ class ChoosingVerifier(TargetVerifier):
 
     def choices(self, context: Context, proposal: Proposal) -> list[TargetId]:
         """The choices of one pass, in the order of its rows."""
-        computed = self._choose(context, proposal)
+        computed = self._choose(context.ids, proposal)
         if self._store is not None:
             self._store.learn(context.ids, proposal.tree, *map(np.array, computed.likely))
         assert not isinstance(computed.chosen, Mapping), "its sampler has no state"

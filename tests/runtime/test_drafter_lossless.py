@@ -162,7 +162,7 @@ def test_the_state_of_another_text_of_equal_length_is_not_given(pass_of: str, ed
     assert session.state_before_last(other) is None
 
 
-# -- the planner -------------------------------------------------------------------
+# -- the controller -------------------------------------------------------------------
 
 
 def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
@@ -177,9 +177,9 @@ def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round()
     plain = generate(NoDrafter(), Sampling())
     for tokens in (1, 40) * 3:
         session, known = opened(), knowledge.model.acceptance.probabilities(4)
-        planner = Controller(knowledge, TreeDrafter([]), beam_drafter(session, Sampling()))
+        controller = Controller(knowledge, TreeDrafter([]), beam_drafter(session, Sampling()))
         limits = Limits(max_tokens=tokens)
-        emitted, rounds = rounds_of(planner, session, limits=limits, clock=clock)
+        emitted, rounds = rounds_of(controller, session, limits=limits, clock=clock)
         assert emitted == plain[:tokens]
         assert not rounds[0].draft_passes
         learned = knowledge.model.acceptance.probabilities(4) != known
@@ -211,14 +211,14 @@ def test_no_decision_changes_the_output(seed: int, temperature: float) -> None:
         adversary = WildDrafter(plain, seed=seed + 9)
         model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
         source = ScriptedSource(plain[-1], 0.9)
-        planner = Controller(
+        controller = Controller(
             knowledge,
             TreeDrafter([source] if seed % 3 else []),
             model if seed % 2 else None,
         )
         session, limits = TargetModelSession(random_model()), Limits(max_tokens=120)
         clock = erratic_clock(seed + request)
-        emitted, rounds = rounds_of(planner, session, sampling, limits=limits, clock=clock)
+        emitted, rounds = rounds_of(controller, session, sampling, limits=limits, clock=clock)
         assert emitted == plain
         drafted += sum(one.accepted for one in rounds)
     assert drafted or seed % 2 == 0  # a model is at least tried

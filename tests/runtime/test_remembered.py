@@ -241,7 +241,7 @@ def target(models: dict[str, str]) -> dict[str, Any]:
 
 def test_a_session_is_off_by_default_scoped_and_clearable(target: dict[str, Any]) -> None:
     def tokens_and_sources(**more: Any) -> tuple[list[int], set[str]]:
-        # The length is fixed, because on a busy machine the planner may draft nothing.
+        # The length is fixed, because on a busy machine the controller may draft nothing.
         how = {"max_tokens": 24, "num_draft_tokens": 4, **target, **more}
         responses = list(tokalign.stream_generate(prompt="Zażółć", **how))
         return [r.token for r in responses], {r.source for r in responses}

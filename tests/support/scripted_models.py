@@ -1,4 +1,4 @@
-"""Draft models and sources for tests of the planner, which say what they are told to."""
+"""Draft models and sources for tests of the controller, which say what they are told to."""
 
 from __future__ import annotations
 

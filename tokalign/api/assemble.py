@@ -149,7 +149,7 @@ def assemble(
     languages that prompts turn out to be in are compiled while decoding goes on.
     before_costs: called with the target and the draft model or recurrent drafter (None without
     one), unless no decision depends on what passes cost.
-    All decoders of a process share what the planner learns of two models.
+    All decoders of a process share what the controller learns of two models.
     Raises: as `choose_drafting`.
     """
     from tokalign.runtime.decoder import Decoder

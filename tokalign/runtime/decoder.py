@@ -105,7 +105,7 @@ class Decoder:
 
     @property
     def plain_seconds(self) -> float | None:
-        """Seconds per token of plain decoding, if the planner knows them."""
+        """Seconds per token of plain decoding, if the controller knows them."""
         known = self.drafting.knowledge
         return known.costs.plain if known is not None and known.costs.plain_is_known else None
 

@@ -6,7 +6,7 @@ never asks for a rollback: sessions compare the committed context with their cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -199,17 +199,17 @@ class TargetVerifier:
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        self._waited, self._bare = 0.0, proposal.bare
-        chosen, logprobs, fed, likely = self._choose(context, proposal)
+        ids, self._waited, self._bare = context.ids, 0.0, proposal.bare
+        chosen, logprobs, fed, likely = self._choose(ids, proposal)
         if self._store is not None and self._untold is not None:
-            ids, tree, arrays = self._untold
-            self._store.learn(ids, tree, *map(np.array, arrays))
-        self._untold = (list(context.ids), proposal.tree, likely) if likely else None
+            before, tree, arrays = self._untold
+            self._store.learn(before, tree, *map(np.array, arrays))
+        self._untold = (list(ids), proposal.tree, likely) if likely else None
         if isinstance(chosen, Mapping):
             choices = chosen
         else:
             if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
-                self._run_ahead(context, chosen)
+                self._run_ahead(len(ids), chosen)
             self._waited = self._session.wait_for_others(chosen)
             choices = dict(enumerate(self._session.read(chosen)))
         path = proposal.tree.agreed_path(choices)
@@ -224,46 +224,46 @@ class TargetVerifier:
             waited=self._waited,
         )
 
-    def _choose(self, context: Context, proposal: Proposal) -> Choices:
+    def _choose(self, ids: Sequence[TargetId], proposal: Proposal) -> Choices:
         """The target's choice after the context and after each proposed id that matters."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and not proposal.tree and ahead[0] == len(context.ids):
+        if ahead is not None and not proposal.tree and ahead[0] == len(ids):
             if isinstance(ahead[1], Choices):
                 return ahead[1]
-            return self._choices(context, EMPTY_TREE, ahead[1], 1)
+            return self._choices(ids, EMPTY_TREE, ahead[1], 1)
         fed = self._session.rows
         tree = proposal.tree
         is_chain = tree.chain_length == len(tree)
         if is_chain:
-            logits = self._session.logits([*context.ids, *tree.ids], last=len(tree) + 1)
+            logits = self._session.logits([*ids, *tree.ids], last=len(tree) + 1)
         else:
-            logits = self._session.tree(context.ids, tree)
-        return self._choices(context, tree, logits, self._session.rows - fed)
+            logits = self._session.tree(ids, tree)
+        return self._choices(ids, tree, logits, self._session.rows - fed)
 
     def _choices(
-        self, context: Context, tree: TokenTree[TargetId], logits: Array, rows: int
+        self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, rows: int
     ) -> Choices:
         """The choices from the logits after the context and after each id of the tree."""
-        mask = self._mask(context, tree, logits)
+        mask = self._mask(ids, tree, logits)
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
             self._session.start(logits, *likely)
             self._waited = self._session.wait_for_others(logits)
-            return Choices(*self._choose_along(context, tree, logits, mask), rows, likely)
-        positions = [len(context.ids) + depth for depth in (0, *tree.depths)]
-        chosen, logprobs = self._sampler.choose(logits, positions, ids=context.ids, mask=mask)
+            return Choices(*self._choose_along(ids, tree, logits, mask), rows, likely)
+        positions = [len(ids) + depth for depth in (0, *tree.depths)]
+        chosen, logprobs = self._sampler.choose(logits, positions, ids=ids, mask=mask)
         # Processors and masks change the log-probabilities: the raw ones are then computed again.
         changed = self._sampler.needs_history or mask is not None
         likely = self._likely(logits, None if changed else logprobs)
         self._session.start(chosen, logprobs, *likely)
         return Choices(chosen, logprobs, rows, likely)
 
-    def _mask(self, context: Context, tree: TokenTree[TargetId], logits: Array) -> _Mask:
+    def _mask(self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array) -> _Mask:
         """Which ids the grammar allows in each row; the pass begins before that is found out."""
         if self._constraint is None:
             return None
         self._session.start(logits)
-        return self._constraint.rows(context.ids, tree, logits.shape[-1])
+        return self._constraint.rows(ids, tree, logits.shape[-1])
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
         """What the store of rows is to be told; nothing without one. logprobs: of the logits."""
@@ -274,7 +274,7 @@ class TargetVerifier:
         return self._session.top_k(logprobs, self._store.width)
 
     def _choose_along(
-        self, context: Context, tree: TokenTree[TargetId], logits: Array, mask: _Mask
+        self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, mask: _Mask
     ) -> tuple[dict[int, TargetId], dict[int, Array]]:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
 
@@ -283,7 +283,7 @@ class TargetVerifier:
         with a rejected id. That costs a wait for each accepted id, and spares the rows that were
         guessed wrong.
         """
-        history = list(context.ids)
+        history = list(ids)
         choices: dict[int, TargetId] = {}
         logprobs: dict[int, Array] = {}
         row: int | None = 0
@@ -299,12 +299,12 @@ class TargetVerifier:
             row = None if child is None else child + 1
         return choices, logprobs
 
-    def _run_ahead(self, context: Context, chosen: Array) -> None:
+    def _run_ahead(self, length: int, chosen: Array) -> None:
         """Start the next round's pass while the host still waits for this round's id.
 
         mlx-lm's `generate_step` does the same. One pass is wasted at the end of a generation.
         """
-        position = len(context.ids) + 1
+        position = length + 1
         logits = self._session.feed(chosen)
         if self._constraint is not None:  # what it allows depends on the id
             self._session.start_ahead(logits)

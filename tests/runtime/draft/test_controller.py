@@ -69,10 +69,10 @@ class Target:
 
 
 class Watched(Drafter):
-    """Keeps what a planner proposes."""
+    """Keeps what a controller proposes."""
 
-    def __init__(self, planner: Controller) -> None:
-        self._planner = planner
+    def __init__(self, controller: Controller) -> None:
+        self._planner = controller
         self.proposals: list[Proposal] = []
 
     def propose(self, context: Context, limit: int) -> Proposal:
@@ -182,8 +182,8 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
     source = ScriptedSource(None if offered is None else 7, offered or 0.5)
     knowledge = Knowledge.given(costs, ModelWorth(Acceptance(start=right)))
     model = ScriptedModel(lambda *_: TokenTree.chain([TargetId(7)], "draft", [right]))
-    planner = Controller(knowledge, TreeDrafter([source]), model, steps=1, timed=False)
-    proposal = planner.propose(Context([TargetId(1)]), 8)
+    controller = Controller(knowledge, TreeDrafter([source]), model, steps=1, timed=False)
+    proposal = controller.propose(Context([TargetId(1)]), 8)
     assert bool(proposal.draft_passes) == drafts
     assert bool(proposal.tree) == (drafts or offered is not None)
 
@@ -215,8 +215,8 @@ def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(steps: 
     model = ScriptedModel(
         lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft", [0.9] * steps)
     )
-    planner = Controller(knowledge, TreeDrafter([]), model, steps=steps, timed=False)
-    passes = [planner.propose(Context([TargetId(1)]), 16).draft_passes for _ in range(40)]
+    controller = Controller(knowledge, TreeDrafter([]), model, steps=steps, timed=False)
+    passes = [controller.propose(Context([TargetId(1)]), 16).draft_passes for _ in range(40)]
     assert set(passes) == ({2} if steps else {passes[0], min(16, 2 * passes[0] + 1)})
 
 
@@ -226,14 +226,14 @@ def test_rows_read_again_are_those_beyond_a_proposal_that_follows_one(
     told: list[int] = []
     monkeypatch.setattr(LearnedCosts, "observe_rereading", lambda _, rows: told.append(rows))
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([1.0], weight=4)))
-    planner = Controller(knowledge, TreeDrafter([]))
+    controller = Controller(knowledge, TreeDrafter([]))
     context = Context([TargetId(1)])
     for proposed, rows in ((2, 3), (0, 4), (0, 9), (3, 4), (1, 7), (1, 2)):
-        planner.propose(context, 8)
+        controller.propose(context, 8)
         tree = TokenTree.chain([TargetId(7)] * proposed, "draft")
         context.extend([TargetId(1)])
         emitted = (TargetId(1),)
-        planner.observe(Round(limit=8, tree=tree, path=(), emitted=emitted, rows=rows))
+        controller.observe(Round(limit=8, tree=tree, path=(), emitted=emitted, rows=rows))
     assert told == [3, 5, 0]
 
 
@@ -281,13 +281,13 @@ def test_rows_are_learned_as_the_target_computed_them(monkeypatch: pytest.Monkey
     times, drafts = SpiedTimes([1.0] * 9), SpiedTimes([0.01] * 16)
     model = ModelWorth(Acceptance(start=0.9))
     knowledge = Knowledge(costs=LearnedCosts(times, drafts), model=model)
-    planner = Controller(knowledge, TreeDrafter([]), ScriptedModel(guess))
+    controller = Controller(knowledge, TreeDrafter([]), ScriptedModel(guess))
     second_per_row = Costs(rows=tuple(map(float, range(1, 10))))
     target = TimedVerifier(ReplayVerifier([TargetId(1)] * 60), second_per_row, clock)
     limits = Limits(max_tokens=40)
-    for event in decode(Context([TargetId(1)]), planner, target, limits=limits, clock=clock):
+    for event in decode(Context([TargetId(1)]), controller, target, limits=limits, clock=clock):
         rows += [event.rows] if isinstance(event, Round) and event.tree else []
-        if isinstance(event, Round) and planner.losses.forbids(1.0):
+        if isinstance(event, Round) and controller.losses.forbids(1.0):
             break
     # A round takes what its rows took; the first draft, which reads the prompt, is not timed.
     assert times.observed[-len(rows) + 1 :] == [(one, float(one)) for one in rows[1:]]
@@ -346,9 +346,9 @@ def test_passes_of_others_that_run_ahead_are_nobody_elses_time(jobs: int) -> Non
     limits, running, drafted = Limits(max_tokens=300), deque[Iterator[Event]](), 0
     for job in range(jobs):
         free = TreeDrafter([Guesses(lambda: True)] if job % 2 else [])
-        planner, target = Controller(knowledge, free), Target(device)
+        controller, target = Controller(knowledge, free), Target(device)
         context = Context([TargetId(0)])
-        running.append(decode(context, planner, target, limits=limits, clock=device))
+        running.append(decode(context, controller, target, limits=limits, clock=device))
     while running:
         events = running.popleft()
         one = next((event for event in events if isinstance(event, Round)), None)

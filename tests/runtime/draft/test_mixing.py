@@ -93,7 +93,7 @@ def test_what_is_mixed_and_learned_is_the_definition(
     noise: list[float] | None,
 ) -> None:
     mixing, defined = Mixing(), Defined(names)
-    mixer = Mixer(mixing, names, [lambda state: state] * len(names))  # a state is what is expected
+    mixer = Mixer(mixing, names, [(lambda state: state, n) for n in range(len(names))])
     for drawn, emitted in rounds:
         states = drawn[: len(names)]
         expected = defined.candidates(states, least, stated, noise)

@@ -1,4 +1,4 @@
-"""What a curve says is what the planner begins with; only a measured one has seconds."""
+"""What a curve says is what the controller begins with; only a measured one has seconds."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
 
 
 def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> None:
-    """Searches of one to four steps were timed; the planner uses those of width four."""
+    """Searches of one to four steps were timed; the controller uses those of width four."""
     target = random_model(0)
     drafter = random_drafter(target)
     searches = {

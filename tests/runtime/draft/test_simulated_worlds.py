@@ -1,4 +1,4 @@
-"""In simulated decoding the planner finds the best draft length and cannot lose much."""
+"""In simulated decoding the controller finds the best draft length and cannot lose much."""
 
 from __future__ import annotations
 

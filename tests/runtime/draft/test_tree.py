@@ -60,7 +60,9 @@ class Random(Fixed):
 
 def expected_of(*sources: Fixed) -> dict[TargetId, float]:
     """What is mixed from what these sources expect after 7."""
-    mixer = Mixer(Mixing(), [s.name for s in sources], [s.expect for s in sources])
+    mixer = Mixer(
+        Mixing(), [s.name for s in sources], [(s.expect, n) for n, s in enumerate(sources)]
+    )
     found, chances = mixer.candidates(mixer.ask([s.follow(ids(7)) for s in sources]), 1e-3, 1e-3)
     return {token: chance for (token, *_), chance in zip(found, chances, strict=True)}
 

@@ -57,7 +57,8 @@ class DictionarySource:
     def follow(self, ids: Sequence[TargetId]) -> Ids:
         return tuple(ids[-MAX_CONTEXT:])
 
-    def advance(self, state: Ids, token: TargetId) -> Ids:
+    @staticmethod
+    def advance(state: Ids, token: TargetId) -> Ids:
         return (*state[1 - MAX_CONTEXT :], token)
 
     def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:

@@ -153,6 +153,9 @@ Expected: TypeAlias = tuple[int, Sequence[tuple[TargetId, float]]]
 """The place of a source among all, and the ids that it expects with their log-odds, the most
 probable first."""
 
+Ask: TypeAlias = Callable[[Any], Sequence[tuple[TargetId, float]] | None]
+"""See `Source.expect`."""
+
 _LIFT = 2.0
 """Log-odds that the noise is expected to lift an improbable id by, at most."""
 
@@ -182,6 +185,8 @@ class Mixing:
 class Mixer:
     """Mixes what the sources of one request expect. Cost: about 10 µs a node.
 
+    names: of the sources. asked: the function of each that says what it expects after a state, and
+    the index of the reader that the state is of; a draft model, which is not asked, comes last.
     size: how many ids the target has; sources may know more, which are passed over.
     """
 
@@ -189,10 +194,10 @@ class Mixer:
         self,
         mixing: Mixing,
         names: Sequence[str],
-        expects: Sequence[Callable[[Any], Sequence[tuple[TargetId, float]] | None]],
+        asked: Sequence[tuple[Ask, int]],
         size: int = UNBOUNDED,
     ) -> None:
-        self._size, self._expects = size, expects
+        self._size, self._asked = size, asked
         self._trust = mixing.trust(tuple(names))
         self._sources = []
         self._models = 0  # their bits
@@ -203,10 +208,11 @@ class Mixer:
                 self._models |= 1 << place
 
     def ask(self, states: Sequence[Any]) -> list[Expected]:
-        """What every source expects. states: None for a source that is not to be asked."""
+        """What every source expects. states: by reader; None for one that is not to be asked."""
         found = []
-        for place, state in enumerate(states):
-            if state is not None and (expected := self._expects[place](state)):
+        for place, (expect, reader) in enumerate(self._asked):
+            state = states[reader]
+            if state is not None and (expected := expect(state)):
                 found.append((place, expected))
         return found
 

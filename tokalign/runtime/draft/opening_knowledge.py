@@ -32,7 +32,7 @@ _shared_lock = Lock()
 def opening_knowledge(
     target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
 ) -> Knowledge:
-    """What the planner begins with, for a loaded target and what drafts for it.
+    """What the controller begins with, for a loaded target and what drafts for it.
 
     draft: an mlx-lm model, or a recurrent drafter of the target.
     note: told once if a curve is assumed.

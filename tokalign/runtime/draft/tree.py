@@ -14,7 +14,7 @@ Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log
 from typing import Any, Protocol
 
@@ -54,7 +54,8 @@ class _Place:
     """A text that begins with the committed one: what the sources expect after it, once asked.
 
     Growing a tree a second time in one round asks nothing twice.
-    states: of every source; None for one that is not to be asked. expected: see `Mixer.ask`.
+    states: by reader (`TreeDrafter`); None for one that is not to be asked. expected: see
+    `Mixer.ask`.
     """
 
     __slots__ = ("expected", "following", "states")
@@ -95,6 +96,8 @@ class Growth:
 
     Index 0 of the private lists is the text, and i + 1 the id at index i: a round makes too many
     nodes for objects of a class.
+    advances: by reader, from the state of a text to that of one with one more id. answering: the
+    place of the draft model's answer among the sources.
     noise: by depth, see `Mixer.candidates`; at further depths it is not known. rule: the state of
     the text in the grammar that the output follows, if there is one.
     """
@@ -102,16 +105,17 @@ class Growth:
     def __init__(
         self,
         mixer: Mixer,
-        sources: Sequence[Source],
+        advances: Sequence[Callable[[Any, TargetId], Any]],
         place: _Place,
         limit: int,
         *,
         answer: Answer = _NO_ANSWER,
+        answering: int = 0,
         noise: Sequence[Sequence[float]] = (),
         rule: State | None = None,
     ) -> None:
         self._mixer, self._limit, self._noise, self._answer = mixer, limit, noise, answer
-        self._advances = [source.advance for source in sources]
+        self._advances, self._answering = advances, answering
         # The ids that may still join the tree, the most probable first; ties go to the first found.
         self._frontier: list[tuple[float, int, int, Candidate, float]] = []
         self._found = 0
@@ -162,7 +166,7 @@ class Growth:
         answered = self._answered[node]
         if answered is None or (own := self._answer.expected.get(answered)) is None:
             return place.expected
-        return [*place.expected, (len(self._advances), own)]
+        return [*place.expected, (self._answering, own)]
 
     def _place(self, node: int) -> _Place:
         """The place of a node. An id after which nothing is looked for needs none."""
@@ -298,6 +302,10 @@ class TreeDrafter(Drafter):
         size: int = UNBOUNDED,
     ) -> None:
         self.sources: tuple[Source, ...] = tuple(sources)
+        # Sources that read a text alike, such as those of one store, share their states.
+        self._readers = list({source.advance: source for source in sources}.values())
+        self._advances = [source.advance for source in self._readers]
+        self._read_by = [self._advances.index(source.advance) for source in sources]
         self.rows, self.most = rows, rows or max_tokens
         self._costs, self._branches, self._noise = costs, branches, noise
         self._constraint = constraint
@@ -344,7 +352,7 @@ class TreeDrafter(Drafter):
         """
         if self._at != len(ids):
             self._at = len(ids)
-            self._place = _Place([source.follow(ids) for source in self.sources])
+            self._place = _Place([source.follow(ids) for source in self._readers])
             noise = None if quick else self._noise
             self._coming = () if noise is None else noise.rows(len(ids))
             self._rule = None if self._constraint is None else self._constraint.after(ids)
@@ -352,11 +360,12 @@ class TreeDrafter(Drafter):
         joined = _NO_ANSWER if answer is None else Answer(answer)
         growth = self._growth = Growth(
             self._mixer(None if answer is None else joined.name),
-            self.sources,
-            _Place([None] * len(self.sources)) if alone else self._place,
+            self._advances,
+            _Place([None] * len(self._readers)) if alone else self._place,
             # A chain is the best branch of a tree of twice as many ids.
             limit if self._branches else 2 * limit,
             answer=joined,
+            answering=len(self.sources),
             noise=self._coming,
             rule=self._rule,
         )
@@ -370,6 +379,6 @@ class TreeDrafter(Drafter):
         key = answering or ""
         if key not in self._mixers:
             names += [] if answering is None else [answering]
-            expects = [source.expect for source in self.sources]
-            self._mixers[key] = Mixer(self._mixing, names, expects, self._size)
+            asked = zip([source.expect for source in self.sources], self._read_by, strict=True)
+            self._mixers[key] = Mixer(self._mixing, names, [*asked], self._size)
         return self._mixers[key]

@@ -227,7 +227,8 @@ class Boundary:
 
         Cost: 3 µs for a word seen before, 10 µs for a new one.
         """
-        data = self._encoder.spelled(data)
+        if self._encoder.missing:
+            data = self._encoder.spelled(data)
         if self._validity is None:
             return self._new_ids(self._encoder.encode(self._left + data))
         if not data:
