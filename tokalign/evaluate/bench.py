@@ -43,7 +43,8 @@ class Bench:
     """Loaded models and the prompts to decode with them.
 
     decoder: models, tables and sampling; each condition sets its own method and draft length, and
-    learns for itself, from prompt to prompt. knowledge: the controller starts with it if k is `auto`.
+    learns for itself, from prompt to prompt. knowledge: what the controller begins with if k is
+    `auto`.
     """
 
     decoder: Decoder
