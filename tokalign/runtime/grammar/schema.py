@@ -22,6 +22,7 @@ _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _STRINGS = ("minLength", "maxLength", "pattern", "format")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_KEPT = {"type", "enum", "const", "required", "pattern", "format", *_NUMBERS}
 _MAPS = ("properties", "patternProperties")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = ("items", "additionalItems", "additionalProperties")
@@ -106,12 +107,6 @@ def _is_enforced(text: str) -> bool:
     return not wrong or "nsatisfiable" in wrong
 
 
-def _is_plain(value: object) -> bool:
-    """Whether no number is in a value, or in a list of values."""
-    values = value if isinstance(value, list) else [value]
-    return all(isinstance(item, str | bool | None) for item in values)
-
-
 def _enforces(schema: Mapping[str, Any]) -> bool:
     try:
         text = json.dumps(
@@ -120,6 +115,27 @@ def _enforces(schema: Mapping[str, Any]) -> bool:
     except ValueError:  # infinity, or no number
         return False
     return _is_enforced(text)
+
+
+def _why_not(name: str, value: Any) -> str:
+    """Why a keyword cannot be enforced with this value; nothing if it may be."""
+    items = value if isinstance(value, list) else [value]
+    if name in _UNENFORCED and value is not _ASKS_NOTHING.get(name):
+        return "is a keyword that no grammar follows"
+    if name in _MAPS and not isinstance(value, dict):
+        return "is no object"
+    if (name in _LISTS or name == "enum") and not isinstance(value, list):
+        return "is no list"
+    if name == "required" and not (items is value and all(isinstance(i, str) for i in items)):
+        return "is no list of names"
+    if name in _COUNTS and not (is_number(value) and 0 <= value < 1 << 31 and int(value) == value):
+        return "is no number of things"
+    if name == "type" and not (items and all(kind in _TYPES for kind in items)):
+        return f"names a type that JSON does not have: {shown(items)}"
+    if name in ("enum", "const"):
+        is_plain = all(isinstance(item, str | bool | None) for item in items)
+        return "" if is_plain or _enforces({name: value}) else "has a value that cannot be written"
+    return ""
 
 
 class _Reader:
@@ -181,51 +197,24 @@ class _Reader:
         return made
 
     def _read_keyword(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
-        match name:
-            case "$schema" if str(value).rstrip("#") in _DRAFTS:
-                made[name] = value
-            case "type":
-                self._read_type(made, path, value)
-            case "$ref":
-                self._read_reference(made, path, value)
-            case "enum" if not isinstance(value, list):
-                self.leave_out(path, "is no list")
-            case "enum" | "const":
-                if _is_plain(value) or _enforces({name: value}):
-                    made[name] = value
-                else:
-                    self.leave_out(path, "has a value that cannot be written")
-            case "required":
-                if isinstance(value, list) and all(isinstance(item, str) for item in value):
-                    made[name] = value
-                else:
-                    self.leave_out(path, "is no list of names")
-            case _ if name in _COUNTS:
-                if is_number(value) and 0 <= value < 1 << 31 and int(value) == value:
-                    made[name] = int(value)
-                else:
-                    self.leave_out(path, "is no number of things")
-            case _ if name in _NUMBERS or name in _STRINGS:
-                made[name] = value
-            case _ if name in _MAPS:
-                self._read_map(made, path, name, value)
-            case _ if name in _LISTS or (name == "items" and isinstance(value, list)):
-                self._read_list(made, path, name, value)
-            case _ if name in _SCHEMAS:
-                made[name] = self._read(path, value)
-            case _ if name in _UNENFORCED:
-                if value is not _ASKS_NOTHING.get(name):
-                    self.leave_out(path, "is a keyword that no grammar follows")
-            case _ if name not in _SAY_NOTHING and not name.startswith("x-"):
-                self.ignored.append(path)  # as the standard has it, a note
-
-    def _read_type(self, made: dict[str, Any], path: str, value: Any) -> None:
-        kinds = value if isinstance(value, list) else [value]
-        known = [kind for kind in kinds if kind in _TYPES]
-        if len(known) < len(kinds):
-            self.leave_out(path, f"names a type that JSON does not have: {shown(kinds)}")
-        if known and len(known) == len(kinds):
-            made["type"] = value
+        if why := _why_not(name, value):
+            self.leave_out(path, why)
+        elif name in _KEPT or (name == "$schema" and str(value).rstrip("#") in _DRAFTS):
+            made[name] = value
+        elif name in _COUNTS:
+            made[name] = int(value)
+        elif name == "$ref":
+            self._read_reference(made, path, value)
+        elif name in _MAPS:
+            self._read_map(made, path, name, value)
+        elif name in _LISTS or (name == "items" and isinstance(value, list)):
+            if name == "oneOf":
+                self.exclusive.append(path)
+            made[name] = [self._read(f"{path}[{n}]", item) for n, item in enumerate(value)]
+        elif name in _SCHEMAS:
+            made[name] = self._read(path, value)
+        elif name not in _SAY_NOTHING | _UNENFORCED and not name.startswith("x-"):
+            self.ignored.append(path)  # as the standard has it, a note
 
     def _read_reference(self, made: dict[str, Any], path: str, value: Any) -> None:
         base = self._document.get("$id") if isinstance(self._document, dict) else None
@@ -242,9 +231,6 @@ class _Reader:
         made["$ref"] = f"#/$defs/{self._names[id(target)]}"
 
     def _read_map(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
-        if not isinstance(value, dict):
-            self.leave_out(path, "is no object")
-            return
         inner = {key: self._read(_join(path, key), item) for key, item in value.items()}
         if name == "patternProperties":
             for key in value:
@@ -255,14 +241,6 @@ class _Reader:
                 self.leave_out(path, "has patterns that share names")
                 return
         made[name] = inner
-
-    def _read_list(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
-        if not isinstance(value, list):
-            self.leave_out(path, "is no list")
-            return
-        if name == "oneOf":
-            self.exclusive.append(path)
-        made[name] = [self._read(f"{path}[{n}]", item) for n, item in enumerate(value)]
 
     def _try_values(
         self, path: str, made: dict[str, Any], names: tuple[str, ...], kinds: tuple[str, ...]
