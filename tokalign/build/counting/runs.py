@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -25,7 +26,7 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.windows import Windows, merge_windows, sortable
+from tokalign.build.counting.windows import Windows, merge_windows
 from tokalign.errors import UsageError
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, unwritable
 
@@ -85,45 +86,30 @@ def stretches(runs: Sequence[Path], dtype: np.dtype[np.void], at_once: int) -> I
     at_once: about how many windows a stretch has; twice as many are in memory.
     """
     size = max(1, at_once // max(1, len(runs)))
-    heads = [head for run in runs if (head := _Head(run, dtype, size)).fill()]
-    while heads:
-        limit = min(head.last for head in heads)
-        yield np.concatenate([head.take(limit) for head in heads])
-        heads = [head for head in heads if head.fill()]
+    offsets = [0] * len(runs)  # by number: equal shards are one file, which counts twice
+
+    def fill(number: int, block: Windows) -> Windows:
+        """Add the next block to one that is no longer whole, so that stretches stay long."""
+        if len(block) >= size:
+            return block
+        end, offset = runs[number].stat().st_size - _CHECKSUM_BYTES, offsets[number]
+        count = min(size, (end - offset) // dtype.itemsize)
+        read = np.fromfile(runs[number], dtype=dtype, count=count, offset=offset)
+        offsets[number] += read.nbytes
+        return np.concatenate([block, read])
+
+    blocks = {number: fill(number, np.zeros(0, dtype=dtype)) for number in range(len(runs))}
+    while blocks := {number: block for number, block in blocks.items() if len(block)}:
+        limit = min(_key(block[-1]) for block in blocks.values())
+        cuts = {number: bisect_right(block, limit, key=_key) for number, block in blocks.items()}
+        yield np.concatenate([block[: cuts[number]] for number, block in blocks.items()])
+        blocks = {number: fill(number, block[cuts[number] :]) for number, block in blocks.items()}
 
 
-class _Head:
-    """The block of a run that is in memory."""
-
-    def __init__(self, path: Path, dtype: np.dtype[np.void], size: int) -> None:
-        self._path, self._dtype, self._size = path, dtype, size
-        self._left = (path.stat().st_size - _CHECKSUM_BYTES) // dtype.itemsize
-        self._offset = 0
-        self._windows: Windows = np.zeros(0, dtype=dtype)
-        self._keys = sortable(self._windows["ids"])
-
-    @property
-    def last(self) -> bytes:
-        """The last window, as bytes that sort like the windows."""
-        return bytes(self._keys[-1])
-
-    def fill(self) -> bool:
-        """Read the next block if less than one is left; returns whether there are windows."""
-        if len(self._windows) < self._size and self._left:
-            count = min(self._size, self._left)
-            read = np.fromfile(self._path, dtype=self._dtype, count=count, offset=self._offset)
-            self._windows = np.concatenate([self._windows, read])
-            self._keys = np.concatenate([self._keys, sortable(read["ids"])])
-            self._left -= count
-            self._offset += read.nbytes
-        return len(self._windows) > 0
-
-    def take(self, limit: bytes) -> Windows:
-        """The windows up to this one, which are used up."""
-        cut = int(np.searchsorted(self._keys, np.bytes_(limit), side="right"))
-        taken, self._windows = self._windows[:cut], self._windows[cut:]
-        self._keys = self._keys[cut:]
-        return taken
+def _key(window: np.void) -> bytes:
+    """Sorts as windows do: their ids in big-endian order."""
+    ids = window["ids"]
+    return bytes(ids.astype(ids.dtype.newbyteorder(">")).tobytes())
 
 
 _LOCK = "counting.lock"
