@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
-from tokalign.build.counting.ngram_file import WEIGHT_UNIT
 from tokalign.build.counting.ngram_tree import Level, grow_tree
 from tokalign.build.counting.runs import open_workspace, write_run
 from tokalign.build.counting.token_ngrams import Counting, count
-from tokalign.build.counting.windows import IdArray, IdSpace, merge_windows
+from tokalign.build.counting.windows import WEIGHT_UNIT, IdArray, IdSpace, merge_windows
 from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.tables.bundle import Bundle

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Stage, batches, silent
-from tokalign.build.counting.ngram_file import WEIGHT_UNIT, NgramFile
 from tokalign.build.counting.ngram_tree import Level, grow_tree
 from tokalign.build.counting.runs import (
+    NgramFile,
     digest,
     is_whole,
     merge_runs,
@@ -33,6 +33,7 @@ from tokalign.build.counting.runs import (
     write_run,
 )
 from tokalign.build.counting.windows import (
+    WEIGHT_UNIT,
     IdSpace,
     TokenNgrams,
     Windows,

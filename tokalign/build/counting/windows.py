@@ -38,6 +38,7 @@ IdArray: TypeAlias = NDArray[np.uint16 | np.uint32]
 Windows: TypeAlias = NDArray[np.void]
 """Rows of `IdSpace.windows`: ids, and how often the window occurs, in thousandths."""
 
+WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
 _WORTH_NARROWING = 0.75  # windows that no longer count are removed once they are a quarter of all
 
 

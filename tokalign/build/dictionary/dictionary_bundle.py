@@ -40,7 +40,7 @@ class BackoffOptions:
 
     max_bytes: the largest size of the whole file. p_min: the least probability of a whole chain
     that is proposed; the table is chosen for it, and stores it for the reader.
-    min_count, memory, workspace: see `count_token_ngrams`.
+    min_count, memory, workspace: see `count_corpus`.
     """
 
     max_bytes: int = DICTIONARY_BYTES
