@@ -13,14 +13,14 @@ from rich.cells import cell_len
 
 from tokalign.cli.markdown import Markdown
 
-BOLD, ITALIC, BOTH, CODE, END = "\x1b[1m", "\x1b[3m", "\x1b[1m\x1b[3m", "\x1b[36m", "\x1b[0m"
+BOLD, CODE, END = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 
 
 def rendered(*pieces: str, width: int = 40) -> str:
     """What a terminal gets. A style may end and begin again between two words."""
     markdown = Markdown(lambda: width)
     shown = "".join([*map(markdown.push, pieces), markdown.finish()])
-    for style in (BOLD, ITALIC, CODE):
+    for style in (BOLD, CODE):
         shown = shown.replace(END + style, "")
     return shown
 
@@ -32,21 +32,18 @@ def without_styles(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("**Wisła** is *long*.", f"{BOLD}Wisła{END} is {ITALIC}long{END}."),
-        ("***both*** __bold__ _italic_", f"{BOTH}both{END} {BOLD}bold{END} {ITALIC}italic{END}"),
-        ("**bold *and* more**", f"{BOLD}bold{END} {BOTH}and{END} {BOLD}more{END}"),
+        ("**Wisła** is **long**.", f"{BOLD}Wisła{END} is {BOLD}long{END}."),
+        ("**bold and more**", f"{BOLD}bold{END} {BOLD}and{END} {BOLD}more{END}"),
         ("# Rzeki\nText", f"{BOLD}Rzeki{END}\nText"),
         ("### A `b`\n", f"{BOLD}A{END} {CODE}b{END}\n"),
         ("- one\n* two\n  + three\n10. four\n", "• one\n• two\n  • three\n10. four\n"),
-        ("> said\n> - *x*", f"│ said\n│ • {ITALIC}x{END}"),
-        ("a\n\n---\n\nb", "a\n\n" + "─" * 20 + "\n\nb"),
+        ("- 1. **x**", f"• 1. {BOLD}x{END}"),
         ("`a*b*` and ``x`y``", f"{CODE}a*b*{END} and {CODE}x`y{END}"),
         ("```py\na = 2**3\n\n  *b*\n```\nok", f"{CODE}a = 2**3{END}\n\n{CODE}  *b*{END}\nok"),
         ("~~~\n```\n~~~\n", f"{CODE}```{END}\n"),
         # what is no mark stays as it is
-        ("2 * 3 * 4, 2**3, a*b*c, snake_case_name", "2 * 3 * 4, 2**3, a*b*c, snake_case_name"),
-        ("#hashtag\n-5\n1.5\n**", "#hashtag\n-5\n1.5\n**"),
-        (r"\*no\* C:\temp \(x\) \\", r"*no* C:\temp \(x\) " + "\\"),
+        ("2 * 3 * 4, 2**3, a*b*c, *i*, a ** b", "2 * 3 * 4, 2**3, a*b*c, *i*, a ** b"),
+        ("#hashtag\n-5\n1.5\n> quote\n---\n**", "#hashtag\n-5\n1.5\n> quote\n---\n**"),
         ("**open\nnext", f"{BOLD}open{END}\nnext"),
         ("这是**重点**内容", f"这是{BOLD}重点{END}内容"),
         ("```\nunclosed", f"{CODE}unclosed{END}"),
@@ -57,7 +54,7 @@ def test_what_a_mark_becomes(text: str, shown: str) -> None:
     assert rendered(*text) == shown, "one character at a time"
 
 
-MARKS = [*"*_`#->\\~ \n\n", "**", "```", "\n- ", "1. "]
+MARKS = [*"*`#-~ \n\n", "**", "```", "\n- ", "1. "]
 PIECES = st.lists(st.sampled_from([*MARKS, "żółw", "a", "語", "👩‍💻"]), max_size=40)
 
 

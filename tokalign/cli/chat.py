@@ -63,7 +63,7 @@ _OPTIONS = (
     COLOR,
     Option(
         "--markdown/--no-markdown",
-        "On a terminal, show headings, emphasis, lists and code as such.",
+        "On a terminal, show headings, bold words, lists and code as such.",
         default=True,
     ),
 )

@@ -50,18 +50,14 @@ class EditedEntries:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
         from prompt_toolkit.history import FileHistory, InMemoryHistory
-        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-
-        def begin_line(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text("\n")
+        from prompt_toolkit.key_binding import KeyBindings
 
         keys = KeyBindings()
-        keys.add("escape", "enter")(begin_line)
-        names = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
+        keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
         self._ask: Callable[[str], str] = PromptSession(
             history=InMemoryHistory() if history is None else FileHistory(_private(history)),
             key_bindings=keys,
-            completer=names,
+            completer=WordCompleter([f"/{name}" for name in COMMANDS], sentence=True),
             complete_while_typing=False,
             prompt_continuation=MORE,
         ).prompt
@@ -92,12 +88,12 @@ def open_entries(*, keeps: bool) -> Entries:
     Raises: MissingAssetError if the library for it is not installed; UsageError or OutputError for
         a history that cannot be kept.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _is_terminal():
         if isinstance(sys.stdin, TextIOWrapper):  # `read_entry` refuses the line, not all of them
             sys.stdin.reconfigure(errors="surrogateescape")
         return StreamEntries(sys.stdin)
+    folder = user_state_path("tokalign", appauthor=False)
     try:
-        folder = user_state_path("tokalign", appauthor=False)
         return EditedEntries(folder / "chat-history" if keeps else None)
     except ModuleNotFoundError as error:
         raise MissingAssetError(
@@ -106,11 +102,12 @@ def open_entries(*, keeps: bool) -> Entries:
         ) from error
 
 
-def _private(path: Path) -> str:
-    """The name of a file that only its owner may read; it is made if necessary.
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
-    Raises: UsageError, OutputError.
-    """
+
+def _private(path: Path) -> str:
+    """The name of a file, made if necessary, that only its owner may read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -153,11 +150,11 @@ class Interrupts:
 
 @contextmanager
 def typing_hidden() -> Iterator[None]:
-    """Have a terminal not show what is typed while the body runs; the next entry begins with it.
+    """Do not show on a terminal what is typed while the body runs; the next entry begins with it.
 
-    Otherwise the keys appear in the middle of an answer. Without a terminal, nothing.
+    Otherwise the keys appear in the middle of an answer.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _is_terminal():
         yield
         return
     import termios

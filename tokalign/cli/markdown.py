@@ -1,8 +1,8 @@
-"""Markdown on a terminal as it streams: headings, bold, italics, code, lists, quotes and rules.
+"""Markdown on a terminal as it streams: headings, bold, lists and code, wrapped between words.
 
-Nothing is ever repainted. A word is held back until it ends, which decides every mark in it, and
-lines are broken between words. All other Markdown stays as it was written. Inline styles end with
-their line: what a model forgot to close spoils one line and no more.
+Nothing is ever repainted: a word is held back until it ends, which decides every mark in it. All
+other Markdown stays as it was written. Inline styles end with their line: what a model forgot to
+close spoils one line and no more.
 """
 
 from __future__ import annotations
@@ -18,18 +18,13 @@ _WIDE = r"\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff0
 _UNIT = re.compile(rf"([^ \t\n{_WIDE}]*)([ \t\n{_WIDE}])")
 """A word and what ends it. Wide characters, such as Chinese ones, are words of their own."""
 
-_MARKS = re.compile(r"\\[*_`#\\]|`+|\*+|_+|[^`*_\\]+|\\")
-_MARKS_IN_CODE = re.compile(r"`+|[^`]+")
+_PART = re.compile(r"`+|\*+|[^`*]+")
+_PART_OF_CODE = re.compile(r"`+|[^`]+")
 _FENCE = re.compile(r"(`{3,}|~{3,})[^`]*")
-_RULE = re.compile(r"-{3,}|\*{3,}|_{3,}")
 _HEADING = re.compile(r"#{1,6}")
-_ITEM = re.compile(r"[-*+>]|\d{1,9}[.)]")
-_ITEM_MARKS = {"-": "•", "*": "•", "+": "•", ">": "│"}
+_ITEM = re.compile(r"[-*+]|\d{1,9}[.)]")
 
-_BOLD, _ITALIC = 1, 2
-_EMPHASIS = {1: _ITALIC, 2: _BOLD, 3: _BOLD | _ITALIC}
-"""Style by number of equal marks."""
-_CODE = "\x1b[36m"
+_BOLD, _CODE = "\x1b[1m", "\x1b[36m"
 _LEAST_WIDTH = 20
 """A terminal narrower than this breaks lines itself."""
 
@@ -62,9 +57,9 @@ class Markdown:
         return self._take(word, "")
 
     def _begin_line(self) -> None:
-        self._column = self._indent = self._emphasis = 0
+        self._column = self._indent = 0
         self._at_start, self._is_heading, self._is_skipped = True, False, False
-        self._space, self._code, self._previous = "", "", "\n"
+        self._is_bold, self._code, self._space, self._previous = False, "", "", "\n"
 
     def _take(self, word: str, end: str) -> str:
         """Render a word and the space, line end or wide character after it."""
@@ -92,13 +87,11 @@ class Markdown:
         if fence := _FENCE.fullmatch(word):
             self._fence, self._is_skipped = fence[1], True
             return "\n" if self._indent else ""  # the block begins after the number of a list item
-        if _RULE.fullmatch(word) and end == "\n":
-            return "─" * 20
         if end == " " and _HEADING.fullmatch(word):
             self._is_heading, self._at_start, self._space = True, False, ""
             return ""
         if end == " " and _ITEM.fullmatch(word):
-            shown = f"{self._space}{_ITEM_MARKS.get(word, word)} "
+            shown = f"{self._space}{word if word[0].isdigit() else '•'} "
             self._column += len(shown)
             self._indent, self._space = self._column, ""
             return shown
@@ -118,12 +111,17 @@ class Markdown:
     def _inline(self, word: str) -> str:
         """Render a word, on a new line if it does not fit on this one."""
         shown, plain, at = "", "", 0
-        while part := (_MARKS_IN_CODE if self._code else _MARKS).match(word, at):
+        while part := (_PART_OF_CODE if self._code else _PART).match(word, at):
             at, text = part.end(), part[0]
-            if not self._is_style(text, word[at : at + 1] or " "):
-                text = text[1:] if len(text) == 2 and text[0] == "\\" else text
-                shown, plain = shown + self._styled(text), plain + text
-                self._previous = text[-1]
+            if text[0] == "`" and self._code in ("", text):
+                self._code = "" if self._code else text
+            elif text == "**" and not self._code and self._is_mark(word[at : at + 1]):
+                self._is_bold = not self._is_bold
+            else:
+                style = _CODE if self._code else _BOLD * (self._is_bold or self._is_heading)
+                shown += f"{style}{text}{RESET}" if style else text
+                plain += text
+            self._previous = text[-1]
         if not plain:
             return shown
         space, self._space = self._space, ""
@@ -133,27 +131,12 @@ class Markdown:
             self._column = self._indent + self._cells(plain)
         return space + shown
 
-    def _is_style(self, mark: str, following: str) -> bool:
-        """Whether a mark begins or ends a style, which it then does.
-
-        Stricter than CommonMark, so that 2**3, a*b*c and snake_case stay as they are.
-        """
-        if mark[0] == "`" and self._code in ("", mark):
-            self._code, self._previous = "" if self._code else mark, "`"
-            return True
-        style = _EMPHASIS.get(len(mark), 0) if mark[0] in "*_" and not self._code else 0
-        if style and self._emphasis & style == style:
-            changes = not self._previous.isspace() and (mark[0] == "*" or not following.isalnum())
-        else:
-            in_word = self._previous.isascii() and self._previous.isalnum()
-            changes = not (self._emphasis & style or following.isspace() or in_word)
-        self._emphasis ^= style if changes else 0
-        return bool(style) and changes
-
-    def _styled(self, text: str) -> str:
-        bold, italic = self._is_heading or self._emphasis & _BOLD, self._emphasis & _ITALIC
-        style = _CODE if self._code else "\x1b[1m" * bool(bold) + "\x1b[3m" * bool(italic)
-        return f"{style}{text}{RESET}" if style else text
+    def _is_mark(self, following: str) -> bool:
+        """Whether ** begins or ends bold words. It does neither in 2**3."""
+        if self._is_bold:
+            return not self._previous.isspace()
+        in_word = self._previous.isascii() and self._previous.isalnum()
+        return bool(following) and not in_word
 
 
 def for_terminal() -> Markdown | None:
