@@ -173,7 +173,7 @@ def command(
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables, require_outputs
-    from tokalign.cli.build_plan import Builders, Plan, Reading, check_language
+    from tokalign.cli.build_plan import Plan, Reading, check_language
 
     reading = take(Reading, given)
     if pack and given["max_bytes"] is None:
@@ -197,8 +197,7 @@ def command(
     elif from_model:
         builders = plan.written(writing) if dictionary_only else plan.logits(writing.tokens)
     else:
-        builders = Builders() if alignment_only else plan.dictionary()
-        builders |= {} if draft is None else plan.alignment(draft)
+        builders = plan.pair(draft, dictionary=not alignment_only)
     require_outputs(builders)
     if not reads and files:
         note("an alignment is made of two tokenizers alone; the FILEs are not read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from tokalign.build.text_files import refuse
 from tokalign.cli.output import note, reading_stdin
 from tokalign.errors import CorpusError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.storage import POLISH, sample_text, unwritable
+from tokalign.storage import POLISH, sample_text
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import table_folder
@@ -81,42 +82,37 @@ class Plan:
         [model] = load_models([self.target], trust_remote_code=self.trust_remote_code, note=note)
         return model
 
-    def dictionary(self) -> Builders:
-        """The dictionary of a corpus."""
-        build = partial(
-            build_dictionary,
-            self._resolved.tokenizer,
-            options=self._counting(),
-            language=self.language,
-        )
-        return {self._folder / f"{self.language}.dictionary.tok": build}
-
-    def alignment(self, draft: str) -> Builders:
-        """The alignment with a draft; it reads no corpus."""
-        target = self._resolved.tokenizer
-        theirs: Resolved[DraftId] = resolve_tokenizer(
-            draft, trust_remote_code=self.trust_remote_code
-        )
-        note(theirs.description)
-
-        def build(_: Corpus, stage: Stage) -> Bundle:
-            return build_alignment(theirs.tokenizer, target, stage=stage)
-
-        return {self._folder / f"{theirs.slug}.alignment.tok": build}
-
     def pack(self) -> Builders:
         """The pack of a corpus."""
         build = partial(build_pack, options=self._counting(), language=self.language)
         return {self._folder / f"{self.language}.pack.tok": build}
 
+    def pair(self, draft: str | None, *, dictionary: bool) -> Builders:
+        """The dictionary of a corpus, and the alignment with a draft, which reads no corpus."""
+        target, builders = self._resolved.tokenizer, Builders()
+        if dictionary:
+            builders[self._folder / f"{self.language}.dictionary.tok"] = partial(
+                build_dictionary, target, options=self._counting(), language=self.language
+            )
+        if draft is not None:
+            theirs: Resolved[DraftId] = resolve_tokenizer(
+                draft, trust_remote_code=self.trust_remote_code
+            )
+            note(theirs.description)
+            builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda _, stage: (
+                build_alignment(theirs.tokenizer, target, stage=stage)
+            )
+        return builders
+
     def compiled(self, pack: Path) -> Builders:
         """The dictionary of a pack; it reads no corpus."""
         target = self._resolved.tokenizer
-
-        def build(_: Corpus, stage: Stage) -> Bundle:
-            return compile_pack(target, read_bundle(pack), self.options, stage=stage)
-
-        return {self._folder / f"{read_header(pack).language}.dictionary.tok": build}
+        path = self._folder / f"{read_header(pack).language}.dictionary.tok"
+        return {
+            path: lambda _, stage: compile_pack(
+                target, read_bundle(pack), self.options, stage=stage
+            )
+        }
 
     def logits(self, positions: int) -> Builders:
         """The table of the target's top-k logits at about so many positions of a corpus."""
@@ -157,9 +153,7 @@ class Plan:
     ) -> BuildReport:
         """Count on datatrove; no table in the report if another machine makes it.
 
-        path: of the dictionary, or of the pack. tasks, workers: by default one per core.
-        local_tasks: of this machine, from number `local_rank_offset` on; by default all the rest.
-        Raises: UsageError for tasks that do not fit together.
+        path: of the table. tasks, workers, …: see the options of these names.
         """
         target = None if self.target is None else self._resolved.tokenizer
         first, options = local_rank_offset, self._counting("job")
@@ -211,11 +205,7 @@ class Reading:
     field: str
 
     def open(self, names: Sequence[str], *, on_datatrove: bool) -> Corpus:
-        """The corpus of these names, as in `find_sources`; without any, the bundled sample.
-
-        `-` stands for lines on standard input where one process reads them; they are kept in a file
-        while the command runs.
-        """
+        """The corpus of these names, as in `find_sources`; without any, the bundled sample."""
         if not names:
             names = (str(sample_text(POLISH)),)
             note(
@@ -238,19 +228,10 @@ class Reading:
 def _save_stdin() -> Path:
     temporary = tempfile.TemporaryDirectory(prefix="tokalign-")
     path = Path(click.get_current_context().with_resource(temporary)) / "stdin.txt"
-    try:
-        with path.open("wb") as file:
-            while chunk := _read_chunk():
-                file.write(chunk)
-    except OSError as error:
-        remedy = "set TMPDIR to a folder with room for all of standard input"
-        raise unwritable(path, error, remedy) from error
+    remedy = "give a FILE, or set TMPDIR to a folder with room for all of it"
+    with reading_stdin(remedy), path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
     return path
-
-
-def _read_chunk() -> bytes:
-    with reading_stdin("give a FILE"):
-        return sys.stdin.buffer.read(1 << 20)
 
 
 def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, float]:
