@@ -13,19 +13,20 @@ import click
 
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
-from tokalign.cli.output import note, progress, show, table
+from tokalign.cli.output import note, progress, rows, show, table
 from tokalign.cli.texts import language_of_model, read_texts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 from tokalign.storage import LANGUAGES, require_writable, sample_text
 
 if TYPE_CHECKING:
-    from tokalign.runtime.cost import CostCurve, Timing
+    from tokalign.runtime.cost import CostCurve
     from tokalign.runtime.decoder import Decoder
 
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 _TOKENS, _FEWEST_TOKENS = 80, 4
 """Tokens decoded with drafts after each prompt, as the time allows."""
+_SHOWN = (2, 3, 5, 9, 17, 33)
 _CURVE_SHARE = 0.6
 """The share of the budget for the curve where a draft's acceptance is measured too."""
 
@@ -98,7 +99,7 @@ def command(
         note(f"cost curve -> {store_curve(curve, output)}")
     show(
         {"target": target, "draft": draft, **curve.to_json()},
-        lambda: table([*_rows(curve), ("verdict", curve.expectation())]),
+        lambda: table(rows(_summary(curve))),
     )
 
 
@@ -198,25 +199,19 @@ def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | Non
     return decoder
 
 
-def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
-    """What a person wants to know of a curve."""
-    shown: list[tuple[str, Any]] = [("curve", curve.name), ("source", curve.source)]
-
-    def add(what: str, timing: Timing, plain: float) -> None:
-        middle, low, high = (1e3 * seconds for seconds in timing)
-        ratio = timing.median / plain
-        shown.append((what, f"{middle:.2f} ms ({low:.2f}-{high:.2f}), {ratio:.3f} x one row"))
-
+def _summary(curve: CostCurve) -> dict[str, object]:
+    """What a person wants to know of a curve; times in those of a pass over one row."""
+    shown: dict[str, object] = {"curve": curve.name, "source": curve.source}
     for costs in curve.contexts:
         plain = costs.rows[1].median
-        for rows in sorted({1, 2, 3, 5, 9, 17, 33} & costs.rows.keys()):
-            add(f"{rows} row{'s' * (rows > 1)} after {costs.tokens} ids", costs.rows[rows], plain)
+        timed = {f"{count} rows": costs.rows[count] for count in _SHOWN if count in costs.rows}
         if costs.draft_pass is not None and not curve.searches:
-            add(f"draft pass after {costs.tokens} ids", costs.draft_pass, plain)
+            timed["a draft pass"] = costs.draft_pass
+        ratios = (f"{what} {timing.median / plain:.2f}" for what, timing in timed.items())
+        shown[f"after {costs.tokens} ids"] = f"1 row {1e3 * plain:.2f} ms; {', '.join(ratios)}"
     for width, searches in sorted(curve.searches.items()):
         for steps, timing in sorted(searches.items()):
-            add(f"beam search, {width} x {steps}", timing, curve.contexts[0].rows[1].median)
-    shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
-    if curve.notes.get("acceptance"):
-        shown.append(("acceptance by position", curve.notes["acceptance"]))
-    return shown
+            shown[f"beam search, {width} x {steps}"] = f"{1e3 * timing.median:.2f} ms"
+    shown["host work that running ahead hides"] = f"{curve.host * 1e3:.2f} ms a round"
+    shown["acceptance by position"] = curve.notes.get("acceptance")
+    return shown | {"verdict": curve.expectation()}
