@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,10 @@ import click
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import note, progress, rows, show, table
-from tokalign.cli.texts import language_of_model, read_texts
+from tokalign.cli.texts import language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
-from tokalign.storage import LANGUAGES, require_writable, sample_text
+from tokalign.storage import LANGUAGES, require_writable
 
 if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
@@ -174,16 +173,10 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
 
 
 def _prompts(language: str, file: Path | None) -> list[str]:
-    """The first words of some lines of a file, else of a sample text. Raises: UsageError."""
-    text = file or sample_text(language, remedy="give one of these to --language, or a FILE")
-    lines = (line.split() for one in read_texts(text) for line in one.splitlines())
-    found = [
-        " ".join(words[:_PROMPT_WORDS])
-        for words in islice((line for line in lines if len(line) > _PROMPT_WORDS), _PROMPTS)
-    ]
-    if not found:
-        raise UsageError(f"no line of {text} has more than {_PROMPT_WORDS} words; give another one")
-    return found
+    """The first words of some texts of a file, else of prompts that come with tokalign."""
+    files = [] if file is None else [file]
+    texts = read_prompts(files, field="text", limit=_PROMPTS, language=language)
+    return [" ".join(one.text.split()[:_PROMPT_WORDS]) for one in texts[:_PROMPTS]]
 
 
 def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
