@@ -134,8 +134,22 @@ def _verified(source: Path, folder: str, shown: str) -> Verified:
     Raises: BundleError or MissingAssetError for what cannot be used; UsageError for a name by which
         a table would not be found.
     """
-    if source.is_dir():
-        return _verified_drafter(source, folder)
+    name, files, facts = _drafter(source) if source.is_dir() else _table(source, shown)
+    texts = facts.pop("texts")
+    about = {
+        "path": f"{folder}/{name}",
+        **facts,
+        "bytes": sum(map(len, files.values())),
+        "corpus": [str(text.get("name", "unnamed")) for text in texts],
+    }
+    return Verified(folder, name, about, files, any(text.get("private") for text in texts))
+
+
+_Read = tuple[str, dict[str, bytes], dict[str, Any]]
+"""A name, contents by their paths, and facts."""
+
+
+def _table(source: Path, shown: str) -> _Read:
     data = read_table_file(source, shown)
     bundle = decode_bundle(data, name=shown)
     verify_bundle(bundle)
@@ -144,38 +158,26 @@ def _verified(source: Path, folder: str, shown: str) -> Verified:
             f"{shown} is a table of kind {bundle.kind}, and by its name it would not be found; "
             f"rename it to NAME.{bundle.kind}.tok"
         )
-    texts: Sequence[Mapping[str, Any]] = bundle.corpus.get("files", [])
-    about = {
-        "path": f"{folder}/{source.name}",
+    facts = {
         "kind": bundle.kind,
         "language": bundle.parameters.get("language"),
-        "bytes": len(data),
         "sha256": sha256(data).hexdigest(),
         "target": bundle.fingerprints.get("target", ""),
-        "corpus": [str(text.get("name", "unnamed")) for text in texts],
+        "texts": bundle.corpus.get("files", []),
     }
-    private = any(text.get("private") for text in texts)
-    return Verified(folder, source.name, about, {source.name: data}, private)
+    return source.name, {source.name: data}, facts
 
 
-def _verified_drafter(source: Path, folder: str) -> Verified:
-    config = read_drafter_config(source)
-    name = source.resolve().name
+def _drafter(source: Path) -> _Read:
+    name, config = source.resolve().name, read_drafter_config(source)
     if name != "drafter" and not name.endswith(".drafter"):
         name = f"{name}.drafter"
     # The configuration names the weights, so it is written last.
     sources = find_drafter_weights(source, config), source / DRAFTER_CONFIG
     files = {f"{name}/{file.name}": file.read_bytes() for file in sources}
-    about = {
-        "path": f"{folder}/{name}",
-        "kind": "drafter",
-        "language": None,
-        "bytes": sum(map(len, files.values())),
-        "sha256": config["sha256"],
-        "target": str(config["target"].get("tokenizer")),
-        "corpus": [],
-    }
-    return Verified(folder, name, about, files)
+    target = str(config["target"].get("tokenizer"))
+    facts = {"kind": "drafter", "language": None, "sha256": config["sha256"], "target": target}
+    return name, files, {**facts, "texts": []}
 
 
 def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
