@@ -1,8 +1,7 @@
 """An answer's text as blocks of text, thought and tool calls, which grow.
 
-Nothing that was generated is lost: what looks like a call and is none is text, and so is every mark
-that nothing was asked of. Only the marks of a form, and white space beside them, are no part of any
-block. A text gives the same blocks in whatever parts it comes.
+No generated text is lost: what only looks like a call is text. Only the marks of a form, and white
+space beside them, are in no block. However the text is cut into parts, the blocks are the same.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ _MOST_SPACE = 16
 """White space that is held back without a sign of life."""
 
 _MOST_FAILURES = 16
-"""Texts in an answer that begin as a call and are none, each read twice; later marks are text."""
+"""Texts that begin as a call and are none, each of which is read twice; later marks are text."""
 
 
 @dataclass(slots=True)
 class Block:
     """A part of an answer. text: of a call its arguments, in JSON. id, name: of a call.
 
-    is_broken: whether a call turned out to be none after it had begun. Its text is also in the
-    blocks that follow, so a whole answer leaves it out.
+    is_broken: whether a call turned out to be none after it had begun. The blocks that follow have
+    its text too, so a whole answer leaves it out.
     """
 
     kind: Kind
@@ -59,9 +58,9 @@ class Block:
 
 
 class Step(NamedTuple):
-    """What becomes of a block: it begins, grows by a text, or ends. at: which one it is.
+    """A block begins, grows by a text, or ends; "alive" only says that more was generated.
 
-    A step that is alive tells that more was generated, but nothing yet that can be told.
+    at: the index of the block.
     """
 
     what: Literal["begin", "grow", "end", "alive"]
@@ -76,11 +75,11 @@ Steps: TypeAlias = Generator[Step | None, None, T]
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """What is looked for in an answer's text; in a raw completion it is nothing.
+    """The marks that are looked for in an answer's text; in a raw completion there are none.
 
     thought: the marks around thoughts. calls: the format of calls, if any may be made. dropped:
-    marks that mean nothing to a reader. has_channels: whether the answer is in messages with
-    headers, as gpt-oss writes them.
+    marks without a meaning. has_channels: whether the answer is in messages with headers, as
+    gpt-oss writes them.
     """
 
     thought: tuple[str, str] | None = None
@@ -90,7 +89,7 @@ class AnswerForm:
 
     @classmethod
     def of(cls, tokenizer: Any) -> AnswerForm:
-        """That of chats with a model. tokenizer: mlx-lm's."""
+        """The form of a model's chats. tokenizer: mlx-lm's."""
         calls = ToolFormat.of(tokenizer)
         is_harmony = calls is not None and calls.parser == HARMONY
         return cls(
@@ -108,14 +107,13 @@ class AnswerForm:
 
     def silent_ids(self, vocabulary: Vocabulary[TargetId]) -> frozenset[TargetId]:
         """Special tokens whose spelling is no part of an answer: all but the marks of the form."""
-        marks = [
-            *(self.thought or ()),
-            *self.dropped,
-            *(_HEADER_MARKS if self.has_channels else ()),
-        ]
-        marks += [] if self.calls is None else self.calls.marks
-        if self.calls is not None and not self.calls.is_known:
-            return frozenset()  # the format may have marks of its own inside
+        marks = [*(self.thought or ()), *self.dropped]
+        if self.has_channels:
+            marks += _HEADER_MARKS
+        if self.calls is not None:
+            if not self.calls.is_known:
+                return frozenset()  # the format may have marks of its own inside
+            marks += self.calls.marks
         return frozenset(
             token
             for text, token in vocabulary.special_ids.items()
@@ -131,20 +129,20 @@ class AnswerForm:
         choice: str | None,
         several: bool,
     ) -> Grammar | None:
-        """What an answer has to match: a text that matches what was asked, or a call.
+        """The grammar of an answer: a text that matches `asked`, or a call.
 
         choice: the tool that has to be called, as of `calls_grammar`; None if none has to be.
         several: whether it may be more than one call. Raises: UsageError.
         """
         text = None if asked is None else self._placed(asked, vocabulary)
-        if choice is None and (text is None or not tools or not can_call(self.calls)):
+        if choice is not None:
+            return calls_grammar(self.calls, vocabulary, tools, choice, several=several)
+        if text is None or not tools or not can_call(self.calls):
             return text
-        tool = ANY_TOOL if choice is None else choice
-        calls = calls_grammar(self.calls, vocabulary, tools, tool, several=several)
-        return calls if choice is not None or text is None else text | calls
+        return text | calls_grammar(self.calls, vocabulary, tools, ANY_TOOL, several=several)
 
     def _placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:
-        """A grammar of the text as one of the whole answer: it begins in the channel `final`.
+        """A grammar of the text as one of the whole answer, in which the channel `final` begins it.
 
         One that names channels itself is one of the whole answer already.
         """
@@ -166,10 +164,10 @@ _SPACES = " \t\r\n"
 
 
 class Blocks:
-    """Makes blocks out of a text that comes in parts.
+    """Makes blocks out of a text that arrives in parts.
 
-    tools: of the request. opens_in: the kind of block that the prompt leaves open. blocks: all so
-    far. kind: of the block that the next character belongs to.
+    tools: of the request. opens_in: the kind of block that the prompt leaves open. kind: of the
+    block that the next character belongs to.
     """
 
     def __init__(
@@ -198,7 +196,7 @@ class Blocks:
     def end(self, *, cut: bool = False) -> Iterator[Step]:
         """The steps at the end of the text. cut: whether there was no room for more of it.
 
-        A call that was cut stays one; whose model ended it too early is none.
+        A call that was cut stays a call; one that the model ended too early is none.
         """
         self._source.ended, self._cut = True, cut
         yield from self._read()
@@ -207,7 +205,7 @@ class Blocks:
         yield from self._closed()
 
     def _read(self) -> list[Step]:
-        """What can be read by now, with no two steps in a row by which one block grows."""
+        """The steps that can be made by now; steps in a row by which one block grows are joined."""
         steps: list[Step] = []
         for step in self._steps:
             if step is None:
@@ -233,29 +231,24 @@ class Blocks:
             yield Step("end", len(self.blocks) - 1, self.blocks[-1])
 
     def _grown(self, text: str) -> Iterator[Step]:
-        """The last block grows, or one of the kind begins."""
         if not self._is_open or self.blocks[-1].kind != self.kind:
             yield from self._begun(Block(self.kind))
         self.blocks[-1].text += text
         yield Step("grow", len(self.blocks) - 1, self.blocks[-1], text)
 
-    def _said(self, text: str) -> Iterator[Step]:
+    def _written(self, text: str) -> Iterator[Step]:
         """A text of the current kind; white space waits until it is known what follows."""
         text = self._space + text
         if self._after_mark:
             text = text.lstrip(_SPACES)
         self._after_mark = self._after_mark and not text
-        said = text.rstrip(_SPACES) if self._has_marks else text
-        self._space = text[len(said) :]
-        if said:
-            yield from self._grown(said)
-
-    @property
-    def _has_marks(self) -> bool:
-        return self.form != TEXT_ONLY
+        shown = text if self.form == TEXT_ONLY else text.rstrip(_SPACES)
+        self._space = text[len(shown) :]
+        if shown:
+            yield from self._grown(shown)
 
     def _turn(self, kind: Kind) -> None:
-        """A mark has been read, after which comes a block of this kind."""
+        """After a mark that has been read comes a block of this kind."""
         self.kind, self._space, self._after_mark = kind, "", True
 
     # -- marks in a text ---------------------------------------------------------------------------
@@ -276,7 +269,7 @@ class Blocks:
             elif mark in form.dropped:
                 self._turn(self.kind)
             elif mark == begin and is_text:
-                yield from self._said(mark)
+                yield from self._written(mark)
             else:
                 self._turn("text" if mark == end else "thought")
 
@@ -291,7 +284,7 @@ class Blocks:
             if piece is None:
                 yield None
             else:
-                yield from self._said(piece)
+                yield from self._written(piece)
 
     def _call_after(self, mark: str) -> Steps[None]:
         """Calls after the mark that opens them, or the mark as text."""
@@ -302,7 +295,7 @@ class Blocks:
             if (yield from self._calls(calls)):
                 return
             self._failures += 1
-        yield from self._said(mark)
+        yield from self._written(mark)
 
     def _calls(self, calls: Calls) -> Steps[bool]:
         """The calls that a reader finds. Returns: False if there are none, so all is text."""

@@ -1,7 +1,6 @@
-"""The messages of a chat, from any API, as a chat template reads them: one place for all.
+"""The messages of a chat, from any API, as a chat template reads them. Nothing is dropped silently.
 
-Every API's messages are first written in the form of chat completions (`other_histories.py`). What
-follows is common: roles, parts that are no text, and calls. Nothing disappears silently.
+Every API's messages are first written in the form of chat completions (`other_histories.py`).
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def template_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
     """Messages in the form of chat completions, each content a text.
 
     messages: {"role", "content": a text, parts or None, "tool_calls", ...}; other keys are kept for
-    the template. A part that is no text is refused in the last question; in older messages, and in
-    what tools returned, a sentence stands in its place, so that a history stays usable.
+    the template. A part that is no text is refused in the last question; elsewhere a sentence
+    stands in its place, so that a history stays usable.
     Raises: UsageError that names the message.
     """
     messages = [*messages]
@@ -130,7 +129,7 @@ def _joined(content: object) -> str:
 def _calls(name: str, calls: object) -> list[Any]:
     """Calls of tools, with their arguments as objects, which templates write as JSON.
 
-    What is no JSON is the text of an argument of that name, as in answers to `/v1/messages`.
+    Arguments that are no JSON become one argument named "arguments".
     """
     require(isinstance(calls, list), f"{name} has to be a list, not {{}}", calls)
     read = []

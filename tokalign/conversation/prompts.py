@@ -20,8 +20,8 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 class Beginning(NamedTuple):
     """A prompt, and the kind of block that it leaves open.
 
-    marks: numbers of the target's ids up to which other conversations are the same, and whether
-    any chat may be one of them.
+    marks: numbers of the target's ids that other conversations begin with, and whether any chat may
+    be one of them.
     """
 
     prompt: Prompt
@@ -35,9 +35,8 @@ class Prompts:
 
     template: the target's; without one, a prompt is the messages' texts. draft: the template and
     the tokenizer of a draft model that has its own rendering. library: mlx-lm's tokenizer of the
-    target, for what it infers of the template. form: of the target's answers.
-    marks_all: whether to mark every place that a later request may begin with, and not only the end
-    of the system's message.
+    target. form: of the target's answers. marks_all: whether to mark every place that a later
+    request may begin with, and not only the end of the system's message.
     """
 
     tokenizer: Tokenizer[TargetId]
@@ -102,8 +101,8 @@ class Prompts:
     def _others(self, messages: Sequence[Message]) -> Iterator[tuple[list[Message], bool]]:
         """Conversations that begin like this one, and whether any chat may begin so.
 
-        One has the system's message in common. If all are marked, one more has another last
-        question, and one is the next turn, after an answer.
+        The first shares only the system's message, the second all but the last question, the third
+        is the next turn.
         """
         question: Message = {"role": "user", "content": ""}
         begin = next((i for i, one in enumerate(messages) if one["role"] != "system"), 0)

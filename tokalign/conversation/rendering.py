@@ -17,8 +17,8 @@ def rendered(
 ) -> str:
     """The text of a conversation, as the template writes it.
 
-    Many templates want the speakers to alternate, and one system message, at the beginning. Where
-    one refuses the messages as they are, or leaves one out, neighbours of one role are merged.
+    Many templates want the speakers to alternate, after one system message. If one refuses the
+    messages as they are, or leaves one out, neighbours of one role are merged.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
 
@@ -47,9 +47,9 @@ def rendered(
 def _left_out(
     messages: Sequence[Message], text: str, write: Callable[[Sequence[Message]], str]
 ) -> Message | None:
-    """An instruction or question that a rendered conversation does not have.
+    """An instruction or question that is not in a rendered conversation.
 
-    A template may write it otherwise than it came; then the text changes with it.
+    A template may write a message in other words; then the text changes with the message.
     """
     for index, message in enumerate(messages):
         content = message["content"].strip()
@@ -62,9 +62,9 @@ def _left_out(
 
 
 def merged(messages: Iterable[Message]) -> list[Message]:
-    """Messages with neighbours of one role as one, and one system message, at the beginning.
+    """Messages with neighbours of one role joined; later system messages become the user's.
 
-    What the system says later is said by the user. The results of tools stay apart.
+    The results of tools stay apart.
     """
     together: list[Message] = []
     for message in messages:

@@ -38,7 +38,7 @@ class Named(NamedTuple):
 
 
 class Ended:
-    """The arguments of a call are complete."""
+    """Ends the arguments of a call."""
 
 
 Calls: TypeAlias = Generator[Named | str | Ended | None, None, None]
@@ -48,13 +48,13 @@ _NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]*")
 
 
 def schema_of(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments that a function takes."""
+    """The schema of a function's arguments."""
     given = function.get("parameters")
     return given if isinstance(given, dict) and given else {"type": "object", "properties": {}}
 
 
 def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
-    """The parameters of a tool by their names; none of one that is not known."""
+    """The parameters of a tool by their names; none if the tool is unknown."""
     for tool in tools:
         if tool["function"]["name"] == name:
             schema = schema_of(tool["function"])
@@ -195,9 +195,8 @@ def _kimi(source: Incoming, end: str, _tools: Tools) -> Calls:
 class Tags(NamedTuple):
     """A format with a tag for every argument, whose value is text.
 
-    name: before and after the name of the tool. key: before and after that of an argument; value:
-    what ends its value. tail: what ends a call, if that is not the mark that ends all. pad: around
-    a value.
+    name, key: before and after the names of a tool and of an argument. value: after an argument's
+    value. tail: at the end of a call, if that is not the mark that ends all. pad: around a value.
     """
 
     name: tuple[str, str]
