@@ -31,12 +31,7 @@ from tokalign.tokenizer.vocabulary import Roles
 
 PROMPT = [5, 17, 3]
 
-METHODS = [
-    {"method": "plain"},
-    {"method": "copy"},
-    {"num_draft_tokens": 3, "method": "draft"},
-    {},
-]
+METHODS = [{"method": "plain"}, {"method": "copy"}, {"num_draft_tokens": 3, "method": "draft"}, {}]
 
 
 def tokens(*given: Any, **how: Any) -> list[int]:

@@ -99,8 +99,7 @@ def ringed(size: int, _seed: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "cache"),
-    [(windowed, {}), (hybrid, {}), (ringed, {"max_kv_size": 64}), (ringed, {})],
+    ("make", "cache"), [(windowed, {}), (hybrid, {}), (ringed, {"max_kv_size": 64}), (ringed, {})]
 )
 @pytest.mark.parametrize("together", [False, True])
 def test_a_prompt_again_and_another_last_question_reuse_what_they_share(

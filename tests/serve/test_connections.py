@@ -91,9 +91,7 @@ def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(
         wait_for(scheduler.asked[0].abandoned.is_set)
 
 
-def test_a_client_that_takes_nothing_of_its_answer_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_client_that_takes_nothing_of_its_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def flood(asked: Request, put: Put) -> None:
         answer = begun(asked, put)
         while not asked.abandoned.is_set():

@@ -55,9 +55,7 @@ SAID: dict[str, tuple[str, list[Any]]] = {
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A model that repeats, thinks and calls tools."""
     folder = echo_folder(
-        tmp_path_factory.mktemp("models") / "echo",
-        template=TEMPLATE,
-        marks=("<think>", "</think>"),
+        tmp_path_factory.mktemp("models") / "echo", template=TEMPLATE, marks=("<think>", "</think>")
     )
     with serving(Settings(model=str(folder), trust_remote_code=True)) as running:
         yield running

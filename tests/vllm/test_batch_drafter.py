@@ -19,13 +19,7 @@ from tokalign.runtime.rounds import Context
 from tokalign.storage import TABLES, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import read_bundle
-from tokalign.vllm.batch_drafter import (
-    LONGEST_MATCH,
-    NO_ID,
-    P_MIN,
-    BatchDrafter,
-    BatchLookup,
-)
+from tokalign.vllm.batch_drafter import LONGEST_MATCH, NO_ID, P_MIN, BatchDrafter, BatchLookup
 
 BATCH = make_batch(60)
 

@@ -28,9 +28,7 @@ def config(options: Any = None, *, vocabulary: int = 4000, longest: int = LONGES
     """The parts of a VllmConfig that are read, by the names that they have in vLLM 0.33."""
     return SimpleNamespace(
         model_config=SimpleNamespace(
-            tokenizer=str(DEMO / "target"),
-            max_model_len=longest,
-            get_vocab_size=lambda: vocabulary,
+            tokenizer=str(DEMO / "target"), max_model_len=longest, get_vocab_size=lambda: vocabulary
         ),
         speculative_config=SimpleNamespace(num_speculative_tokens=5),
         additional_config={} if options is None else {"tokalign": options},

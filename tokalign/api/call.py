@@ -82,10 +82,7 @@ class Call:
         )
 
     def pieces(
-        self,
-        *,
-        keeps_last: bool = True,
-        report: Callable[[int, int], None] | None = None,
+        self, *, keeps_last: bool = True, report: Callable[[int, int], None] | None = None
     ) -> Generator[Piece, None, None]:
         """The output, piece by piece.
 

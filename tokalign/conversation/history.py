@@ -87,7 +87,7 @@ def _part(name: str, part: object, *, strict: bool) -> str:
     if strict:
         raise UsageError(
             f"{name} is of type {str(kind)[:40]!r}, but only text is served; images and files are "
-            "never fetched",
+            "never fetched"
         )
     return f"[A part of type {str(kind)[:40]} was left out here: this model reads only text.]"
 

@@ -102,11 +102,7 @@ def _of_item(index: int, item: Message) -> Message:
 
 
 def _call(name: str, function: str, arguments: str) -> Message:
-    return {
-        "type": "function",
-        "id": name,
-        "function": {"name": function, "arguments": arguments},
-    }
+    return {"type": "function", "id": name, "function": {"name": function, "arguments": arguments}}
 
 
 def _result(name: str, content: object) -> Message:

@@ -38,7 +38,7 @@ def rendered(
             return text
         complaint = complaint or UsageError(
             f"the model's chat template leaves out a message of the role {lost['role']!r}; say it "
-            "as another role",
+            "as another role"
         )
     assert complaint is not None
     raise complaint
