@@ -138,6 +138,7 @@ LIKE_CALLS = [
     '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
     '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
     "<tool_call>[1]</tool_call>  <tool_call>",
+    *(f"a <tool_call>{call}</tool_call>" for call in ('"f"', "null", '{"arguments": {}}', "{")),
     "a <tool_ca",
 ]
 

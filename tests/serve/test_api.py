@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from places import DEMO
 from served import (
-    CALL,
     LOOP,
     WEATHER,
-    answered,
     ask,
     demo_settings,
     echo_folder,
@@ -82,26 +80,23 @@ def test_the_path_without_v1(server: Server) -> None:
     assert reply.json["choices"][0]["message"]["content"] == said(server, "Kto?")
 
 
-def test_a_stream_has_the_same_text_and_usage(server: Server) -> None:
-    chunks = streamed(server, max_tokens=40, stream_options={"include_usage": True}, **LOOP)
-    whole = ask(server, max_tokens=40, **LOOP)
-    assert text_of(chunks) == whole.choices[0].message.content
-    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 40
-    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
-    assert all(c.usage is None for c in chunks[:-1])
-    assert not any(c.usage for c in streamed(server))
-    assert {c.object for c in chunks} == {"chat.completion.chunk"}
-
-
-def test_completions(server: Server) -> None:
-    given: dict[str, Any] = {"model": "default_model", "prompt": "Wisła jest", "max_tokens": 12}
-    whole = openai(server).completions.create(**given)
-    usage = {"stream_options": {"include_usage": True}}
-    *parts, last = openai(server).completions.create(**given, **usage, stream=True)
-    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
-    assert last.usage.completion_tokens == whole.usage.completion_tokens
-    assert {one.object for one in (whole, *parts, last)} == {"text_completion"}
+def test_a_stream_ends_with_the_usage_if_that_is_wanted(server: Server) -> None:
+    chat = {"messages": [{"role": "user", "content": "Wisła?"}]}
+    for api, given, kinds in (
+        (openai(server).completions, {"prompt": "Wisła jest"}, ("text_completion",) * 2),
+        (openai(server).chat.completions, chat, ("chat.completion", "chat.completion.chunk")),
+    ):
+        given = {"model": "default_model", "max_tokens": 12, **given, **LOOP}
+        whole = api.create(**given)
+        chunks = list(api.create(**given, stream=True, stream_options={"include_usage": True}))
+        used = [
+            (one.usage.prompt_tokens, one.usage.completion_tokens) for one in (whole, chunks[-1])
+        ]
+        assert used[0] == used[1]
+        assert used[0][1] == 12
+        assert all(chunk.usage is None for chunk in chunks[:-1])
+        assert not any(chunk.usage for chunk in api.create(**given, stream=True))
+        assert (whole.object, {chunk.object for chunk in chunks}) == (kinds[0], {kinds[1]})
 
 
 def test_seeds(server: Server) -> None:
@@ -187,34 +182,6 @@ def test_logprobs_of_a_completion(server: Server) -> None:
     assert streamed_offsets == found.text_offset
 
 
-WORDS = "jeden dwa trzy cztery"
-
-
-@pytest.mark.parametrize(
-    ("text", "stop", "expected"),
-    [
-        (WORDS, None, WORDS),
-        (WORDS, "wa tr", "jeden d"),
-        (WORDS, ["cztery", "dwa"], "jeden "),
-        (WORDS, "jeden", ""),
-        # The beginning of a stop text or of a marker is not lost.
-        *(
-            (text, stop, text)
-            for text, stop in (
-                ("jeden tr", ["trzy"]),
-                ("jeden\n", ["\n\n"]),
-                ("dwa <tool_c", None),
-                ("Łódź 🐈\u200d⬛ żółć", ["⬛ żółwi"]),
-            )
-        ),
-    ],
-)
-def test_stop_texts(echo: Server, text: str, stop: Any, expected: str) -> None:
-    for stream in (False, True):
-        found = answered(echo, text, stream=stream, max_tokens=60, stop=stop)
-        assert found == (expected, [], "stop")
-
-
 def test_a_prediction_is_copied_from(server: Server) -> None:
     prompt: dict[str, Any] = {"max_tokens": 60, "temperature": 1.0, "seed": 8, **LOOP}
     whole = said(server, "Rzeki", **prompt)
@@ -256,39 +223,6 @@ def test_chat_template_variables(tmp_path: Path) -> None:
 
 
 TOOLS = [{"type": "function", "function": WEATHER}]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_tool_call_and_its_result(echo: Server, stream: bool) -> None:
-    """The model echoes the user, who dictates the call; all that follows is the real path."""
-    given: dict[str, Any] = {"tools": TOOLS, "tool_choice": "auto", "max_tokens": 200}
-    text = f"Sprawdzam. {CALL}"
-    before, (call,), reason = answered(echo, text, stream=stream, **given)
-    assert (reason, before.strip()) == ("tool_calls", "Sprawdzam.")
-    assert call.type == "function"
-    assert call.function.name == "pogoda"
-    assert json.loads(call.function.arguments) == {"miasto": "Łódź"}
-    messages: list[Any] = [
-        {"role": "user", "content": text},
-        {"role": "assistant", "content": before, "tool_calls": [call.to_dict()]},
-        {"role": "tool", "tool_call_id": call.id, "content": "Słońce."},
-    ]
-    # The echo model repeats the turn before its own: here the tool's.
-    last = ask(echo, messages=messages, tools=TOOLS).choices[0]
-    assert "Słońce." in last.message.content
-    assert last.finish_reason == "stop"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "call", ['{"name": "pogoda"}', '{"arguments": {}}', "[1]", '"pogoda"', "null", '{"name": ']
-)
-def test_what_a_model_writes_in_the_place_of_a_call_is_text(
-    echo: Server, call: str, stream: bool
-) -> None:
-    text = f"Sprawdzam. <tool_call>{call}</tool_call>"
-    before, calls, _ = answered(echo, text, stream=stream, tools=TOOLS, max_tokens=200)
-    assert (before, calls) == (text, [])
 
 
 def test_tools_that_may_not_be_called_are_not_told(echo: Server) -> None:

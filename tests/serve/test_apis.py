@@ -112,21 +112,6 @@ def test_a_response_streams_its_events_in_their_order(echo: Server) -> None:
     assert [(o.type, getattr(o, "arguments", None)) for o in last.output] == [
         (o.type, getattr(o, "arguments", None)) for o in whole.output
     ]
-    with openai(echo).responses.stream(model="default_model", input=ASKED, **more) as helper:
-        assert helper.get_final_response().output_text == last.output_text
-
-
-def test_a_response_goes_on_with_the_results_of_tools(echo: Server) -> None:
-    tools = [{"type": "function", **WEATHER}]
-    first = respond(echo, ASKED, tools=tools)
-    given = [{"role": "user", "content": ASKED}, *(one.to_dict() for one in first.output)]
-    for one in first.output[1:]:
-        result = {"type": "function_call_output", "call_id": one.call_id, "output": "Słońce."}
-        given.append(result)
-    # The echo model repeats the turn before its own: here the last tool's.
-    assert "Słońce." in respond(echo, given, tools=tools).output_text
-    chosen = respond(echo, "x", tools=tools, tool_choice={"type": "function", "name": "pogoda"})
-    assert [one.type for one in chosen.output] == ["function_call"]
 
 
 def test_a_response_of_a_schema_with_logprobs(server: Server) -> None:
@@ -187,41 +172,6 @@ def test_a_message_streams_its_events_in_their_order(echo: Server) -> None:
     assert [e.index for e in events if e.type == "content_block_start"] == [0, 1, 2]
     assert events[-2].delta.stop_reason == "tool_use"
     assert events[-2].usage.output_tokens == whole.usage.output_tokens
-    asked: Any = [{"role": "user", "content": ASKED}]
-    given: Any = {"model": "default_model", "max_tokens": 300, "messages": asked, **more}
-    with anthropic(echo).messages.stream(**given) as helper:
-        final = helper.get_final_message()
-    assert [one.model_dump(exclude={"id"}) for one in final.content] == [
-        one.model_dump(exclude={"id"}) for one in whole.content
-    ]
-
-
-def test_a_message_goes_on_with_the_results_of_tools(echo: Server) -> None:
-    tools = [{"name": "pogoda", "input_schema": WEATHER["parameters"]}]
-    first = message(echo, ASKED, tools=tools)
-    results = [
-        {"type": "tool_result", "tool_use_id": one.id, "content": [{"type": "text", "text": said}]}
-        for one, said in zip(first.content[1:], ("Słońce.", "Deszcz."), strict=True)
-    ]
-    messages: list[Any] = [
-        {"role": "user", "content": ASKED},
-        {"role": "assistant", "content": [one.to_dict() for one in first.content]},
-        {"role": "user", "content": results},
-    ]
-    assert "Deszcz." in message(echo, messages, tools=tools).content[0].text
-    chosen = message(echo, "x", tools=tools, tool_choice={"type": "any"})
-    assert [one.type for one in chosen.content] == ["tool_use"]
-
-
-def test_a_stop_sequence_is_named(echo: Server) -> None:
-    for stream in (False, True):
-        found = message(echo, "jeden dwa trzy", stop_sequences=["trzy", "dwa"], stream=stream)
-        if stream:
-            *_, end, _ = found
-            found = end.delta
-        else:
-            assert found.content[0].text == "jeden "
-        assert (found.stop_reason, found.stop_sequence) == ("stop_sequence", "dwa")
 
 
 def test_errors_are_those_of_anthropics_client(server: Server, echo: Server) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -71,6 +71,14 @@ def user(text: str) -> list[Any]:
 class Chat:
     """`client.chat.completions.stream`."""
 
+    CHOICE: ClassVar[Any] = {"type": "function", "function": {"name": "pogoda"}}
+
+    @staticmethod
+    def results(answer: Any, text: str) -> list[Any]:
+        """What the called tools return."""
+        calls = answer.choices[0].message.tool_calls
+        return [{"role": "tool", "tool_call_id": call.id, "content": text} for call in calls]
+
     @staticmethod
     def asked(messages: list[Any], **more: Any) -> dict[str, Any]:
         tools = [{"type": "function", "function": WEATHER}]
@@ -111,6 +119,14 @@ class Chat:
 class Responses:
     """`client.responses.stream`."""
 
+    CHOICE: ClassVar[Any] = {"type": "function", "name": "pogoda"}
+
+    @staticmethod
+    def results(answer: Any, text: str) -> list[Any]:
+        calls = [item for item in answer.output if item.type == "function_call"]
+        kind = "function_call_output"
+        return [{"type": kind, "call_id": call.call_id, "output": text} for call in calls]
+
     @staticmethod
     def asked(messages: list[Any], **more: Any) -> dict[str, Any]:
         tools = [{"type": "function", **WEATHER}]
@@ -149,6 +165,16 @@ class Responses:
 
 class Messages:
     """`client.messages.stream`."""
+
+    CHOICE: ClassVar[Any] = {"type": "tool", "name": "pogoda"}
+
+    @staticmethod
+    def results(answer: Any, text: str) -> list[Any]:
+        content = [{"type": "text", "text": text}]
+        calls = [block for block in answer.content if block.type == "tool_use"]
+        kind = "tool_result"
+        parts = [{"type": kind, "tool_use_id": call.id, "content": content} for call in calls]
+        return [{"role": "user", "content": parts}]
 
     @staticmethod
     def client(server: Server) -> Any:
@@ -229,6 +255,8 @@ def test_a_stop_text_is_in_no_stream(echo: Server, api: Api) -> None:
     streamed, whole = (ask(echo, asked, stop=stop) for ask in (api.stream, api.whole))
     assert api.told(streamed) == api.told(whole)
     assert api.blocks(streamed) == [("text", "jeden ")]
+    if api is Messages:
+        assert (whole.stop_reason, whole.stop_sequence) == ("stop_sequence", "dwa")
 
 
 @every_api
@@ -248,6 +276,17 @@ def test_a_turn_that_was_streamed_survives_in_the_history(
 
 def of_kind(blocks: list[Any]) -> dict[str, str]:
     return {kind: text for kind, text in blocks if kind != "pogoda"}
+
+
+@every_api
+def test_a_conversation_goes_on_with_the_results_of_tools(echo: Server, api: Api) -> None:
+    said, _ = SAID["two calls"]
+    answer = api.stream(echo, user(said))
+    messages = [*user(said), *api.turn(answer), *api.results(answer, "Słońce.")]
+    ((kind, text),) = api.blocks(api.whole(echo, messages))  # the last turn, which is the tool's
+    assert (kind, text) == ("text", "Słońce.")
+    (called,) = api.blocks(api.whole(echo, user("x"), tool_choice=api.CHOICE))
+    assert called[0] == "pogoda"
 
 
 @every_api
