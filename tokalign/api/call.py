@@ -23,7 +23,7 @@ from tokalign.api.objects import (
     read_ids,
     split_cache,
 )
-from tokalign.errors import UsageError, require_integer, require_text, shown
+from tokalign.errors import UsageError, require_integer, shown
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation, Piece
@@ -188,13 +188,9 @@ def speculative_generate_step(
     Yields: (token, logprobs f[vocabulary], from_draft).
     Raises: UsageError, IncompatibleError.
     """
-    check_model("model", model)
-    check_model("draft_model", draft_model)
     check_stream(stream)
     require_integer("max_tokens", max_tokens, least=-1)
     require_integer("num_draft_tokens", num_draft_tokens, least=0)
-    if translation is not None:
-        require_text("translation", translation)
     if (tokenizer is None) is not (draft_tokenizer is None):
         raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
     if tokenizer is None and translation not in (None, "none"):
@@ -202,8 +198,8 @@ def speculative_generate_step(
             f"translation {translation} needs the tokenizers of both models; pass tokenizer and "
             "draft_tokenizer"
         )
-    target: LanguageModel[TargetId] = _model(model, tokenizer, "tokenizer")
-    draft: LanguageModel[DraftId] = _model(draft_model, draft_tokenizer, "draft_tokenizer")
+    target: LanguageModel[TargetId] = _model(model, tokenizer)
+    draft: LanguageModel[DraftId] = _model(draft_model, draft_tokenizer, "draft_")
     decoder = assemble(
         target,
         draft,
@@ -229,9 +225,9 @@ def speculative_generate_step(
             yield piece.token, piece.logprobs, piece.from_draft
 
 
-def _model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageModel[Any]:
+def _model(model: Any, tokenizer: AnyTokenizer, role: str = "") -> LanguageModel[Any]:
     """A model that no id stops. Without a tokenizer its ids are those of the other model."""
+    check_model(f"{role}model", model)
     if tokenizer is None:
         return LanguageModel(model=model, tokenizer=any_ids(vocabulary_size(model)))
-    found = language_model(model, tokenizer, name)
-    return replace(found, stop_ids=frozenset())
+    return replace(language_model(model, tokenizer, role), stop_ids=frozenset())

@@ -57,7 +57,7 @@ def check_stream(stream: Any) -> None:
 
 
 def remember_tokenizer(model: Any, tokenizer: AnyTokenizer) -> None:
-    """Note which tokenizer a model was loaded with, for callers that pass the model alone."""
+    """Note a model's tokenizer for callers that pass the model alone."""
     setattr(model, _LOADED_WITH, tokenizer)
 
 
@@ -66,14 +66,21 @@ def tokenizer_of(model: Any) -> AnyTokenizer:
     return getattr(model, _LOADED_WITH, None)
 
 
-def language_model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageModel[Any]:
+def language_model(model: Any, tokenizer: AnyTokenizer, role: str = "") -> LanguageModel[Any]:
     """A model and its tokenizer. An output ends at the ids at which mlx-lm ends it.
 
-    A path or a tokalign `Tokenizer` says less than mlx-lm's: it ends an output as the command line
-    does, where the tokenizer's files or the model's configuration say.
-    name: of the argument that is the tokenizer. Raises: as `as_tokenizer`.
+    With a path or a tokalign `Tokenizer` it ends as on the command line: where the tokenizer's
+    files or the model's configuration say.
+    role: "draft_" for a draft model, whose tokenizer `load` may have noted.
+    Raises: UsageError for what is no model; as `as_tokenizer`.
     """
-    ours, folder = as_tokenizer(tokenizer, name), folder_of(tokenizer)
+    check_model(f"{role}model", model)
+    if role and tokenizer is None and (tokenizer := tokenizer_of(model)) is None:
+        raise UsageError(
+            "draft_tokenizer is missing; pass the draft model's tokenizer, or "
+            "draft_tokenizer=tokenizer if the two models share one"
+        )
+    ours, folder = as_tokenizer(tokenizer, f"{role}tokenizer"), folder_of(tokenizer)
     ends = getattr(tokenizer, "eos_token_ids", None)
     if _is_transformers(tokenizer):
         ends = {tokenizer.eos_token_id} - {None}
@@ -96,11 +103,10 @@ def _is_transformers(tokenizer: AnyTokenizer) -> bool:
 def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokenizer[Any]:
     """The tokalign tokenizer that an object is, wraps or names.
 
-    One that was loaded from a file is read from that file. One that exists in memory only, or has
-    got more tokens since it was loaded, is saved to a temporary folder and read from there. What
-    only encodes and decodes is used by its ids.
-    argument: its name, for the message.
-    Raises: UsageError for what is no tokenizer; otherwise as `resolve_tokenizer`.
+    It is read from the file that it was loaded from. One that exists in memory only, or has more
+    tokens than the file, is saved to a temporary folder and read from there. What only encodes and
+    decodes is used by its ids.
+    argument: its name, for the message. Raises: UsageError; as `resolve_tokenizer`.
     """
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
@@ -150,10 +156,7 @@ def _resolve(name: str) -> Tokenizer[Any]:
 
 
 def encode(name: str, model: LanguageModel[Id], prompt: str | Sequence[int]) -> list[Id]:
-    """The ids of a prompt: a text, ids, or an array of ids. name: of the argument.
-
-    Raises: UsageError.
-    """
+    """The ids of a prompt: a text, ids, or an array of ids. Raises: UsageError."""
     if isinstance(prompt, str):
         require_text(name, prompt)
         return encode_prompt(model.tokenizer, prompt)
@@ -195,11 +198,9 @@ def make_sampler(
     sampler: Callable[[Array], Array] | None,
     processors: Sequence[LogitsProcessor] | None,
 ) -> Sampler:
-    """The target's choice, from `Sampling` or from a sampler as mlx-lm knows it.
+    """The target's choice, from `Sampling` or one of mlx-lm's samplers. Raises: UsageError.
 
-    mlx-lm's greedy sampler is greedy decoding, which needs no order.
-
-    Raises: UsageError.
+    mlx-lm's greedy sampler becomes `Sampling`, which need not choose in order.
     """
     processors = () if processors is None else processors
     require_callables("logits_processors", processors)

@@ -23,7 +23,7 @@ _PROGRAMS = ("mlx_lm.generate", "mlx_lm.chat", "mlx_lm.cache_prompt", "mlx_lm.se
 
 
 class _AnySize(int):
-    """A vocabulary size that equals every other, as two tokenizers need not agree any more."""
+    """A vocabulary size that equals every other, as two tokenizers need not agree."""
 
     def __eq__(self, _other: object) -> bool:
         return True
@@ -35,7 +35,7 @@ class _AnySize(int):
 
 
 def _agree_with_any(tokenizer: Any) -> None:
-    """Have mlx-lm's check that a draft model's vocabulary is of the target's size pass."""
+    """Let a draft model's vocabulary pass mlx-lm's check that it has the target's size."""
     size = property(lambda self: _AnySize(self._tokenizer.vocab_size))
     tokenizer.__class__ = type(type(tokenizer).__name__, (type(tokenizer),), {"vocab_size": size})
 
@@ -54,17 +54,14 @@ def patch_mlx_lm(**options: Any) -> None:
 
     What tokalign cannot generate, mlx-lm generates as before; a line on stderr says so.
 
-    options: keywords of `tokalign.stream_generate` for every generation, such as `dictionary`.
-    mlx-lm's functions are replaced in its modules for the rest of the process. Calling this again
-    replaces the options.
-    Raises: TypeError for what is no keyword of `tokalign.stream_generate`.
+    options: keywords of `tokalign.stream_generate` for every generation. Another call replaces
+    them. Raises: TypeError for what is no such keyword.
     """
     signature(text.stream_generate).bind_partial(**options)
-
     told = set[str]()
 
     def instead(error: Exception, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """mlx-lm's generation in the place of one that failed; the error if it is the caller's."""
+        """Generate with mlx-lm after an error that is not the caller's."""
         if options and isinstance(error, UsageError | MissingAssetError | BundleError):
             raise error
         asked = signature(mlx_lm_generate).bind(*args, **given).arguments

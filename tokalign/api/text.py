@@ -19,14 +19,12 @@ from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
     as_tokenizer,
-    check_model,
     check_stream,
     detokenizer_of,
     encode,
     language_model,
     make_sampler,
     remember_tokenizer,
-    tokenizer_of,
 )
 from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.decoder import LanguageModel
@@ -61,13 +59,11 @@ def load(path_or_hf_repo: str, *args: Any, ends: str = ALL_ENDS, **kwargs: Any) 
     if ends not in (ALL_ENDS, MLX_LM_ENDS):
         raise UsageError(f"ends has to be {ALL_ENDS!r} or {MLX_LM_ENDS!r}, not {shown(ends)}")
     loaded = import_module("mlx_lm").load(path_or_hf_repo, *args, **kwargs)
-    tokenizer = loaded[1]
+    model, tokenizer = loaded[:2]
     if ends == ALL_ENDS:
-        tokenizer.eos_token_ids = {
-            *tokenizer.eos_token_ids,
-            *as_tokenizer(tokenizer).vocabulary.roles.eos,
-        }
-    remember_tokenizer(loaded[0], tokenizer)
+        more = as_tokenizer(tokenizer).vocabulary.roles.eos
+        tokenizer.eos_token_ids = {*tokenizer.eos_token_ids, *more}
+    remember_tokenizer(model, tokenizer)
     return loaded
 
 
@@ -100,8 +96,8 @@ def stream_generate(
         tokalign `Tokenizer`. The output ends at its `eos_token_ids`, or where the files of a path
         say. Its folder is the first place where tables are looked for.
     prompt: text after the chat template was applied (special tokens spelled out), or ids.
-    max_tokens: tokens to generate at most, one or more, even beyond the context length that the
-        model's configuration names; -1 for as many as that context holds.
+    max_tokens: most tokens to generate, even beyond the context length of the model's
+        configuration; -1 for as many as that context holds.
     draft_model: a smaller mlx-lm model to draft with.
     draft_tokenizer: the draft model's; `tokenizer` again if they share one. It may be left out for
         a model that `tokalign.load` has loaded.
@@ -128,15 +124,11 @@ def stream_generate(
     drafting, cache = take(DraftingOptions, options), take(CacheOptions, options)
     for name in options:
         raise TypeError(f"stream_generate() got an unexpected keyword argument {name!r}")
-    check_model("model", model)
     require_integer("max_tokens", max_tokens, least=-1)
     if max_tokens == 0:
         raise UsageError("max_tokens is 0; pass how many to generate at most, or -1 for no limit")
-    for name, value, kind in (
-        ("sampling", sampling, Sampling),
-        ("session", session, str),
-        ("grammar", grammar, Grammar),
-    ):
+    kinds = {"sampling": (sampling, Sampling), "grammar": (grammar, Grammar)}
+    for name, (value, kind) in {**kinds, "session": (session, str)}.items():
         if not isinstance(value, kind | None):
             raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
     if prompt_progress_callback is not None:
@@ -144,9 +136,11 @@ def stream_generate(
     require_callable("note", note)
     check_stream(stream)
     chooser = make_sampler(sampling, sampler, logits_processors)
-    target: LanguageModel[TargetId] = language_model(model, tokenizer, "tokenizer")
-    draft = None if draft_model is None else _draft(draft_model, draft_tokenizer)
-    store = None
+    target: LanguageModel[TargetId] = language_model(model, tokenizer)
+    draft = theirs = store = None
+    if draft_model is not None:
+        draft = language_model(draft_model, draft_tokenizer, "draft_")
+        theirs = None if draft_prompt is None else encode("draft_prompt", draft, draft_prompt)
     if session is not None:
         store = session_store(session, target.tokenizer.fingerprint, vocabulary_size(model))
     decoder = assemble(
@@ -163,9 +157,7 @@ def stream_generate(
         replace(decoder, grammar=grammar),
         encode("prompt", target, prompt),
         prompt_cache,
-        draft_prompt=None
-        if draft is None or draft_prompt is None
-        else encode("draft_prompt", draft, draft_prompt),
+        draft_prompt=theirs,
         embeddings=input_embeddings,
         max_tokens=max_tokens,
         stop=stop,
@@ -202,11 +194,9 @@ def generate(
     verbose: bool = False,
     **kwargs: Any,
 ) -> str:
-    """The whole text of `stream_generate`, with its keywords.
+    """The whole text of `stream_generate`, with its keywords and errors.
 
-    verbose: print the text as it comes between two rules, as mlx-lm does, then tokens per second
-        and the memory used.
-    Raises: as `stream_generate`.
+    verbose: print the text while it is generated, then tokens per second and memory, as mlx-lm.
     """
     parts, response = [], None
     if verbose:
@@ -244,18 +234,15 @@ def _responses(
     statistics, prompt_tokens = call.generation.statistics, len(call.prompt)
     with closing(call.pieces(report=report)) as pieces:
         for number, piece in enumerate(pieces, 1):
-            text = piece.text
-            if detokenizer is not None:
-                text = ""
-                if piece.token not in silent:
-                    detokenizer.add_token(piece.token)
-                    text = detokenizer.last_segment
-            if piece.ends is not None:
-                if detokenizer is None:
-                    text += call.generation.rest()
-                else:
-                    detokenizer.finalize()
-                    text += detokenizer.last_segment
+            text = piece.text if detokenizer is None else ""
+            if detokenizer is not None and piece.token not in silent:
+                detokenizer.add_token(piece.token)
+                text = detokenizer.last_segment
+            if piece.ends is not None and detokenizer is None:
+                text += call.generation.rest()
+            elif piece.ends is not None:
+                detokenizer.finalize()
+                text += detokenizer.last_segment
             share = prompt_tokens / max(1, statistics.prompt_tokens)  # the rest was in the cache
             yield GenerationResponse(
                 text=text,
@@ -270,14 +257,3 @@ def _responses(
                 finish_reason=piece.ends,
                 source=piece.source,
             )
-
-
-def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any]:
-    check_model("draft_model", draft_model)
-    draft_tokenizer = draft_tokenizer or tokenizer_of(draft_model)
-    if draft_tokenizer is None:
-        raise UsageError(
-            "draft_tokenizer is missing; pass the draft model's tokenizer, or "
-            "draft_tokenizer=tokenizer if the two models share one"
-        )
-    return language_model(draft_model, draft_tokenizer, "draft_tokenizer")
