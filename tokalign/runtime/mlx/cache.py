@@ -225,7 +225,7 @@ class ModelCache(Generic[Id]):
         path = tree.path_of(ids[begin:]) if ids[:begin] == before else []
         path = path or list(range(tree.chain_length))
         keep_rows(self.layers, self.unknown_positions + begin, path)
-        self._layers.take_back(len(tree) - len(path), held=begin + len(tree))
+        self._layers.take_back(len(tree.ids) - len(path), held=begin + len(tree.ids))
         self._held = [*before, *[tree.ids[index] for index in path]]
 
     def _rewind(self, kept: int) -> int:

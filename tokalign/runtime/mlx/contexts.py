@@ -202,7 +202,7 @@ def _compact(layers: Sequence[Any]) -> None:
     That is room for up to 255 more positions, all positions of the prompt that filled a ring, and
     the arrays of a whole batch until a cache that was taken out of it is computed.
     """
-    leaves = list(leaves_of(layers))
+    leaves = leaves_of(layers)
     for layer in leaves:
         if type(layer) is KVCache and layer.keys is not None:
             _cut(layer, slice(0, layer.offset))

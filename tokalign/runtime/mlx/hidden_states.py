@@ -179,7 +179,7 @@ class KeptStates:
         ids, fed, tree: as in `_States`. A pass that ran ahead has read the last id already, so the
         row before that id is one of the pass before.
         """
-        hidden = self._watched.take()[-1 - len(tree) :]
+        hidden = self._watched.take()[-1 - len(tree.ids) :]
         ids = ids if isinstance(ids, list) else list(ids)
         read = len(ids) if fed is None else len(ids) + 1
         self._latest = (_States(ids, read, fed, tree, hidden), *self._latest[:1])

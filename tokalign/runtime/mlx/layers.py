@@ -11,7 +11,7 @@ or trims caches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import is_
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ class Layers:
 
         Returns: how many positions are left; None, with nothing changed, if it is not possible.
         """
-        leaves = list(leaves_of(self.all))
+        leaves = leaves_of(self.all)
         recurrent = [c for c in leaves if isinstance(c, ArraysCache)]
         others = [c for c in leaves if not isinstance(c, ArraysCache)]
         remaining = held - count
@@ -132,13 +132,15 @@ class Layers:
                 self.all[index] = change(layer)
 
 
-def leaves_of(layers: Sequence[Any]) -> Iterator[Any]:
+def leaves_of(layers: Sequence[Any]) -> list[Any]:
     """The caches in a list of layers, of which some hold several."""
+    leaves: list[Any] = []
     for layer in layers:
         if isinstance(layer, CacheList):
-            yield from leaves_of(layer.caches)
+            leaves += leaves_of(layer.caches)
         else:
-            yield layer
+            leaves.append(layer)
+    return leaves
 
 
 def _opened(layer: Any) -> Any:

@@ -90,7 +90,7 @@ class ModelSession(ModelCache[Id]):
         if computed is None:
             kept = self.catch_up(context, 1)
             tokens = [*context[kept:], *proposed]
-            wanted = 1 + len(tree)
+            wanted = 1 + len(tree.ids)
         else:
             kept = len(context) + computed
             tokens = proposed[computed:]

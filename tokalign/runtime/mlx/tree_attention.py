@@ -72,9 +72,9 @@ class TreeModel:
 
         If `rows` are fewer than the tree's ids, the rows of its first ids end the session's cache.
         """
-        leaves = list(leaves_of(cache))
+        leaves = leaves_of(cache)
         offset = int(leaves[0].offset)
-        computed = max(0, len(tree) - rows)
+        computed = max(0, len(tree.ids) - rows)
         positions, allowed = lay_out(offset - computed, computed + rows, tree)
         seen = np.array([*range(offset - computed), *positions])
         positions, allowed = positions[computed:], allowed[computed:]
@@ -153,14 +153,14 @@ def lay_out(offset: int, rows: int, tree: TokenTree[Any]) -> tuple[list[int], ND
     Example: after 7 rows come the last committed id and the tree a-b, c. The positions are 7, 8, 9
     and 8, and c sees neither a nor b.
     """
-    first = rows - len(tree)
+    first = rows - len(tree.ids)
     positions = list(range(offset, offset + rows))
     mask = np.tri(rows, offset + rows, offset, dtype=bool)
-    for index in range(tree.chain_length, len(tree)):
-        path = tree.path_to(index)
-        positions[first + index] = offset + first + len(path) - 1
-        mask[first + index, offset + first :] = False
-        mask[first + index, [offset + first + i for i in path]] = True
+    for row, parent in enumerate(tree.parents, first):
+        before = first + parent  # the row that it follows; -1 if that is cached
+        positions[row] = positions[before] + 1 if before >= 0 else offset
+        mask[row, offset:] = mask[before, offset:] if before >= 0 else False
+        mask[row, offset + row] = True
     return positions, mask
 
 
