@@ -114,13 +114,13 @@ class Options:
     drafting: DraftingOptions
 
 
-def read_options(given: dict[str, Any]) -> Options:
+def read_options(values: dict[str, Any]) -> Options:
     """The command line from what click has parsed.
 
     Raises: UsageError for a condition that there is not, or not without a draft model.
     """
     # The hybrid uses every source; each condition has a method of its own.
-    options = Options(drafting=replace(take(DraftingOptions, given), method="hybrid"), **given)
+    options = Options(drafting=replace(take(DraftingOptions, values), method="hybrid"), **values)
     for name in options.methods:
         try:
             check_translation(None if name in METHODS else name)
@@ -135,7 +135,7 @@ def read_options(given: dict[str, Any]) -> Options:
 
 
 @click.command("bench", cls=Command, params=[*OPTIONS])
-def command(**given: Any) -> None:
+def command(**values: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 
     FILEs are prompts; without them, those that come with tokalign. Each
@@ -143,7 +143,7 @@ def command(**given: Any) -> None:
     measured twice: a condition is called faster only where it clears the second one, the control.
     With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
     """
-    options = read_options(given)
+    options = read_options(values)
     if options.text:
         from tokalign.cli.bench_texts import show_texts
 
@@ -168,7 +168,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
 
     read = partial(read_prompts, options.files, field=options.field, limit=options.limit)
     language = next(iter(options.drafting.languages), None)
-    # What cannot be read is said before models are loaded; their language is known afterwards.
+    # Files are read before models are loaded. The language of the model is known afterwards.
     texts = read(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import device_name, mlx_version

@@ -152,7 +152,7 @@ def command(
     from_pack: Path | None,
     engine: str,
     trust_remote_code: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
 
@@ -168,18 +168,18 @@ def command(
         raise UsageError("tables are built for a tokenizer; give --target NAME (or --pack)")
     if draft is None and not (dictionary_only or from_model or pack or from_pack):
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
-    writing, on_datatrove = take(Writing, given), engine == "datatrove"
+    writing, on_datatrove = take(Writing, values), engine == "datatrove"
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables, require_outputs
     from tokalign.cli.build_plan import Plan, Reading, check_language
 
-    reading = take(Reading, given)
-    if pack and given["max_bytes"] is None:
-        given["max_bytes"] = PACK_BYTES
-    given = {name: one for name, one in given.items() if one is not None}
-    options = take(BackoffOptions, given)
+    reading = take(Reading, values)
+    if pack and values["max_bytes"] is None:
+        values["max_bytes"] = PACK_BYTES
+    values = {name: one for name, one in values.items() if one is not None}
+    options = take(BackoffOptions, values)
     reads = not (alignment_only or from_pack)
     if reads:
         language = check_language(language, bundled=not files)
@@ -204,7 +204,7 @@ def command(
     corpus = reading.open(files, on_datatrove=on_datatrove) if reads else Corpus([])
     if on_datatrove:
         [path] = builders
-        built = plan.count_on_datatrove(path, corpus, **given)
+        built = plan.count_on_datatrove(path, corpus, **values)
     else:
         built = build_tables(
             corpus,

@@ -115,7 +115,7 @@ class Plan:
         }
 
     def logits(self, positions: int) -> Builders:
-        """The table of the target's top-k logits at about so many positions of a corpus."""
+        """The table of the target's top-k logits at about this many positions of a corpus."""
         from tokalign.train.from_model import build_logit_table
 
         def build(corpus: Corpus, stage: Stage) -> Bundle:

@@ -77,15 +77,15 @@ def command(
     history: bool,
     color: bool,
     markdown: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Talk with TARGET. Without a terminal, every line of stdin is a message or a command.
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
-    options = take(PromptOptions, given)
+    options = take(PromptOptions, values)
     entries = open_entries(keeps=history)
-    decoder = load(given, measures=calibrate)
+    decoder = load(values, measures=calibrate)
     note("/help lists the commands, Ctrl-D leaves")
     sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
     settings = Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)

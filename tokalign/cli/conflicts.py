@@ -94,9 +94,13 @@ def conditions(
     for rule in TABLE:
         is_here = not rule.only_in or context.command.name in rule.only_in.split()
         if is_here and flag_of(option) in rule.options.split():
-            needs.append([one for one in rule.needs.split(" | ") if _find(context, one)])
-            excludes += [one for one in rule.excludes.split(" | ") if _find(context, one)]
-    return [some for some in needs if some], excludes
+            needs.append(_known(context, rule.needs))
+            excludes += _known(context, rule.excludes)
+    return [alternatives for alternatives in needs if alternatives], excludes
+
+
+def _known(context: click.Context, conditions: str) -> list[str]:
+    return [text for text in conditions.split(" | ") if _find(context, text) is not None]
 
 
 def refuse_idle(context: click.Context, option: click.Parameter) -> None:
@@ -105,15 +109,15 @@ def refuse_idle(context: click.Context, option: click.Parameter) -> None:
     if not _was_typed(context, option) or not value or value == option.default:
         return
     flag, (needs, excludes) = flag_of(option), conditions(context, option)
-    for some in needs:
-        if not any(_holds(context, one) for one in some):
-            missing = " or ".join(_in_full(context, one) for one in some)
+    for alternatives in needs:
+        if not any(_holds(context, condition) for condition in alternatives):
+            missing = " or ".join(_in_full(context, condition) for condition in alternatives)
             raise UsageError(
                 f"{flag} does nothing without {missing}; give that too, or leave {flag} out"
             )
-    for one in excludes:
-        if _holds(context, one):
-            raise UsageError(f"{flag} does nothing with {one}; leave one of them out")
+    for condition in excludes:
+        if _holds(context, condition):
+            raise UsageError(f"{flag} does nothing with {condition}; leave one of them out")
 
 
 def flag_of(option: click.Parameter) -> str:
@@ -129,12 +133,12 @@ def _was_typed(context: click.Context, option: click.Parameter) -> bool:
 def _find(context: click.Context, condition: str) -> click.Parameter | None:
     """The parameter of the command that a condition is about."""
     flag = condition.partition(" ")[0]
-    return next((one for one in context.command.params if flag == flag_of(one)), None)
+    return next((known for known in context.command.params if flag == flag_of(known)), None)
 
 
 def _holds(context: click.Context, condition: str) -> bool:
     option, wanted = _find(context, condition), condition.partition(" ")[2]
-    assert option is not None, "only known conditions are asked about"
+    assert option is not None, "only conditions on known options are checked"
     value = context.params.get(option.name or "")
     if wanted:
         return fnmatchcase(str(value), wanted)

@@ -70,7 +70,7 @@ def command(
     html: Path | None,
     color: bool,
     verbose: bool | None,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Generate text with TARGET. Drafting changes the speed, never the output.
 
@@ -79,10 +79,10 @@ def command(
     flags.quiet = flags.quiet or verbose is False
     if html is not None:
         require_writable(html)
-    named = {name: given[name] and str(given[name]) for name in ("target", "draft", "drafter")}
-    options, text = take(PromptOptions, given), read_prompt(prompt)
+    named = {name: values[name] and str(values[name]) for name in ("target", "draft", "drafter")}
+    options, text = take(PromptOptions, values), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)
-    decoder = replace(load(given), grammar=grammar)
+    decoder = replace(load(values), grammar=grammar)
     from tokalign.runtime.chat import as_messages
     from tokalign.runtime.generate import Generation
 
@@ -96,8 +96,8 @@ def command(
         if flags.as_json:
             print_json({**named, "prompt": text, **summary})
         else:
-            told = as_text(summary, decoder.plain_seconds, host_times=bool(verbose))
-            note(f"\n{told}", lines=True)
+            statistics = as_text(summary, decoder.plain_seconds, host_times=bool(verbose))
+            note(f"\n{statistics}", lines=True)
 
     try:
         _show_text(generation, color=color)
@@ -137,16 +137,16 @@ def _show_text(generation: Generation, *, color: bool) -> None:
         write("\n")
 
 
-def read_prompt(given: str) -> str:
+def read_prompt(typed: str) -> str:
     """The text that `--prompt` stands for. Raises: UsageError for what cannot be read as UTF-8."""
-    if given == "-":
+    if typed == "-":
         return _read_stdin()
-    if not given.startswith("@"):
-        return given
-    if given.startswith("@@"):
-        return given[1:]
-    remedy = f"give a text file, or write @{given} for a prompt that begins with an @"
-    return read_text_file(as_path(given[1:]), f"the prompt file {given[1:]}", remedy)
+    if not typed.startswith("@"):
+        return typed
+    if typed.startswith("@@"):
+        return typed[1:]
+    remedy = f"give a text file, or write @{typed} for a prompt that begins with an @"
+    return read_text_file(as_path(typed[1:]), f"the prompt file {typed[1:]}", remedy)
 
 
 def _read_stdin() -> str:

@@ -45,7 +45,7 @@ HELP = "\n".join(
         *(f"/{name} {takes}".ljust(18) + about for name, (takes, about) in COMMANDS.items()),
         "//TEXT".ljust(18) + "a message that begins with a slash",
         'Several lines: Esc Enter, a \\ at the end of a line, or lines between """ and """.',
-        "Ctrl-C stops an answer and keeps what was said.",
+        "Ctrl-C stops an answer and keeps it.",
     ]
 )
 
@@ -117,7 +117,7 @@ class EntryLines:
         return None if goes_on else self.finish()
 
     def finish(self) -> str | None:
-        """What has been said so far, as the input ends here; None if that is nothing."""
+        """The entry so far, as the input ends here; None if there is none."""
         if not self.is_open:
             return None
         lines, self._lines, block, self._in_block = self._lines, [], self._in_block, False
@@ -170,7 +170,7 @@ class Dialogue:
         self.turns.append({"role": "user", "content": text})
 
     def answer(self, text: str) -> None:
-        """The model has said this."""
+        """Add the model's answer."""
         self.turns.append({"role": "assistant", "content": text})
 
     def withdraw(self) -> None:
@@ -179,7 +179,7 @@ class Dialogue:
             self.turns.pop()
 
     def retry(self) -> None:
-        """Forget the last answer, if there is one. Raises: UsageError if nothing was said."""
+        """Forget the last answer, if there is one. Raises: UsageError if there is no message."""
         if not self.turns:
             raise UsageError("there is nothing to answer again; say something first")
         if not self.awaits_answer:

@@ -39,7 +39,7 @@ class PromptOptions:
         )
 
 
-def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
+def load(values: dict[str, Any], *, measures: bool = False) -> Decoder:
     """Load what is named and assemble a decoder.
 
     given: the values of `MODEL`, `DRAFTING`, `SAMPLING`, `ENDS` and `CACHE` by name,
@@ -49,36 +49,36 @@ def load(given: dict[str, Any], *, measures: bool = False) -> Decoder:
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
 
-    cache, drafting = take(CacheOptions, given), take(DraftingOptions, given)
+    cache, drafting = take(CacheOptions, values), take(DraftingOptions, values)
     decoder = load_decoder(
-        given.pop("target"),
-        given.pop("draft"),
+        values.pop("target"),
+        values.pop("draft"),
         drafting,
-        dtype=given.pop("dtype"),
-        adapter=given.pop("adapter_path"),
-        trust_remote_code=given.pop("trust_remote_code"),
-        ends=given.pop("ends"),
-        extra_eos_token=given.pop("extra_eos_token"),
+        dtype=values.pop("dtype"),
+        adapter=values.pop("adapter_path"),
+        trust_remote_code=values.pop("trust_remote_code"),
+        ends=values.pop("ends"),
+        extra_eos_token=values.pop("extra_eos_token"),
         cache=cache,
         before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
         note=note,
     )
-    decoder = replace(decoder, sampler=_sampling(given, decoder.target))
+    decoder = replace(decoder, sampler=_sampling(values, decoder.target))
     if cache.max_kv_size is not None:
         note(_about_max_kv_size(decoder))
     keep_loaded()
     return decoder
 
 
-def _sampling(given: dict[str, Any], target: LanguageModel[TargetId]) -> Sampling:
+def _sampling(values: dict[str, Any], target: LanguageModel[TargetId]) -> Sampling:
     from tokalign.runtime.mlx.sampling import Sampling
 
-    seed, sampling = given.pop("seed"), take(Sampling, given)
+    seed, sampling = values.pop("seed"), take(Sampling, values)
     # As in mlx-lm, XTC leaves line feeds and the ends of the output alone.
     exempt = {*target.tokenizer.encode("\n"), *target.stop_ids} if sampling.xtc_probability else ()
     return replace(
         sampling,
-        temperature=given.pop("temp"),
+        temperature=values.pop("temp"),
         seed=randbits(32) if seed is None else seed,
         xtc_exempt=tuple(sorted(exempt)),
     )

@@ -40,7 +40,7 @@ _OPTIONS = (
 
 
 @click.command("learn", cls=Command, params=[*_OPTIONS])
-def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **given: Any) -> None:
+def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **values: Any) -> None:
     """Learn how the documents in FOLDERs are worded, for the targets named.
 
     Reads text, Markdown, HTML and PDF; leaves out what is hidden, named like a secret or kept by
@@ -59,7 +59,7 @@ def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **given:
     learned = learn(
         name,
         exclude=exclude or None,
-        **given,
+        **values,
         stage=lambda total, label: progress(total, label, in_bytes=label == "Reading documents"),
     )
     problems = [*learned.problems]

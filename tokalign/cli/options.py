@@ -43,28 +43,28 @@ _TYPES: dict[str | None, click.ParamType[Any]] = {
 
 def declared_options(kind: Any) -> dict[str, Option]:
     """An option for every field that a dataclass offers, by name; see `runtime/options.py`."""
-    return {one.name: _option(one) for one in fields(kind) if one.metadata.get("about")}
+    return {field.name: _option(field) for field in fields(kind) if field.metadata.get("about")}
 
 
-def _option(one: Field[Any]) -> Option:
-    said, flag = one.metadata, "--" + one.name.replace("_", "-")
-    reads = said.get("reads")
-    kind = _TYPES.get(said.get("takes"))
-    if "among" in said:
-        kind = click.Choice(said["among"])
-    elif "least" in said and reads is None:
-        number = FiniteRange if isinstance(one.default, float) else click.IntRange
-        kind = number(said["least"], said.get("most"))
+def _option(field: Field[Any]) -> Option:
+    offered, flag = field.metadata, "--" + field.name.replace("_", "-")
+    reads = offered.get("reads")
+    kind = _TYPES.get(offered.get("takes"))
+    if "among" in offered:
+        kind = click.Choice(offered["among"])
+    elif "least" in offered and reads is None:
+        number = FiniteRange if isinstance(field.default, float) else click.IntRange
+        kind = number(offered["least"], offered.get("most"))
     return Option(
-        f"{flag}/--no-{flag[2:]}" if one.default is True else flag,
-        said["about"],
+        f"{flag}/--no-{flag[2:]}" if field.default is True else flag,
+        offered["about"],
         kind,
-        said.get("shown", one.default),
-        metavar=said.get("takes"),
-        is_flag=isinstance(one.default, bool),
-        multiple=said.get("several", False),
+        offered.get("shown", field.default),
+        metavar=offered.get("takes"),
+        is_flag=isinstance(field.default, bool),
+        multiple=offered.get("several", False),
         callback=reads and (lambda _context, _option, value: value and reads(value)),
-        hidden=said.get("rare", False),
+        hidden=offered.get("rare", False),
     )
 
 
@@ -112,7 +112,7 @@ TEMP = Option("--temp", "Sampling temperature; 0 is greedy.", FiniteRange(min=0)
 SAMPLING = (
     TEMP,
     Option("--top-p", "Sample among the most probable tokens of this sum; 1 is off.", SHARE, 1.0),
-    Option("--top-k", "Sample among so many most probable tokens; 0 is off.", FROM_0, 0),
+    Option("--top-k", "Sample among this many most probable tokens; 0 is off.", FROM_0, 0),
     Option("--min-p", "Leave out tokens below this share of the best; 0 is off.", SHARE, 0.0),
     Option(
         "--xtc-probability",

@@ -1,4 +1,4 @@
-"""A run as tokens to be shown, with where each came from, and its page: one HTML document.
+"""A run as tokens to be shown, with the origin of each, and its page: one HTML document.
 
 On the page the text is coloured as in the appendix of the DictSpec paper; rejected proposals are
 shown too, and what every source contributed. The template is `page.html`, which escapes everything;
@@ -45,7 +45,7 @@ class ShownToken:
     """One emitted token of the round number `round`, the first being 1.
 
     text: the characters that its bytes complete, or a special token's spelling. started: its last
-    bytes, if they begin a character that a later token completes. note: where it came from.
+    bytes, if they begin a character that a later token completes. note: its origin.
     """
 
     text: str
@@ -59,8 +59,8 @@ class ShownToken:
 def shown_tokens(run: Run) -> Iterator[ShownToken]:
     """Yield every emitted token once, in order."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for number, one in enumerate(run.rounds, start=1):
-        for index, token in enumerate(one.emitted):
+    for number, round_ in enumerate(run.rounds, start=1):
+        for index, token in enumerate(round_.emitted):
             data = run.bytes_of(token)
             if not data:  # an unfinished character stays unfinished
                 decoder.reset()
@@ -70,9 +70,9 @@ def shown_tokens(run: Run) -> Iterator[ShownToken]:
                 text=text.translate(_VISIBLE),
                 started=data[-waiting:] if waiting else b"",
                 special=not data,
-                outcome=one.outcome(index),
+                outcome=round_.outcome(index),
                 round=number,
-                note=_note(run, one, index),
+                note=_note(run, round_, index),
             )
 
 
@@ -90,32 +90,33 @@ def quoted(run: Run, tokens: Iterable[int]) -> str:
     return " ".join(f"“{text}”" for text in spelled)
 
 
-def proposal_in_words(run: Run, one: Round) -> str:
+def proposal_in_words(run: Run, round_: Round) -> str:
     """Say what a round proposed; in a tree, a vertical bar precedes each further branch."""
     words = []
-    for index, (token, parent) in enumerate(zip(one.tree.ids, one.tree.parents, strict=True)):
+    for index, (token, parent) in enumerate(zip(round_.tree.ids, round_.tree.parents, strict=True)):
         words += [*(["|"] if parent != index - 1 else []), quoted(run, [token])]
     return " ".join(words)
 
 
-def _note(run: Run, one: Round, index: int) -> str:
-    match one.outcome(index):
+def _note(run: Run, round_: Round, index: int) -> str:
+    match round_.outcome(index):
         case Outcome.ACCEPTED:
-            return f"accepted, from {_origin(one, one.path[index])}"
+            return f"accepted, from {_origin(round_, round_.path[index])}"
         case Outcome.CORRECTED:
             rejected = (
-                f"{quoted(run, [one.tree.ids[i]])} from {_origin(one, i)}" for i in one.rejected
+                f"{quoted(run, [round_.tree.ids[i]])} from {_origin(round_, i)}"
+                for i in round_.rejected
             )
             return "instead of " + ", ".join(rejected)
         case Outcome.BONUS:
-            return f"bonus, after {one.accepted} accepted"
+            return f"bonus, after {round_.accepted} accepted"
         case Outcome.UNDRAFTED:
             return "no draft"
 
 
-def _origin(one: Round, index: int) -> str:
+def _origin(round_: Round, index: int) -> str:
     """Who proposed the id at an index, and with what probability."""
-    tree = one.tree
+    tree = round_.tree
     sure = f" (p = {tree.probabilities[index]:.2f})" if tree.probabilities else ""
     return tree.sources[index] + sure
 
@@ -133,7 +134,9 @@ def run_page(run: Run) -> str:
     tokens = list(shown_tokens(run))
     about = {name: run.figures.get(name.lower()) for name in ("Method", "translation", "seed")}
     made = environment.get_template("page.html").render(
-        introduction=", ".join(f"{name} {one}" for name, one in about.items() if one is not None),
+        introduction=", ".join(
+            f"{name} {value}" for name, value in about.items() if value is not None
+        ),
         figures=_figures(run, tokens),
         outcomes=OUTCOMES,
         counts=Counter(token.outcome for token in tokens),
@@ -145,8 +148,8 @@ def run_page(run: Run) -> str:
 
 
 def _figures(run: Run, tokens: Sequence[ShownToken]) -> dict[str, str]:
-    proposed = sum(len(one.tree) for one in run.rounds)
-    accepted = sum(one.accepted for one in run.rounds)
+    proposed = sum(len(round_.tree) for round_ in run.rounds)
+    accepted = sum(round_.accepted for round_ in run.rounds)
     shown = {
         "tokens": f"{len(tokens):,}",
         "rounds": f"{len(run.rounds):,}",
@@ -160,9 +163,9 @@ def _figures(run: Run, tokens: Sequence[ShownToken]) -> dict[str, str]:
 
 
 def _sources(run: Run) -> Iterator[tuple[str, ...]]:
-    proposed = Counter(source for one in run.rounds for source in one.tree.sources)
-    accepted = Counter(one.tree.sources[index] for one in run.rounds for index in one.path)
-    emitted = sum(len(one.emitted) for one in run.rounds)
+    proposed = Counter(source for round_ in run.rounds for source in round_.tree.sources)
+    accepted = Counter(round_.tree.sources[index] for round_ in run.rounds for index in round_.path)
+    emitted = sum(len(round_.emitted) for round_ in run.rounds)
     for source, count in sorted(proposed.items()):
         yield (
             source,
@@ -175,13 +178,13 @@ def _sources(run: Run) -> Iterator[tuple[str, ...]]:
 
 def _round_rows(run: Run) -> Iterator[tuple[str, ...]]:
     """The rounds without colours: the accessible form of the text."""
-    for number, one in enumerate(run.rounds, start=1):
+    for number, round_ in enumerate(run.rounds, start=1):
         yield (
             str(number),
-            f"{one.seconds * 1e3:.1f}",
-            str(one.accepted),
-            OUTCOMES[one.outcome(len(one.emitted) - 1)],
-            ", ".join(dict.fromkeys(one.tree.sources)),
-            quoted(run, one.emitted),
-            proposal_in_words(run, one),
+            f"{round_.seconds * 1e3:.1f}",
+            str(round_.accepted),
+            OUTCOMES[round_.outcome(len(round_.emitted) - 1)],
+            ", ".join(dict.fromkeys(round_.tree.sources)),
+            quoted(run, round_.emitted),
+            proposal_in_words(run, round_),
         )

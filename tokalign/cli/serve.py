@@ -79,17 +79,17 @@ _OPTIONS = (
 
 
 @click.command("serve", cls=Command, params=[*_OPTIONS])
-def command(**given: Any) -> None:
+def command(**values: Any) -> None:
     """Serve TARGET over HTTP, as OpenAI's clients and mlx_lm.server's users expect.
 
     A request alone is drafted for; several are decoded together. Drafting changes the speed, never
     the output. With --json one object on stdout says where it listens.
     """
-    host, port = given.pop("host"), given.pop("port")
+    host, port = values.pop("host"), values.pop("port")
     logging.basicConfig(
-        level=given.pop("log_level"), format="%(asctime)s - %(levelname)s - %(message)s"
+        level=values.pop("log_level"), format="%(asctime)s - %(levelname)s - %(message)s"
     )
-    settings = _settings(given)
+    settings = _settings(values)
     from tokalign.serve.server import Server, run
 
     def ready(server: Server) -> None:
@@ -103,27 +103,27 @@ def command(**given: Any) -> None:
     run(partial(Server, settings, host=host, port=port, note=note), ready)
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(values: dict[str, Any]) -> Settings:
     """The server's settings from the command line. Raises: UsageError."""
-    if given["model"] is None and not given["allow_model_switching"]:
+    if values["model"] is None and not values["allow_model_switching"]:
         raise UsageError(
             "there is no model to serve: give --target NAME, or let requests name one with "
             "--allow-model-switching"
         )
-    adapter = given.pop("adapter_path")
+    adapter = values.pop("adapter_path")
     if adapter is not None and not adapter.is_dir():
         raise UsageError(
             f"--adapter-path {adapter} is not a folder; give the one that mlx_lm.lora wrote"
         )
-    keys = [key.strip() for key in given.pop("api_keys")]
+    keys = [key.strip() for key in values.pop("api_keys")]
     if not all(keys):
         raise UsageError("--api-key is empty, and would lock nothing; give a key, or leave it out")
     keys += filter(None, [os.environ.get(KEY_VARIABLE, "").strip()])
     return Settings(
-        draft_model=given.pop("draft"),
+        draft_model=values.pop("draft"),
         adapter_path=None if adapter is None else str(adapter),
         api_keys=tuple(keys),
-        drafting=take(DraftingOptions, given),
-        cache=take(CacheOptions, given),
-        **given,
+        drafting=take(DraftingOptions, values),
+        cache=take(CacheOptions, values),
+        **values,
     )

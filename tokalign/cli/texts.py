@@ -27,10 +27,10 @@ def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> 
         line that cannot be read.
     """
     texts = (text.removesuffix("\r") for text in TextFile(path, field=field).texts())
-    found = list(islice((text for text in texts if text.strip()), limit))
-    if not found:
+    chosen = list(islice((text for text in texts if text.strip()), limit))
+    if not chosen:
         raise CorpusError("there is no text in it; give a file with text", path=str(path))
-    return found
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ def language_of_model(target: str, folder: Path | None) -> str:
     """
     from tokalign.tables.finding import find_tables
 
-    found = find_tables("dictionary", target=target, model_folder=folder)
-    for told in (_declared(folder), {header.language for _, header in found}):
-        fitting = told.intersection(LANGUAGES)
+    tables = find_tables("dictionary", target=target, model_folder=folder)
+    for languages in (_declared(folder), {header.language for _, header in tables}):
+        fitting = languages.intersection(LANGUAGES)
         if len(fitting) == 1:
             return fitting.pop()
     return ENGLISH

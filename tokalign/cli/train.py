@@ -143,7 +143,7 @@ def command(
     output: Path,
     workspace: Path | None,
     dry_run: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Train a drafter for a target: a recurrent one, or a small model with any tokenizer (--draft).
 
@@ -155,10 +155,10 @@ def command(
 
     corpus = Corpus(files, field=field)
     shape = None if draft is None else _draft_shape(draft, output)
-    labels = take(LabelOptions, given | {"labelling": take(Labelling, {**given})})
-    fit = _fit_options(given, shape, labels.labelling)
+    labels = take(LabelOptions, values | {"labelling": take(Labelling, {**values})})
+    fit = _fit_options(values, shape, labels.labelling)
     if dry_run:
-        show({"target": target, **_estimated(target, given, labels, fit, shape)})
+        show({"target": target, **_estimated(target, values, labels, fit, shape)})
         return
     if not corpus.listing:
         raise UsageError("there is nothing to train on; give FILEs of text")
@@ -193,7 +193,7 @@ def command(
     learner: Learner[Any]
     if draft is None:
         ends = TargetEnds.of(model.model)
-        config = _drafter_config(given, ends.hidden_size, ends.vocabulary_size)
+        config = _drafter_config(values, ends.hidden_size, ends.vocabulary_size)
         learner = RecurrentLearner(model, config, labelled, fit)
     else:
         theirs = model.tokenizer
@@ -230,45 +230,47 @@ def _draft_shape(draft: str, output: Path) -> ModelShape:
 
 
 def _fit_options(
-    given: dict[str, Any], draft: ModelShape | None, labelling: Labelling
+    values: dict[str, Any], draft: ModelShape | None, labelling: Labelling
 ) -> FitOptions:
     """Raises: UsageError for a loss that the labels do not have, and for quantized weights.
 
     draft: of the draft model that is taught, if one is.
     """
-    given["losses"] = given["losses"] or _FIT.losses
+    values["losses"] = values["losses"] or _FIT.losses
     rate = _FIT.learning_rate
     if draft is not None:
         is_small = draft.parameters <= _SMALL and not draft.is_quantized
-        rank = given["lora"] if given["lora"] is not None else (0 if is_small else _RANK)
-        given["lora"] = rank or None
+        rank = values["lora"] if values["lora"] is not None else (0 if is_small else _RANK)
+        values["lora"] = rank or None
         rate = rate if rank else _RATE_OF_LAYERS
         if draft.is_quantized and not rank:
             raise UsageError("quantized weights cannot be trained; leave out --lora 0")
-        soft = [one for one in given["losses"] if one not in ("text", "marginal")]
+        soft = [one for one in values["losses"] if one not in ("text", "marginal")]
         if soft and labelling.kind == "text":
             raise UsageError(
                 f"--loss {soft[0]} learns what the target finds probable, and --labels text does "
                 "not ask it; give other --labels"
             )
-    given["learning_rate"] = given["learning_rate"] or rate
-    given["candidates"] = given["candidates"] or None
-    return take(FitOptions, given)
+    values["learning_rate"] = values["learning_rate"] or rate
+    values["candidates"] = values["candidates"] or None
+    return take(FitOptions, values)
 
 
-def _drafter_config(given: dict[str, Any], hidden_size: int, vocabulary_size: int) -> DrafterConfig:
+def _drafter_config(
+    values: dict[str, Any], hidden_size: int, vocabulary_size: int
+) -> DrafterConfig:
     """The shape of the drafter for a target of this hidden size and vocabulary."""
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 
-    width = given["width"] or min(hidden_size, _WIDEST)
+    width = values["width"] or min(hidden_size, _WIDEST)
     return DrafterConfig(
         hidden_size=hidden_size,
         vocabulary_size=vocabulary_size,
         width=width,
         exit_width=width,
-        blocks=given["blocks"],
-        head=given["head"],
-        rank=given["rank"] if given["head"] == "factored" else None,
+        blocks=values["blocks"],
+        head=values["head"],
+        rank=values["rank"] if values["head"] == "factored" else None,
     )
 
 
@@ -284,7 +286,7 @@ def _report(evaluation: Evaluation) -> None:
 
 def _estimated(
     target: str,
-    given: dict[str, Any],
+    values: dict[str, Any],
     labels: LabelOptions,
     fit: FitOptions,
     draft: ModelShape | None,
@@ -296,7 +298,7 @@ def _estimated(
     note(location.description)
     shape = ModelShape.from_folder(location.folder)
     if draft is None:
-        config = _drafter_config(given, shape.hidden_size, shape.vocabulary_size)
+        config = _drafter_config(values, shape.hidden_size, shape.vocabulary_size)
         taken, parameters = estimate(shape, config, labels, fit), config.parameters
     else:
         taken = estimate_teaching(shape, draft, labels, fit)

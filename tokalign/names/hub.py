@@ -91,7 +91,7 @@ def _cached(repository: str, revision: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        # No files are asked for: what a complete snapshot is, this module decides.
+        # No files are listed, because `Wanted.missing` decides what a complete snapshot is.
         folder = snapshot_download(
             repository, revision=revision, allow_patterns=[], local_files_only=True
         )
