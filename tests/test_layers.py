@@ -95,12 +95,10 @@ def test_mlx_is_known_in_one_place() -> None:
 
 
 def test_what_runs_models_knows_nothing_of_what_drafts_or_decodes_with_them() -> None:
-    """Except for the beam search, which is a drafter."""
     below = ("mlx", "rounds", "options", "cost")
     upward = {
         name
         for path in (PACKAGE / "runtime" / "mlx").glob("*.py")
-        if path.stem != "beam_search"
         for name in imports(path)
         if name.startswith("tokalign.runtime.") and name.split(".")[2] not in below
     }

@@ -35,8 +35,9 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.costs import Costs
+from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.mlx.beam_search import BeamDrafter, BeamShape, DrafterSession
+from tokalign.runtime.mlx.beam_search import BeamShape, DrafterSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter

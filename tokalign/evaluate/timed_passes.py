@@ -15,8 +15,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.loop import TargetVerifier
-from tokalign.runtime.mlx.beam_search import BeamDrafter, BeamShape, DrafterSession
+from tokalign.runtime.mlx.beam_search import BeamShape, DrafterSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling

@@ -22,10 +22,11 @@ from tokalign.runtime.chat import (
     plain_text,
 )
 from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamDrafter, BeamShape, DrafterSession
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape, DrafterSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling

@@ -23,13 +23,10 @@ from typing import NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 
-from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
-from tokalign.runtime.options import DEFAULT_ALTERNATIVES
-from tokalign.runtime.rounds import Array, Context, Proposal
-from tokalign.runtime.translation.base import chain_with_leaves
+from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -244,57 +241,3 @@ def _last(ids: Sequence[TargetId]) -> Array:
 
 DEFAULT_SHAPE = BeamShape(width=4, length=4)
 """Beams that are searched where the rows are chosen by their gain."""
-
-_LISTED = 8
-"""Ids listed after every beam."""
-
-_LEAST_REACHED = 0.003
-"""Ids that are less likely to be reached are not looked at."""
-
-
-class BeamDrafter(ModelDrafter):
-    """A recurrent drafter as a drafter of one request, alone or as the model of a hybrid.
-
-    session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
-    decodes greedily. shape: its length is that of a search where the caller does not choose.
-    whole: propose the last step's beams, however unlikely. rows: propose so many ids, whatever they
-    cost. branches: whether a proposal may be a tree.
-    """
-
-    def __init__(
-        self,
-        session: DrafterSession,
-        *,
-        sampler: Sampling | None = None,
-        shape: BeamShape = DEFAULT_SHAPE,
-        whole: bool = False,
-        rows: int | None = None,
-        branches: bool = True,
-    ) -> None:
-        super().__init__(session, shape.length, DEFAULT_ALTERNATIVES if branches else 0)
-        self._session, self._sampler = session, sampler
-        self._whole, self._rows = whole, rows
-        self._width = shape.width if branches else 1
-        self._listed = self._width if whole or not branches else _LISTED
-
-    def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
-        if self._whole:
-            return tree
-        if self._rows is not None:
-            return tree.most_probable(self._rows, least=0.0, depth=limit)
-        return super().choose(tree, limit)
-
-    def find(self, context: Context, steps: int) -> Proposal:
-        """See `ModelDrafter`. Nothing is found before the target's first pass."""
-        if self._sampler is not None and self._sampler.needs_history:
-            drawn = self._session.draw(context.ids, steps, sampler=self._sampler)
-            learned = self._acceptance.probabilities
-            return Proposal(tree=chain_with_leaves(drawn or (), learned, source=SOURCE))
-        shape = BeamShape(self._width, steps)
-        beams = self._session.search(context.ids, shape, count=self._listed, sampler=self._sampler)
-        if beams is None:
-            return Proposal()
-        if self._whole:
-            return Proposal(tree=beams.beam_tree(SOURCE))
-        tree = beams.tree(SOURCE)
-        return Proposal(tree=tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps))
