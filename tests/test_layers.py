@@ -130,7 +130,7 @@ RUNS_MODELS = {
         "api": "text objects patch call",
         "evaluate": "bench calibrate timed_passes",
         "runtime": "decoder generate",
-        "runtime/draft": "opening_knowledge",
+        "runtime/draft": "opening_knowledge trained",
         "serve": "answer app body completions connections decoding job messages "
         "models preparing request responses scheduler server streams waiting",
         "train": "from_model labelled_corpus run teaching training",
