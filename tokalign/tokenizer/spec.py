@@ -82,6 +82,8 @@ class TokenizerSpec:
         those that only mark spaces or cut nothing. Normalizers work on whole texts where they come
         in; bytes are never changed.
     text_tokens: added tokens that are found in ordinary text before anything else.
+    marks: id -> spelling of added tokens of SentencePiece's space marks. Nobody writes these, but a
+        prompt that has them has the tokens; elsewhere the tokens are merged from spaces.
     unknown: the id of a character that no token spells; None if it is dropped. fuses_unknown:
         whether several in a row become one.
     dummy_prefix: a space is put before the text, and before each text between special tokens.
@@ -103,6 +105,7 @@ class TokenizerSpec:
     normalizer: tuple[Step, ...] = ()
     pre_tokenizer: tuple[Step, ...] = ()
     text_tokens: frozenset[int] = frozenset()
+    marks: Mapping[int, str] = field(default_factory=dict)
     unknown: int | None = None
     fuses_unknown: bool = False
     dummy_prefix: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -78,7 +79,14 @@ def write_pieces(tokens: Sequence[bytes], fallback: frozenset[int]) -> list[str]
     ]
 
 
-def spelled_as(spellings: Iterable[str]) -> regex.Pattern[str]:
-    """Finds these spellings in a text, the longest first. Cost: 0.3 s for 6,000 of them."""
-    known = set(spellings)
+def spelled_in(text: str, spellings: Iterable[str]) -> regex.Pattern[str]:
+    """Finds those of the spellings that a text has, the longest first, as groups.
+
+    Cost: 0.3 ms for 6,000 spellings, of which an expression of all takes 0.3 s to compile.
+    """
+    return _expression(frozenset(spelling for spelling in spellings if spelling in text))
+
+
+@lru_cache(maxsize=256)
+def _expression(known: frozenset[str]) -> regex.Pattern[str]:
     return regex.compile(r"(\L<known>)", known=known) if known else regex.compile("((?!))")

@@ -14,7 +14,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
-import regex
 
 from tokalign.errors import IncompatibleError, VocabularyError
 from tokalign.tokenizer.backend import build_library, load_library, merged_last, take_bytes
@@ -32,7 +31,7 @@ from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.fingerprint import fingerprint_of
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
-from tokalign.tokenizer.spelling import SPACE_MARK, spelled_as
+from tokalign.tokenizer.spelling import SPACE_MARK, spelled_in
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
 
 if TYPE_CHECKING:
@@ -221,14 +220,14 @@ class Tokenizer(Generic[Id]):
             Otherwise they are ordinary text, so that a user's words cannot forge a turn.
         """
         spec = self.spec
-        if not specials or spec.markup is Markup.NOBODY or not (spec.specials or spec.document):
+        if not specials or spec.markup is Markup.NOBODY or not (self._markup or spec.document):
             return self.encode_parts([self.prepared(text)])[0]
         if spec.markup is Markup.LIBRARY:
             return cast("list[Id]", self._whole.encode(text, add_special_tokens=False).ids)
         ids: list[Id] = []
-        for place, part in enumerate(self._special_pattern.split(text)):
+        for place, part in enumerate(spelled_in(text, self._markup).split(text)):
             if place % 2:
-                ids.append(self.vocabulary.special_ids[part])
+                ids.append(self._markup[part])
             else:
                 inside = place and spec.prefix_once
                 text = self._normalized(part) if inside else self.prepared(part)
@@ -269,15 +268,16 @@ class Tokenizer(Generic[Id]):
 
         Some models have special tokens in their vocabulary, and find them in any text.
         """
-        cuts = {
-            match.start() + 1 for match in self._special_pattern.finditer(text, overlapped=True)
-        }
+        markup = spelled_in(text, self._markup).finditer(text, overlapped=True)
+        cuts = {match.start() + 1 for match in markup}
         ends = [*sorted(cuts - {len(text)}), len(text)]
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     @cached_property
-    def _special_pattern(self) -> regex.Pattern[str]:
-        return spelled_as(self.spec.specials.values())
+    def _markup(self) -> dict[str, Id]:
+        """What becomes one token in a prompt: special tokens, and added ones of space marks."""
+        marks = {spelling: cast("Id", i) for i, spelling in self.spec.marks.items()}
+        return {**self.vocabulary.special_ids, **marks}
 
     def decode_whole(self, ids: Iterable[Id]) -> str:
         """What the library makes of `ids`, special tokens spelled; only by its ids is it used so.

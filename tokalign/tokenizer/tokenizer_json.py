@@ -1,10 +1,9 @@
 """Reading tokenizer.json, the file of Hugging Face's `tokenizers` library.
 
-The library's own objects do what its normalizers and pre-tokenizers say (`library.py`,
-`Tokenizer.prepared`). What is read here of these steps is what only a growing text asks for: which
-spaces are put in front of texts, how a space is spelled, and which steps cut nothing.
-A file that is sound but does more than is known here raises VocabularyError, and is then used by
-its ids only (`files.py`).
+The library's own objects do what its normalizers and pre-tokenizers say. What is read here of these
+steps is what only a growing text asks for: which spaces are put in front of texts, how a space is
+spelled, and which steps cut nothing. A file that does more than is known here raises
+VocabularyError, and is then used by its ids only.
 """
 
 from __future__ import annotations
@@ -52,7 +51,9 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     # No text can give what the byte alphabet does not spell: it is a hole in the numbering.
     spelled = [token or b"" for token in tokens]
     pipeline = _read_pipeline(document, spelled)
-    text_tokens = _write_text_tokens(spelled, {i: added[i] for i in in_text})
+    for index in in_text:
+        spelled[index] = added[index]["content"].replace(SPACE_MARK, " ").encode()
+    marks = {i: added[i]["content"] for i in in_text if SPACE_MARK in added[i]["content"]}
     unknown = model.get("unk_token") if is_bpe else None
     by_library = [added[i] for i in specials if not _is_found_anywhere(added[i], normalize)]
     return TokenizerSpec(
@@ -63,7 +64,8 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
         markup=Markup.LIBRARY if by_library else Markup.OURS,
         roles=find_roles(specials, config),
         by_characters=by_characters,
-        text_tokens=frozenset(text_tokens),
+        text_tokens=frozenset(in_text.difference(marks)),
+        marks=marks,
         unknown=None if unknown is None else vocab.get(unknown),
         fuses_unknown=flag(model, "fuse_unk", default=False),
         ignore_merges=flag(model, "ignore_merges", default=False),
@@ -131,25 +133,20 @@ def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
 
     One that is found by what is around it counts as special, and so is left to prompts.
     """
-    special = bool(token.get("special", False))
-    if is_control(token["content"], special=special, in_vocabulary=token["content"] in vocab):
-        return False
-    return not any(token.get(option, False) for option in _AROUND)
+    spelling, special = token["content"], bool(token.get("special", False))
+    control = is_control(spelling, special=special, in_vocabulary=spelling in vocab)
+    return not control and not any(token.get(option, False) for option in _AROUND)
 
 
 _AROUND = ("lstrip", "rstrip", "single_word")
-
 
 _Normalizer = Callable[[str], str] | None
 
 
 def _normalizer(document: Mapping[str, Any]) -> _Normalizer:
     """What happens to a text before the pre-tokenizer, but for marks in place of spaces."""
-    steps = [
-        step
-        for step in _read_steps(document.get("normalizer"), "normalizers")
-        if step != _TAKES_SPACES
-    ]
+    steps = _read_steps(document.get("normalizer"), "normalizers")
+    steps = [step for step in steps if step != _TAKES_SPACES]
     if not steps:
         return None
     library = library_of(normalizer={"type": "Sequence", "normalizers": steps})
@@ -174,21 +171,6 @@ def _is_found_anywhere(token: Mapping[str, Any], normalize: _Normalizer) -> bool
     if any(token.get(option, False) for option in _AROUND):
         return False
     return not token.get("normalized", False) or normalize is None
-
-
-def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any]]) -> list[int]:
-    """Write the bytes of added tokens that are text; returns the ids of those that are cut out.
-
-    A token of space marks is found where a text has the mark itself, which nobody writes; spaces
-    are merged into it as into any token.
-    """
-    cut_out = []
-    for index, token in added.items():
-        spelling = token["content"]
-        tokens[index] = spelling.replace(SPACE_MARK, " ").encode()
-        if SPACE_MARK not in spelling:
-            cut_out.append(index)
-    return cut_out
 
 
 def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
@@ -217,7 +199,6 @@ _TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE
 _KEEPS_PREFIX = {"type": "Replace", "pattern": {"Regex": r"\A▁"}, "content": "▁▁"}
 """They mark the beginning of a text and its spaces, which bytes do as spaces. The last one has
 Metaspace put its mark before a text that begins with a space, too (converted SentencePiece)."""
-
 
 _MARKING = (_PREPENDS, _TAKES_SPACES, _KEEPS_PREFIX)
 
@@ -267,7 +248,7 @@ def _prefix_scheme(mark: Step) -> str:
     if scheme not in ("always", "first", "never"):
         raise VocabularyError(
             f"has {shortened(scheme)} for prepend_scheme, where always, first or never was "
-            "expected; download the file again"
+            f"expected; {AGAIN}"
         )
     return str(scheme)
 
