@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign import __version__
-from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, Command, Option, Reads
+from tokalign.cli.command import (
+    AT_LEAST_1,
+    FROM_0,
+    NAME,
+    PATH,
+    Command,
+    Option,
+    Reads,
+    flag,
+    several,
+)
 from tokalign.cli.options import (
     ALIGNMENT,
     DICTIONARY,
@@ -53,22 +63,16 @@ def _read_lengths(_flag: str, text: str) -> list[int | str]:
 
 OPTIONS = (
     Option(
-        "--target --model target",
-        "The model; with --text, its tokenizer is enough.",
-        NAME,
-        required=True,
+        "--target --model target", "The model; with --text, its tokenizer.", NAME, required=True
     ),
     DRAFT,
     DRAFTER,
-    Option("--text", "FILEs are texts that play the target's output.", is_flag=True),
+    flag("--text", "FILEs are texts that play the target's output."),
     Option("--prompt-tokens", "How much of each text is the prompt.", FROM_0, 12),
     FIELD,
     LIMIT,
-    Option(
-        "--method methods",
-        "Measure only this method or translation; repeatable.",
-        multiple=True,
-        metavar="NAME",
+    several(
+        "--method methods", "Measure only this method or translation; repeatable.", metavar="NAME"
     ),
     Option(
         "-k --num-draft-tokens lengths",

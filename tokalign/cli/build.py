@@ -21,6 +21,8 @@ from tokalign.cli.command import (
     Command,
     FiniteRange,
     Option,
+    flag,
+    rare,
 )
 from tokalign.cli.options import FIELD, TRUST
 from tokalign.cli.output import note, note_problems, progress, show
@@ -32,106 +34,63 @@ from tokalign.train.options import MOST_SEED, Writing
 _OPTIONS = (
     Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", NAME),
     Option("--draft", "The draft, or its tokenizer alone.", NAME),
-    Option(
-        "--language",
-        "The language of the FILEs, which names the dictionary; needed with them.",
-        metavar="CODE",
-    ),
-    Option(
-        "--output", "Where the tables go. Default: $TOKALIGN_TABLES, else your data folder.", FOLDER
-    ),
-    Option("--dictionary-only", "Only the dictionary; needs no --draft.", is_flag=True),
-    Option("--alignment-only", "Only the alignment of the pair.", is_flag=True),
-    Option(
+    Option("--language", "The language of the FILEs, which names the table.", metavar="CODE"),
+    Option("--output", "Where tables go. Default: $TOKALIGN_TABLES or your data folder.", FOLDER),
+    flag("--dictionary-only", "Only the dictionary; needs no --draft."),
+    flag("--alignment-only", "Only the alignment of the pair."),
+    flag(
         "--from-model",
         "Have TARGET, a model, read a part of the FILEs, and keep what it finds probable. With "
         "--dictionary-only: have it write text, and count that.",
-        is_flag=True,
     ),
-    Option(
+    flag(
         "--prompts",
         "The lines of the FILEs are prompts, which TARGET answers. Otherwise it goes on with "
         "pieces of them.",
-        is_flag=True,
     ),
-    Option(
-        "--temp temperature", "The temperature at which TARGET writes.", POSITIVE, 0.7, hidden=True
-    ),
-    Option(
-        "--seed", "The seed of what TARGET writes.", click.IntRange(0, MOST_SEED), 0, hidden=True
-    ),
-    Option(
-        "--pack",
-        "Count the FILEs for every tokenizer: a pack of the language (docs/packs.md).",
-        is_flag=True,
-    ),
-    Option(
-        "--from-pack", "Make the dictionary of TARGET from a .pack.tok file, without FILEs.", FILE
-    ),
+    rare("--temp temperature", "The temperature of what TARGET writes.", POSITIVE, 0.7),
+    rare("--seed", "The seed of what TARGET writes.", click.IntRange(0, MOST_SEED), 0),
+    flag("--pack", "Count the FILEs for every tokenizer (docs/packs.md)."),
+    Option("--from-pack", "Make the dictionary from a .pack.tok file, without FILEs.", FILE),
     Option("--positions tokens", "How many tokens the model reads or writes.", AT_LEAST_1, 100_000),
     Option(
         "--dictionary-bytes max_bytes",
-        "The largest size of the dictionary, or of the pack. Default: 5000000 or 12000000.",
+        "Largest size of the dictionary or pack. Default: 5000000 or 12000000.",
         AT_LEAST_1,
     ),
-    Option(
-        "--memory", "The most memory for counting, all processes together, as 500M.", SIZE, "2G"
-    ),
+    Option("--memory", "Most memory for counting, of all processes together.", SIZE, "2G"),
     FIELD,
     TRUST,
-    Option(
-        "--weight weights",
-        "Count the file NAME (suffixes may be left out) W times; repeatable.",
-        metavar="NAME=W",
-        multiple=True,
-        hidden=True,
-    ),
-    Option(
+    rare("--weight weights", "Count a file W times; repeatable.", metavar="NAME=W", multiple=True),
+    rare(
         "--p-min",
-        "The least probability of a proposal. Default: 0.05.",
+        "Least probability of a proposal. Default: 0.05.",
         FiniteRange(0, 1, min_open=True),
-        hidden=True,
     ),
-    Option(
+    rare(
         "--workspace",
         "Keep finished counts here while building; a killed build resumes from them. "
         "Default: next to the table.",
         FOLDER,
-        hidden=True,
     ),
-    Option(
+    rare(
         "--on-invalid",
-        "What to do with a line that is not UTF-8 or not the expected JSON.",
+        "What to do with a line that cannot be read.",
         click.Choice(["skip", "refuse"]),
         "skip",
-        hidden=True,
     ),
-    Option(
+    rare(
         "--engine",
         "What counts: this machine's cores, or datatrove on one or several machines "
         "(docs/scale.md). The table is the same.",
         click.Choice(["local", "datatrove"]),
         "local",
-        hidden=True,
     ),
-    Option(
-        "--tasks", "How many tasks share the FILEs. Default: the workers.", AT_LEAST_1, hidden=True
-    ),
-    Option(
-        "--workers", "How many tasks run at once. Default: one per core.", AT_LEAST_1, hidden=True
-    ),
-    Option(
-        "--local-tasks",
-        "How many of the tasks are done on this machine. Default: all the rest.",
-        AT_LEAST_1,
-        hidden=True,
-    ),
-    Option(
-        "--local-rank-offset",
-        "The first task of this machine. The machine with task 0 makes the table.",
-        FROM_0,
-        0,
-        hidden=True,
+    rare("--tasks", "How many tasks share the FILEs. Default: the workers.", AT_LEAST_1),
+    rare("--workers", "How many tasks run at once. Default: one per core.", AT_LEAST_1),
+    rare("--local-tasks", "How many tasks this machine does. Default: the rest.", AT_LEAST_1),
+    rare(
+        "--local-rank-offset", "The first task of this machine; task 0 makes the table.", FROM_0, 0
     ),
     click.Argument(["files"], nargs=-1, type=NAME, metavar="[FILE]..."),
 )

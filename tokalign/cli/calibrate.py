@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option
+from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import note, progress, rows, show, table
 from tokalign.cli.texts import language_of_model, read_prompts
@@ -33,24 +33,15 @@ _OPTIONS = (
     TARGET,
     DRAFT,
     DRAFTER,
-    Option(
-        "--output",
-        "Write the curve here, not to the cache where `decode` finds it.",
-        FilePath(".json"),
-    ),
+    Option("--output", "Write the curve here, not to the cache.", FilePath(".json")),
     Option(
         "--language",
         f"The language of the prompts on which acceptance is measured: {', '.join(LANGUAGES)}. "
         "Default: that of the model or its dictionaries, else en.",
         metavar="CODE",
     ),
-    Option("--refresh", "Measure again, even if nothing has changed.", is_flag=True),
-    Option(
-        "--budget",
-        "Seconds of measuring after which it ends, with what is known by then.",
-        FiniteRange(min=1),
-        30.0,
-    ),
+    flag("--refresh", "Measure again, even if nothing has changed."),
+    Option("--budget", "Seconds after which measuring ends.", FiniteRange(min=1), 30.0),
     DTYPE,
     click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import MAX_TOKENS, Option
+from tokalign.cli.command import MAX_TOKENS, Option, rare
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
 from tokalign.cli.entries import Entries, Interrupts, open_entries, typing_hidden
@@ -46,26 +46,16 @@ _ANSWER_SHARE = 4
 """A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
 
 _OPTIONS = (
-    Option(
-        "-m --max-tokens",
-        "Tokens of an answer at most; -1: as many as the context holds.",
-        MAX_TOKENS,
-        "-1",
-    ),
+    Option("-m --max-tokens", "Most tokens of an answer; -1: as many as fit.", MAX_TOKENS, "-1"),
     *GENERATION,
-    Option(
+    rare(
         "--calibrate/--no-calibrate",
         "Where it is not known what passes of these models cost, measure it for some seconds.",
         default=True,
-        hidden=True,
     ),
     Option("--history/--no-history", "Keep what is typed for the next time.", default=True),
     COLOR,
-    Option(
-        "--markdown/--no-markdown",
-        "On a terminal, show headings, bold words, lists and code as such.",
-        default=True,
-    ),
+    Option("--markdown/--no-markdown", "Render Markdown on a terminal.", default=True),
 )
 
 

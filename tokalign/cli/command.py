@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,10 @@ class Option(click.Option):
     def get_help_extra(self, ctx: click.Context) -> Any:
         """See `click.Option`; ranges are left to the error of a number that is outside."""
         return {name: text for name, text in super().get_help_extra(ctx).items() if name != "range"}
+
+
+flag, several = partial(Option, is_flag=True), partial(Option, multiple=True)
+rare = partial(Option, hidden=True)
 
 
 class Command(click.Command):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, FilePath, Option
+from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, FilePath, Option, rare
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
@@ -38,17 +38,12 @@ _OPTIONS = (
         metavar="TEXT",
         type=TEXT,
     ),
-    Option(
-        "-m --max-tokens",
-        "Tokens to generate at most; -1: as many as the context holds.",
-        MAX_TOKENS,
-        "256",
-    ),
+    Option("-m --max-tokens", "Most tokens to generate; -1: as many as fit.", MAX_TOKENS, "256"),
     *GENERATION,
     Option("--json-schema", "Have the output be JSON of this schema.", FILE),
     Option("--html", "Also write a page of how each token came about.", FilePath(".html")),
     COLOR,
-    Option(
+    rare(
         "--verbose",
         "Also say how the host spent its time; False is the same as --quiet, as in mlx-lm.",
         click.BOOL,
@@ -56,7 +51,6 @@ _OPTIONS = (
         is_flag=False,
         flag_value=True,
         metavar="[BOOLEAN]",
-        hidden=True,
     ),
 )
 

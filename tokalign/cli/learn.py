@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, SIZE, Command, Option
+from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, SIZE, Command, Option, flag, several
 from tokalign.cli.output import flags, note, note_problems, progress, show
 from tokalign.errors import UsageError
 
@@ -16,25 +16,17 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     Option("--name", "What the collection and its dictionary are called.", metavar="NAME"),
-    Option(
-        "--target targets",
-        "The target, or its tokenizer alone; repeatable. Remembered.",
-        NAME,
-        multiple=True,
-    ),
-    Option(
+    several("--target targets", "Its tokenizer is enough; repeatable. Remembered.", NAME),
+    several(
         "--exclude",
         "Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
         metavar="PATTERN",
-        multiple=True,
     ),
     Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", SIZE),
     Option(
-        "--dictionary-bytes max_bytes",
-        "The largest size of each dictionary. Default: 5000000. Remembered.",
-        AT_LEAST_1,
+        "--dictionary-bytes max_bytes", "Largest size. Default: 5000000. Remembered.", AT_LEAST_1
     ),
-    Option("--list lists", "Show what was learned, and learn nothing.", is_flag=True),
+    flag("--list lists", "Show what was learned, and learn nothing."),
     click.Argument(["folders"], metavar="[FOLDER]...", nargs=-1, type=FOLDER),
 )
 

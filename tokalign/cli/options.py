@@ -24,6 +24,9 @@ from tokalign.cli.command import (
     VARIABLES,
     FiniteRange,
     Option,
+    flag,
+    rare,
+    several,
 )
 from tokalign.runtime.options import (
     ALL_ENDS,
@@ -71,24 +74,18 @@ def _option(field: Field[Any]) -> Option:
 # -- models and tokenizers -------------------------------------------------------------------------
 
 TARGET = Option(
-    "--target --model target",
-    "The model: an alias, a folder or a Hub repository.",
-    NAME,
-    required=True,
+    "--target --model target", "An alias, a folder or a Hub repository.", NAME, required=True
 )
-TRUST = Option(
-    "--trust-remote-code", "Run the code in a model's folder.", is_flag=True, hidden=True
-)
+TRUST = rare("--trust-remote-code", "Run the code in a model's folder.", is_flag=True)
 
-DTYPE = Option(
+DTYPE = rare(
     "--dtype",
     "Number format of the weights. Default: float32 on a CPU, else that of the files.",
     click.Choice(["float32", "float16", "bfloat16"]),
-    hidden=True,
 )
 MODEL = (
     TARGET,
-    Option("--adapter-path", "An adapter that mlx_lm.lora trained.", FOLDER, hidden=True),
+    rare("--adapter-path", "An adapter that mlx_lm.lora trained.", FOLDER),
     TRUST,
     DTYPE,
 )
@@ -96,9 +93,7 @@ MODEL = (
 # -- drafting --------------------------------------------------------------------------------------
 
 DRAFT = Option(
-    "--draft --draft-model draft",
-    "A smaller model that drafts; its tokenizer may be another one.",
-    NAME,
+    "--draft --draft-model draft", "A smaller model that drafts, with any tokenizer.", NAME
 )
 _DRAFTING = declared_options(DraftingOptions)
 DRAFTER, DICTIONARY, LANGUAGE, ALIGNMENT = (
@@ -114,74 +109,48 @@ SAMPLING = (
     Option("--top-p", "Sample among the most probable tokens of this sum; 1 is off.", SHARE, 1.0),
     Option("--top-k", "Sample among this many most probable tokens; 0 is off.", FROM_0, 0),
     Option("--min-p", "Leave out tokens below this share of the best; 0 is off.", SHARE, 0.0),
-    Option(
-        "--xtc-probability",
-        "How often to leave out the most probable tokens; 0 is off.",
-        SHARE,
-        0.0,
-        hidden=True,
-    ),
-    Option(
-        "--xtc-threshold",
-        "Tokens of at least this probability may be left out, all but one.",
-        FiniteRange(0, 0.5),
-        0.1,
-        hidden=True,
+    rare("--xtc-probability", "How often to leave out likely tokens; 0 is off.", SHARE, 0.0),
+    rare(
+        "--xtc-threshold", "Likely tokens have this probability or more.", FiniteRange(0, 0.5), 0.1
     ),
     Option("--seed", "Seed of sampling. Default: random.", click.IntRange(0, 0xFFFFFFFF)),
 )
-STOP = Option("--stop", "End before this text; repeatable.", TEXT, multiple=True)
-EXTRA_EOS_TOKEN = Option(
+STOP = several("--stop", "End before this text; repeatable.", TEXT)
+EXTRA_EOS_TOKEN = rare(
     "--extra-eos-token",
     "A further token that ends the output; repeatable.",
     TEXT,
     multiple=True,
     metavar="TOKEN",
-    hidden=True,
 )
 ENDS = (
     EXTRA_EOS_TOKEN,
-    Option(
+    rare(
         "--ends",
         "End at all tokens that end a text or a turn, or only where mlx-lm ends.",
         click.Choice([ALL_ENDS, MLX_LM_ENDS]),
         ALL_ENDS,
-        hidden=True,
     ),
 )
 
 # -- prompts and caches ----------------------------------------------------------------------------
 
-IGNORE_CHAT_TEMPLATE = Option(
-    "--ignore-chat-template", "Use the text as it is, without a template.", is_flag=True
-)
+IGNORE_CHAT_TEMPLATE = flag("--ignore-chat-template", "Use the text as it is, without a template.")
 TEMPLATE = (
     Option("--system-prompt", "A system message before the prompt.", TEXT),
     IGNORE_CHAT_TEMPLATE,
-    Option(
-        "--chat-template-config",
-        "Variables of the chat template, such as enable_thinking or tools.",
-        VARIABLES,
-        "{}",
-        hidden=True,
-    ),
-    Option(
-        "--prefill-response",
-        "The beginning of the answer; the model continues it.",
-        TEXT,
-        hidden=True,
-    ),
+    rare("--chat-template-config", "Variables of the template, such as tools.", VARIABLES, "{}"),
+    rare("--prefill-response", "The beginning of the answer.", TEXT),
 )
 CACHE = tuple(declared_options(CacheOptions).values())
 GENERATION = (*MODEL, *DRAFTING, *SAMPLING, STOP, *ENDS, *TEMPLATE, *CACHE)
 
 # -- texts and what a command shows ----------------------------------------------------------------
 
-FIELD = Option(
+FIELD = rare(
     "--field",
     "The field of a .jsonl object, or the column of a Parquet file, with the text.",
     default="text",
-    hidden=True,
 )
 LIMIT = Option("--limit", "Only the first N texts.", AT_LEAST_1)
 COLOR = Option("--color/--no-color", "Colour each token by how it came about.", default=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import NAME, VARIABLES, Command, Option, Reads
+from tokalign.cli.command import NAME, VARIABLES, Command, Option, Reads, rare, several
 from tokalign.cli.options import (
     CACHE,
     DRAFTING,
@@ -31,40 +31,36 @@ def _read_names(_flag: str, text: str) -> tuple[str, ...]:
 
 
 _OPTIONS = (
-    Option("--target --model model", "The model: an alias, a folder or a Hub repository.", NAME),
+    Option("--target --model model", "An alias, a folder or a Hub repository.", NAME),
     *MODEL[1:],
     *DRAFTING,
     Option("--host", "Address to listen on.", default="127.0.0.1"),
     Option("--port", "0 is any free port.", click.IntRange(0, 65535), 8080),
-    Option(
+    several(
         "--api-key api_keys",
         f"Answer only requests with this key; safer in ${KEY_VARIABLE}.",
-        multiple=True,
         metavar="KEY",
     ),
-    Option(
+    rare(
         "--allowed-hosts",
         "Names by which clients may ask a server of this machine, separated by commas, such as "
         "host.docker.internal; * allows all. Default: names of this machine.",
         Reads("names", _read_names),
         "",
-        hidden=True,
     ),
-    Option(
+    rare(
         "--allowed-origins",
         "Web origins whose pages may send requests, separated by commas; * allows all. "
         "Default: none.",
         Reads("origins", _read_names),
         "",
-        hidden=True,
     ),
     *declared_options(Settings).values(),
-    Option(
+    rare(
         "--chat-template-args --chat-template-config",
         "Variables of the chat template, such as enable_thinking.",
         VARIABLES,
         "{}",
-        hidden=True,
     ),
     *ENDS,
     *CACHE,

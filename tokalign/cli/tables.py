@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import FILE, NAME, Command, Option
+from tokalign.cli.command import FILE, NAME, Command, Option, flag
 from tokalign.cli.output import echo, flags, note, one_line, print_json, show, to_stderr
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import as_path
 
 _FILES = click.Argument(["files"], nargs=-1, required=True, type=FILE, metavar="FILE...")
 _NAMES = click.Argument(["names"], nargs=-1, metavar="[NAME]...")
-_REMEMBERED = Option("--remembered", "Delete what --remember keeps, of every target.", is_flag=True)
+_REMEMBERED = flag("--remembered", "Delete what --remember keeps, of every target.")
 _REPOSITORY = click.Argument(["repository"], type=NAME, metavar="REPO")
 _FOLDER = Option(
     "--folder",

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Command, Option
+from tokalign.cli.command import (
+    AT_LEAST_1,
+    FOLDER,
+    FROM_0,
+    PATH,
+    POSITIVE,
+    Command,
+    Option,
+    flag,
+    rare,
+    several,
+)
 from tokalign.cli.options import DRAFT, FIELD, MODEL
 from tokalign.cli.output import note, progress, show
 from tokalign.errors import UsageError
@@ -47,7 +58,7 @@ _OPTIONS = (
     Option(
         "--workspace", "Labels and the state of unfinished runs. Default: OUTPUT.training.", FOLDER
     ),
-    Option("--dry-run", "Only say what memory, disk and work it would take.", is_flag=True),
+    flag("--dry-run", "Only say what memory, disk and work it would take."),
     FIELD,
     Option(
         "--labels kind",
@@ -56,38 +67,33 @@ _OPTIONS = (
         click.Choice(get_args(Kind)),
         _LABELLING.kind,
     ),
-    Option(
+    rare(
         "--label-temp temperature",
         "The temperature of sampled labels.",
         POSITIVE,
         _LABELLING.temperature,
-        hidden=True,
     ),
     Option("--positions", "Positions to train on, about.", AT_LEAST_1, _LABELS.positions),
     Option("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
-    Option(
-        "--window", "Ids of text read at once.", click.IntRange(min=16), _LABELS.window, hidden=True
-    ),
+    rare("--window", "Ids of text read at once.", click.IntRange(min=16), _LABELS.window),
     Option(
         "--width",
         f"Width of the drafter. Default: the target's hidden size, at most {_WIDEST}.",
         AT_LEAST_1,
     ),
     Option("--blocks", "Residual blocks in the drafter.", FROM_0, 2),
-    Option(
+    rare(
         "--head",
         "The output head. tied: that of the target. factored: one of its own, of low rank.",
         click.Choice(["tied", "factored"]),
         "tied",
-        hidden=True,
     ),
-    Option("--rank", "The rank of a factored head.", AT_LEAST_1, 512, hidden=True),
-    Option(
+    rare("--rank", "The rank of a factored head.", AT_LEAST_1, 512),
+    several(
         "--loss losses",
         "What a draft model learns; repeatable. marginal: the labels. kl, acceptance: "
         "what the target finds probable. text: its own tokens. Default: marginal.",
         click.Choice(get_args(Loss)),
-        multiple=True,
     ),
     Option(
         "--lora",
@@ -104,13 +110,12 @@ _OPTIONS = (
     ),
     Option("--epochs", "How often each position is seen.", POSITIVE, _FIT.epochs),
     Option("--batch", "Positions of a batch.", AT_LEAST_1, _FIT.batch),
-    Option(
+    rare(
         "--candidates",
         "About how many ids the softmax goes over, drawn by frequency, besides those that a batch "
         "needs; 0 is the whole vocabulary.",
         FROM_0,
         _FIT.candidates,
-        hidden=True,
     ),
     Option(
         "--learning-rate",
@@ -118,12 +123,11 @@ _OPTIONS = (
         f"{_RATE_OF_LAYERS}.",
         POSITIVE,
     ),
-    Option(
+    rare(
         "--evaluations",
         "How often acceptance is measured and the state saved.",
         AT_LEAST_1,
         _FIT.evaluations,
-        hidden=True,
     ),
     Option("--seed", "Seed of what is drawn.", click.IntRange(0, MOST_SEED), _FIT.seed),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
