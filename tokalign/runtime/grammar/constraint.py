@@ -227,24 +227,11 @@ def constrain(
     if not stop_ids:
         raise UsageError("a grammar needs a model with an end-of-text token; this one has none")
     tokenizer.require(Level.BY_TEXT)
-    end = _thought_end(tokenizer, prompt)
-    before = prompt if end is None else [*prompt, end]
-    vocabulary = tokenizer.vocabulary
-    specials = {mark.encode(): token for mark, token in vocabulary.special_ids.items()}
-    ids = {**vocabulary.id_of, **specials}
-
-    def matcher(grammar: Grammar) -> LLMatcher:
-        return matcher_of(with_ids(grammar.definition, ids), tokenizer, stop_ids, size)
-
+    end, before = _thought_end(tokenizer, prompt), list(prompt)
     if end is not None:
+        before.append(end)
         grammar = grammar.after(r"/\n{0,2}/")
-    fresh = matcher(grammar)
-    if tokenizer.spec.dummy_prefix and tokenizer.opens_segment(before):
-        # The dummy prefix is no part of the text. It is missing where a special token comes first;
-        # where a space may come first, only a prefix before it tells the two apart.
-        space = vocabulary.id_of.get(b" ")
-        is_certain = space is not None and not fresh.deep_copy().validate_tokens([space])
-        fresh = matcher(grammar.after('" "?' if is_certain else '" "'))
+    fresh = _matcher_after(before, grammar, tokenizer, stop_ids, size)
     try:
         _ = _Matching(_Walk(fresh, stop_ids)).allowed
     except GrammarError as error:
@@ -252,6 +239,33 @@ def constrain(
             "the grammar is too complex, or no finite text matches it; simplify it"
         ) from error
     return Constraint(fresh, stop_ids, len(prompt), end)
+
+
+def _matcher_after(
+    before: Sequence[TargetId],
+    grammar: Grammar,
+    tokenizer: Tokenizer[TargetId],
+    stop_ids: frozenset[TargetId],
+    size: int,
+) -> LLMatcher:
+    """A matcher of the ids after `before`. The dummy prefix is no part of the text.
+
+    It is missing where a special token comes first. Where a space may come first, only a prefix
+    before it tells the two apart.
+    """
+    vocabulary = tokenizer.vocabulary
+    specials = {mark.encode(): token for mark, token in vocabulary.special_ids.items()}
+    ids = {**vocabulary.id_of, **specials}
+
+    def matcher(grammar: Grammar) -> LLMatcher:
+        return matcher_of(with_ids(grammar.definition, ids), tokenizer, stop_ids, size)
+
+    fresh = matcher(grammar)
+    if not (tokenizer.spec.dummy_prefix and tokenizer.opens_segment(before)):
+        return fresh
+    space = vocabulary.id_of.get(b" ")
+    is_certain = space is not None and not fresh.deep_copy().validate_tokens([space])
+    return matcher(grammar.after('" "?' if is_certain else '" "'))
 
 
 def _thought_end(tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> TargetId | None:
