@@ -199,14 +199,14 @@ def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
 
         def failing(*given: Any) -> Any:
             constraint = constrain(*given)
-            rows, calls = constraint.rows, iter(range(1000))
+            masks, calls = constraint.masks, iter(range(1000))
 
             def fail(*asked: Any) -> Any:
                 if next(calls) > 8:
                     raise UsageError("the grammar is too complex here")
-                return rows(*asked)
+                return masks(*asked)
 
-            cast("Any", constraint).rows = fail
+            cast("Any", constraint).masks = fail
             return constraint
 
         monkeypatch.setattr(model, "constrain", failing)

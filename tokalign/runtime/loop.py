@@ -263,7 +263,7 @@ class TargetVerifier:
         if self._constraint is None:
             return None
         self._session.start(logits)
-        return self._constraint.rows(ids, tree, logits.shape[-1])
+        return self._constraint.masks(ids, tree, logits.shape[-1])
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
         """What the store of rows is to be told; nothing without one. logprobs: of the logits."""

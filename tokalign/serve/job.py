@@ -152,7 +152,7 @@ class Job:
         """What changes the logits, as mlx-lm's batches call it. What fails there ends this job."""
         processors = list(self.sampler.processors)
         if self.constraint is not None:
-            processors.append(masking(self.constraint.rows))
+            processors.append(masking(self.constraint.masks))
         return [self._guarded(one) for one in processors]
 
     def _guarded(self, processor: LogitsProcessor) -> LogitsProcessor:

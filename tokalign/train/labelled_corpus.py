@@ -76,7 +76,7 @@ class FutureIds:
         mx.eval(columns[0], hidden)
         for key in keys[1:]:
             tree = _tree(window, columns)
-            with self._tree.rows(cache, len(window), tree) as model:
+            with self._tree.pass_over(cache, len(window), tree) as model:
                 logits = model(columns[-1][None], cache=cache)[0]
             columns.append(choose(logits, key, self._labelling))
             mx.eval(columns[-1])

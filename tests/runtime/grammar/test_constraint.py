@@ -92,14 +92,14 @@ def test_no_text_lets_the_constraint_go(tokenizer: Tokenizer[Any], stops: frozen
 
     def follow() -> None:
         for token in tokenizer.encoder.encode(b'{"p110": 7'):
-            assert constraint.rows(ids, EMPTY_TREE, 4000) is not None
+            assert constraint.masks(ids, EMPTY_TREE, 4000) is not None
             ids.append(token)
 
     with pytest.raises(GrammarError, match="too complex") as failed:
         follow()
     assert "<" not in str(failed.value), "a matcher's state holds the text of a request"
     with pytest.raises(GrammarError):
-        constraint.rows(ids, EMPTY_TREE, 4000)
+        constraint.masks(ids, EMPTY_TREE, 4000)
     assert isinstance(failed.value, UsageError)
 
 
@@ -130,11 +130,11 @@ def test_a_guess_may_fail_without_the_request(
             return not self._failed and self._inner.consume_token(token)
 
     constraint = constrain(grammar, tokenizer, PROMPT, stops)
-    plain = constraint.rows(PROMPT, TokenTree((good,), (-1,), ("x",)), 4000)
+    plain = constraint.masks(PROMPT, TokenTree((good,), (-1,), ("x",)), 4000)
     monkeypatch.setattr(constraint, "_fresh", Fails(constraint._fresh))
     constraint._restart()
     tree = TokenTree((bad, good, bad), (-1, -1, 1), ("x",) * 3)
-    rows = constraint.rows(PROMPT, tree, 4000)
+    rows = constraint.masks(PROMPT, tree, 4000)
     assert plain is not None
     assert rows is not None
     assert (rows[[0, 2]] == plain).all()
@@ -143,7 +143,7 @@ def test_a_guess_may_fail_without_the_request(
         with pytest.raises(GrammarError):
             constraint.check(reached)
     with pytest.raises(GrammarError):
-        constraint.rows([*PROMPT, bad], EMPTY_TREE, 4000)
+        constraint.masks([*PROMPT, bad], EMPTY_TREE, 4000)
 
 
 def test_a_failure_in_a_batch_is_an_error_of_its_own_processor(
@@ -152,7 +152,7 @@ def test_a_failure_in_a_batch_is_an_error_of_its_own_processor(
     import mlx.core as mx
 
     constraint = constrain(GRAMMARS["choice"], tokenizer, PROMPT, stops)
-    process, logits = masking(constraint.rows), mx.zeros((1, 4000))
+    process, logits = masking(constraint.masks), mx.zeros((1, 4000))
     (forbidden,) = tokenizer.encoder.encode(b"{")
     process(mx.array(PROMPT), logits)
     with pytest.raises(GrammarError):
@@ -182,7 +182,7 @@ def test_a_request_holds_three_matchers_however_long_it_is(
     monkeypatch.setattr(constraint, "_fresh", Counted(constraint._fresh))
     constraint._restart()
     for token in text:
-        constraint.rows(ids, TokenTree((token, 7, token), (-1, -1, 0), ("x",) * 3), 4000)
+        constraint.masks(ids, TokenTree((token, 7, token), (-1, -1, 0), ("x",) * 3), 4000)
         ids.append(token)
     assert len(copies) == 3, "the fresh one, the committed one, the one that walks"
 

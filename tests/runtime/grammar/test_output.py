@@ -186,11 +186,11 @@ def test_rows_of_a_tree_are_those_of_their_paths(demo_pair: Pair) -> None:
     tree = TokenTree(
         (*right, *wrong), (*range(-1, len(right) - 1), 3, len(right)), ("x",) * (len(right) + 2)
     )
-    rows = constrain(grammar, tokenizer, prompt, target.stop_ids).rows(prompt, tree, 4000)
+    rows = constrain(grammar, tokenizer, prompt, target.stop_ids).masks(prompt, tree, 4000)
     assert rows is not None
     for count in range(len(right) + 1):
         alone = constrain(grammar, tokenizer, prompt, target.stop_ids)
-        (row,) = alone.rows([*prompt, *right[:count]], TokenTree(), 4000)  # type: ignore[misc]
+        (row,) = alone.masks([*prompt, *right[:count]], TokenTree(), 4000)  # type: ignore[misc]
         assert (rows[count] == row).all()
         if count < len(right):
             assert row[right[count]], "the canonical encoding is always allowed"
@@ -209,12 +209,12 @@ def test_a_thought_comes_before_the_grammar(
     (brace,) = target.tokenizer.encoder.encode(b"{")
     grammar, stops = Grammar.json_object(), target.stop_ids - {end}
     constraint = constrain(grammar, target.tokenizer, [begin, 9], stops)
-    assert constraint.rows([begin, 9, 10], TokenTree(), 4000) is None
-    (row,) = constraint.rows([begin, 9, 10, end], TokenTree(), 4000)  # type: ignore[misc]
+    assert constraint.masks([begin, 9, 10], TokenTree(), 4000) is None
+    (row,) = constraint.masks([begin, 9, 10, end], TokenTree(), 4000)  # type: ignore[misc]
     assert row[brace]
     assert not row[10]
     closed = constrain(grammar, target.tokenizer, [begin, 9, end], stops)
-    assert closed.rows([begin, 9, end], TokenTree(), 4000) is not None
+    assert closed.masks([begin, 9, end], TokenTree(), 4000) is not None
 
 
 def test_what_cannot_be_followed_is_refused(demo_pair: Pair) -> None:

@@ -101,8 +101,8 @@ def test_passes_that_overlap_leave_each_other_and_the_model_alone() -> None:
     expected = np.array(TargetModelSession(model).tree([1, 2, 3], tree))
     one, two = make_prompt_cache(model), make_prompt_cache(model)
     ids = mx.array([[1, 2, 3, *tree.ids]])
-    first = TreeModel(model).rows(one, 6, tree)
-    second = TreeModel(model).rows(two, 6, tree)
+    first = TreeModel(model).pass_over(one, 6, tree)
+    second = TreeModel(model).pass_over(two, 6, tree)
     with first as twin:
         second.__enter__()
         rows = np.array(twin(ids, cache=one))[0]

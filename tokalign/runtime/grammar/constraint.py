@@ -176,7 +176,7 @@ class Constraint:
             self._read += 1
         return self._state
 
-    def rows(
+    def masks(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], width: int
     ) -> NDArray[np.bool_] | None:
         """Which ids may be chosen after `ids` and after each id of `tree`, bool[1 + tree, width].

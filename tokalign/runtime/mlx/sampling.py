@@ -285,14 +285,14 @@ def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsP
     return (process,)
 
 
-def masking(rows: Callable[..., NDArray[np.bool_] | None]) -> LogitsProcessor:
+def masking(masks: Callable[..., NDArray[np.bool_] | None]) -> LogitsProcessor:
     """A grammar as a logits processor, for rows that somebody else computes.
 
-    rows: of its `Constraint`. The processor raises GrammarError where the grammar fails.
+    masks: of its `Constraint`. The processor raises GrammarError where the grammar fails.
     """
 
     def process(ids: Array, logits: Array) -> Array:
-        allowed = rows(ids.tolist(), EMPTY_TREE, logits.shape[-1])
+        allowed = masks(ids.tolist(), EMPTY_TREE, logits.shape[-1])
         return logits if allowed is None else mx.where(mx.array(allowed), logits, -mx.inf)
 
     return process

@@ -96,7 +96,7 @@ class ModelSession(ModelCache[Id]):
             tokens = proposed[computed:]
             wanted = len(tokens)
         self.quantize()  # which replaces layers, so it comes before their masks are set
-        with self._tree_model.rows(self.layers, len(tokens), tree) as model:
+        with self._tree_model.pass_over(self.layers, len(tokens), tree) as model:
             logits = self.forward(self.tokens(tokens), model, begin=kept)[-wanted:]
         self._branches = context, tree
         self.passes += 1

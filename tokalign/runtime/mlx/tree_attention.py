@@ -67,7 +67,7 @@ class TreeModel:
         self._twin = with_row_positions(model, self._positions)
 
     @contextmanager
-    def rows(self, cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[Any]:
+    def pass_over(self, cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[Any]:
         """Give a model whose next pass, over `rows` ids with the tree's last, is one over the tree.
 
         If `rows` are fewer than the tree's ids, the rows of its first ids end the session's cache.
