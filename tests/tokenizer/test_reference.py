@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_families import family_document
 from tokenizer_files import (
     added,
     byte_level_document,
@@ -142,6 +141,17 @@ def test_the_class_that_a_model_type_chooses_decides(kind: str, tmp_path: Path) 
     assert assert_prompts_are_the_same(tmp_path).level is Level.ALIGNED
 
 
+def test_a_token_of_space_marks_is_found_where_a_prompt_has_the_marks(tmp_path: Path) -> None:
+    document = character_document()
+    document["normalizer"] = document["normalizer"]["normalizers"][1]  # no dummy prefix: Gemma
+    mark = document["model"]["vocab"]["▁▁"]
+    document["added_tokens"].append(added(mark, "▁▁", special=False))
+    write(tmp_path, document, beside(), model_type="unheard_of")
+    tokenizer = assert_prompts_are_the_same(tmp_path)
+    assert tokenizer.level is Level.ALIGNED
+    assert mark in tokenizer.encode("a▁▁b", specials=True)
+
+
 def test_a_vocabulary_and_merges_in_files_of_their_own_are_opened(tmp_path: Path) -> None:
     model = byte_level_document()["model"]
     assert missing_from_tokenizer(tmp_path) == ["tokenizer.json"]
@@ -186,16 +196,28 @@ def test_a_program_is_run_only_if_it_is_trusted(tmp_path: Path) -> None:
     assert trusted.encode("kot") == [*b"kot"]
 
 
-def test_a_package_that_is_missing_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("raised", "error", "reason"),
+    [
+        (ValueError("Install it with `pip install tiktoken`."), MissingAssetError, "tiktoken$"),
+        (ImportError("no", name="blobfile"), MissingAssetError, "pip install blobfile$"),
+        (ImportError("no", name="transformers.old"), VocabularyError, "imports transformers.old"),
+    ],
+)
+def test_a_module_that_is_missing_is_named(
+    raised: Exception,
+    error: type[Exception],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from transformers import AutoTokenizer
 
     def from_pretrained(*_: object, **__: object) -> None:
-        raise ValueError("`tiktoken` is required. Install it with `pip install tiktoken`.")
+        raise raised
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
-    with pytest.raises(MissingAssetError, match=r"pip install tiktoken$"):
+    with pytest.raises(error, match=reason):
         reference_of_folder(tmp_path, {}, {})
 
 
@@ -214,38 +236,6 @@ def test_ids_alone_keep_what_is_around_a_prompt() -> None:
 
 
 # -- a user's words --------------------------------------------------------------------------------
-
-
-def levels() -> dict[str, dict[str, Any]]:
-    return {
-        "aligned": character_document(),
-        "in the vocabulary and whole": {
-            **byte_level_document(),
-            "model": {**byte_level_document()["model"], "ignore_merges": True},
-        },
-        "by text": family_document("Unigram"),
-        "ids only": family_document("WordPiece"),
-    }
-
-
-@pytest.mark.parametrize("name", levels())
-def test_typed_markup_never_becomes_a_special_token(name: str, tmp_path: Path) -> None:
-    document = json.loads(json.dumps(levels()[name]))
-    size = 1 + max(token["id"] for token in document["added_tokens"])
-    size = max(size, len(document["model"]["vocab"]))
-    document["added_tokens"].append(added(size, "<tool_call>", special=False))
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
-    tokenizer = read_tokenizer(tmp_path)
-    ids = tokenizer.vocabulary.special_ids
-    control = set(ids.values()) - {ids.get("<unk>"), ids.get("[UNK]")}
-    assert size in control
-    for spelling in tokenizer.spec.specials.values():
-        for text in (spelling, f"a{spelling}b", f"kot {spelling} {spelling}"):
-            assert control.isdisjoint(tokenizer.encode(text))
-            if tokenizer.level is not Level.IDS_ONLY:
-                data = tokenizer.text_bytes(text)
-                assert control.isdisjoint(tokenizer.encoder.encode(data))
-    assert size in tokenizer.encode("a<tool_call>b", specials=True)
 
 
 def test_the_check_refuses_a_reader_that_takes_markup_for_text(

@@ -84,10 +84,9 @@ class Reference:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Its tokenizer.json, parsed.
+        """Its tokenizer.json, parsed; vocabulary and merges from the file where it kept them.
 
-        The vocabulary and the merges are taken from the file where it kept them: writing and
-        reading those of Gemma 3 takes 2 s.
+        Writing and reading those of Gemma 3 takes 2 s.
         """
         library = self.library
         assert library is not None, "only the library's tokenizers are documents"

@@ -31,10 +31,8 @@ MIN_FANOUT = 16
 """Where more tokens than this begin with the same bytes, a table answers instead of the merges."""
 
 _CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b" t")
-"""One next text of each kind that can decide where a piece ends.
-
-To GPT-4o's, which counts `'t`, `'re` and `'ll` to the word before, three small letters differ.
-"""
+"""One next text of each kind that can decide where a piece ends. GPT-4o's `'t`, `'re` and `'ll`
+belong to the word before, so that three small letters differ."""
 
 FALLBACK = -1
 """Given instead of the index of a token where any byte-fallback token is meant."""

@@ -217,7 +217,7 @@ class IncrementalEncoder(Generic[Id]):
         return self._text.endswith(data)
 
     def push(self, data: bytes) -> None:
-        """Append bytes; the pieces that are not settled are cut and encoded again."""
+        """Append bytes, and encode the pieces that are not settled again."""
         self._text += data
         ids, encoder = self._ids, self._encoder
         offset, index = self._open

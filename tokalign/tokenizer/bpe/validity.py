@@ -56,11 +56,10 @@ _SHORT = 32
 
 
 class Merged(NamedTuple, Generic[Id]):
-    """What became of some symbols after all merges.
+    """What became of some symbols: the tokens that are left, and the last merge.
 
-    ids: the tokens that are left.
-    last_rank, last_pair: rank and halves of the last merge; -1 and None if there was none.
-    max_rank: the highest rank of all merges; -1 if there was none.
+    last_rank, last_pair: rank and halves of the last merge; max_rank: the highest rank of all
+    merges. They are -1 and None if there was none.
     """
 
     ids: list[Id]
@@ -97,10 +96,9 @@ class Merges:
         return pairs, packed >> 32, packed & _LOW
 
     def apply(self, symbols: list[Id]) -> Merged[Id]:
-        """Merge `symbols` as one piece until no rule applies.
+        """Merge `symbols` as one piece, the lowest rank first, ties from the left.
 
-        The lowest rank goes first; the leftmost pair wins a tie. Cost: O(n log n), 5 µs for 8
-        symbols.
+        Cost: O(n log n), 5 µs for 8 symbols.
         """
         return self._apply_short(symbols) if len(symbols) <= _SHORT else self._apply_long(symbols)
 
@@ -168,8 +166,8 @@ NEVER = 1 << 60
 class EdgeToken(NamedTuple, Generic[Id]):
     """A token that stands at the edge of a larger one for a part of its making.
 
-    entered, left: the max ranks at which it comes to stand there, and at which it is merged away;
-        -1 for a symbol, which is there from the start, and NEVER for the finished token.
+    entered, left: the max ranks at which it comes to stand there (-1 for a symbol), and at which it
+        is merged away (NEVER for the finished token).
     blocking_rank: the highest rank merged within the larger token in between, including the merge
         that takes this token away. A merge across the edge comes too late if its rank is higher.
     """
