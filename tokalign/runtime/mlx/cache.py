@@ -45,11 +45,9 @@ _PASSES_PER_CLEANUP = 256
 class ModelCache(Generic[Id]):
     """A model, its cache, and the ids that the cache holds.
 
-    model: an mlx-lm model; `model(ids i[1, n], cache=layers)` gives logits f[1, n, vocabulary].
-    layers: a cache to continue, changed in place. Where `remembered` does not know what it holds,
-    its content so far stays in front of every context.
+    layers: a cache to continue, changed in place. Content whose ids are not known, of
+    `unknown_positions`, stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
-    unknown_positions: how many positions come first whose ids are not known.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
 
@@ -109,8 +107,7 @@ class ModelCache(Generic[Id]):
     def catch_up(self, ids: list[Id], last: int) -> int:
         """Rewind to what the cache shares with `ids`, and fill in a long rest.
 
-        Returns: how many of the ids the cache holds then, without the last `last`, whose logits are
-        still to be computed.
+        Returns: how many of the ids the cache holds then; the last `last` are left to compute.
         """
         self._layers.open()
         self._settle_branches(ids)
@@ -132,8 +129,7 @@ class ModelCache(Generic[Id]):
     def tokens(self, ids: list[Id]) -> Array:
         """These ids as u32[n] for a pass.
 
-        Raises: IncompatibleError for an id that the model does not have. The device would read
-        beyond its embeddings without a check.
+        Raises: IncompatibleError for an id beyond the embeddings, which the device does not check.
         """
         if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary_size:
             wrong = next(i for i in ids if not 0 <= i < self.vocabulary_size)
@@ -150,8 +146,7 @@ class ModelCache(Generic[Id]):
     def quantize(self) -> None:
         """Quantize what the cache holds, if it is time; `forward` does so, too. It replaces layers.
 
-        mlx-lm does so after each pass. Here it is before the next one, when what was rejected is
-        gone. Raises: CacheError where a layer cannot be quantized as asked.
+        mlx-lm does so after a pass; here rejected rows are gone first. Raises: CacheError.
         """
         options = self._options
         if options.kv_bits is None or not positions(self.layers):

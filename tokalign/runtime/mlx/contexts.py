@@ -1,10 +1,9 @@
 """Kept contexts: caches and outputs of earlier requests, with which later ones go on.
 
-A conversation is one chain: caches after one or several prefixes of its latest text. A cache that
-can be cut back serves every prefix, so its chain has one. A cache that forgets (a sliding window, a
-recurrent state, `--max-kv-size`) serves only what it ends with, so its chain has several: at the
-end of the system's message, of the earlier turns, of the prompt and of the answer. A later turn
-takes the place of the earlier ones.
+A conversation is one chain: caches after prefixes of its latest text. A cache that can be cut back
+serves every prefix, so its chain has one. A cache that forgets (a window, a recurrent state, or
+`--max-kv-size`) serves only what it ends with, so its chain has several: at the end of the system's
+message, of the earlier turns, of the prompt and of the answer.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ an eighth at most."""
 
 
 class Held(NamedTuple):
-    """The KV caches of a text: the target's and exactly the ids that it holds, and the draft's.
+    """The target's KV cache (None if nothing is held) and exactly the ids that it holds.
 
-    layers: None if nothing is held. draft: layers that know their ids themselves (`layers.py`),
-    as a draft model may have another tokenizer; none without a draft model.
+    draft: the draft model's layers, which know their ids themselves (`layers.remembered`).
     """
 
     layers: list[Any] | None
@@ -97,10 +95,8 @@ class Chain:
         return common == len(other.ids) or is_later
 
     def take_over(self, other: Chain) -> None:
-        """Take over the states that this request can have begun with.
-
-        Those are all states that the same prompt left, the longest of an earlier turn, and those
-        that any conversation may share.
+        """Take over the states that this request can have begun with: all of the same prompt, the
+        longest of an earlier turn, and those that any conversation may share.
         """
         common = common_prefix(self.ids, other.ids)
         for length, state in self.states.items():
@@ -144,8 +140,7 @@ class Contexts:
     def fetch(self, owner: Hashable, ids: Sequence[int]) -> Held:
         """A copy of the caches that share the most with `ids`, cut back to what they share.
 
-        At least one id is left for the target to read. The draft's cache is cut back as much; it
-        may hold less or more than what is shared.
+        At least one id is left for the target to read. The draft's cache is cut back as much.
         """
         ids = list(ids)
         own = [(chain.best(ids), chain) for chain in self._chains if chain.owner == owner]

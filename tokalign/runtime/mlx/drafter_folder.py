@@ -1,7 +1,5 @@
 """A recurrent drafter in a folder: its weights, its shape, and the target that it was trained on.
 
-It is named by the user, or found as tables are, and stays loaded as long as its target does.
-
 `config.json` names the weights file by its digest and is replaced last. So a folder that is written
 again, or whose writing is interrupted, holds the old drafter or the new one, never parts of both.
 mlx-lm takes files named `model*.safetensors` for weights of the target, so no file has such a name.
@@ -91,9 +89,8 @@ def save_drafter(
 def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     """Read the drafter in a folder, for this target, whose number format it takes.
 
-    Raises: MissingAssetError if there is none; BundleError for one that is damaged or in a format
-    that is not known; FingerprintError for one of another tokenizer; IncompatibleError for one that
-    was trained on another model.
+    Raises: MissingAssetError; BundleError for one that is damaged or in an unknown format;
+    FingerprintError, IncompatibleError for one of another tokenizer or model.
     """
     config = read_drafter_config(folder)
     _require_target(folder, config["target"], target_fingerprints(target))
@@ -172,8 +169,7 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
 def find_drafter(target: Target, *, note: Note = lambda _: None) -> RecurrentDrafter | None:
     """The first drafter of this target in its folder or in those of tables; None without one.
 
-    One of another tokenizer is passed over. `note` is told which is used, and of one that should
-    fit and does not.
+    note: told which is used, and of one that should fit and does not.
     """
     for folder in drafter_folders(target.folder):
         try:

@@ -31,13 +31,8 @@ class DrafterConfig:
     hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
     width: D, of the recurrent state s. exit_width: E, of the projection of [h, s] that the residual
         blocks compute on.
-    blocks: how many residual blocks.
     head: "tied" projects to H and uses the target's head; "factored" has two matrices, E x rank and
         rank x V. The code published with the paper has one, E x V, for E = H + D.
-    rank: of a factored head.
-
-    For Bielik 11B (H = 4,096, V = 32,128), two blocks and D = E = 1,024, a tied drafter has 16.8 M
-    parameters, and one with a head of rank 512 has 29.6 M.
     """
 
     hidden_size: int
@@ -77,10 +72,8 @@ class DrafterConfig:
 class TargetEnds:
     """The target's embedding and output head; a drafter uses both as they are.
 
-    embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V].
-    head_rows: ids i[n] -> the rows f[n, H] of the matrix that gives their logits.
-    hidden_size, vocabulary_size: H and V. head_bytes: what `unembed` reads. dtype: the number
-        format that they compute in.
+    embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V]. head_rows: ids i[n] ->
+    the rows f[n, H] of the matrix that gives their logits. head_bytes: what `unembed` reads.
     """
 
     embed: Callable[[Array], Array]

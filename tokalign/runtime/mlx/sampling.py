@@ -1,9 +1,8 @@
 """How ids are chosen: greedily, or by sampling whose randomness is keyed by position.
 
 The filters are mlx-lm's own, in its order: top-p, min-p, XTC, top-k, then the temperature. A choice
-is the largest of `score + noise` (`noise.py`). The target's choice is emitted, and a draft is right
-if it is the same id. So the draft chooses with the noise that the target will choose with at that
-position.
+is the largest of `score + noise` (`noise.py`). A draft is right if it is the id that the target
+chooses, so it chooses with the noise of the target's choice at that position.
 """
 
 from __future__ import annotations
@@ -175,8 +174,7 @@ class Sampling(Chooser):
         noise: Array | None,
         ids: Sequence[TargetId] = (),
     ) -> dict[TargetId, float]:
-        """As `expect`, among a few ids whose log-probabilities the host knows; the likeliest first,
-        which is the one that `choose` would choose.
+        """As `expect`, among a few ids; the likeliest first, which `choose` would choose.
 
         logprobs: up to a constant. noise: from `noise_at` for the same position. ids: what comes
         before it, for logits processors; the device is waited for then.
@@ -308,8 +306,7 @@ def logprobs_of(
 
     ids: what comes before the row, for processors; with these there is one row.
     mask: bool[rows, vocabulary], which ids a grammar allows. It has the last word.
-    Choices are made on these and not on the logits, as in mlx-lm: rounding may make two of them
-    equal.
+    Choices are made on these, as in mlx-lm: rounding may make two of them equal.
     """
     if processors:
         logits = processed(logits, processors, ids)

@@ -26,10 +26,8 @@ from tokalign.tokenizer.vocabulary import Id, TargetId
 class ModelSession(ModelCache[Id]):
     """A model that is given whole contexts and rewinds its cache by itself.
 
-    cache: as `layers` of `ModelCache`; the rest is as there.
-    keeps_states: whether the last hidden states of the latest passes are kept, for a drafter that
-    starts from them.
-    passes, rows: computed so far, steps that fill in a long prompt excluded.
+    cache: as `layers` of `ModelCache`. keeps_states: whether the last hidden states of the latest
+    passes are kept, for a drafter. passes, rows: computed so far, but for filling in long prompts.
     Raises: as `ModelCache`; IncompatibleError for a model whose states cannot be had.
     """
 

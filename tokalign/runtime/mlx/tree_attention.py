@@ -1,16 +1,15 @@
 """Passes over trees: every row has a position of its own and sees only its ancestors.
 
 An mlx-lm model takes rows as one sequence. Two things make a tree of them: the mask that the cache
-hands to attention, and the rotary positions. The mask is set on the session's own cache. The
-positions are set in a *twin* of the model (`weights.twin_of`), so that the model itself is never
-changed. `mx.fast.rope` takes an offset per batch item and not per row, so rows are moved to the
-batch axis.
+hands to attention, which is set on the session's own cache, and the rotary positions, which are set
+in a *twin* of the model (`weights.twin_of`). `mx.fast.rope` takes an offset per batch item and not
+per row, so rows are moved to the batch axis.
 Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa (Cai et al., 2024).
 
 A model takes trees if it reads positions only through rotary embeddings, and the rows that a row
-sees only through the mask of its cache. What else it may do with positions (learned ones, ALiBi,
-scales that depend on them) can be of any form. So a pass is traced over a cache whose `offset` is
-no number, and calculating with it fails. mlx is lazy, so that costs the host time of a pass.
+sees only through the mask of its cache. To find out what else it does with positions (learned ones,
+ALiBi, scales), a pass is traced over a cache whose `offset` is no number, and calculating with it
+fails. mlx is lazy, so that costs the host time of a pass.
 """
 
 from __future__ import annotations
