@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LOADING = ("dtype", "adapter", "trust_remote_code", "ends", "extra_eos_token")
+"""Keywords of `load_models`."""
+
 BeforeCosts = Callable[[Any, Any], object]
 """Called with two mlx models before the costs of their passes are looked up."""
 
@@ -102,32 +105,20 @@ def load_decoder(
     draft: str | None,
     options: DraftingOptions,
     *,
-    sampler: Sampler | None = None,
-    cache: CacheOptions | None = None,
-    before_costs: BeforeCosts = lambda _target, _drafts: None,
-    background: bool = False,
     note: Note = no_note,
-    **loading: Any,
+    **how: Any,
 ) -> Decoder:
-    """Load two models by their names and assemble a decoder; the rest is as in `assemble`.
+    """Load two models by their names and assemble a decoder.
 
-    A draft model that the method does not use is not loaded. loading: keywords of `load_models`.
-    Raises: as `load_models` and `assemble`.
+    A draft model that the method does not use is not loaded. how: further keywords of `load_models`
+    and `assemble`. Raises: as both.
     """
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
+    loading = {name: how.pop(name) for name in _LOADING if name in how}
     names = [target] if draft is None else [target, draft]
     ours, *theirs = load_models(names, note=note, **loading)
-    return assemble(
-        ours,
-        theirs[0] if theirs else None,
-        options,
-        sampler=sampler,
-        cache=cache,
-        before_costs=before_costs,
-        background=background,
-        note=note,
-    )
+    return assemble(ours, theirs[0] if theirs else None, options, note=note, **how)
 
 
 def assemble(

@@ -40,13 +40,13 @@ def _agree_with_any(tokenizer: Any) -> None:
     tokenizer.__class__ = type(type(tokenizer).__name__, (type(tokenizer),), {"vocab_size": size})
 
 
-def _own_draft_model(asked: dict[str, Any]) -> dict[str, Any]:
+def _own_draft_model(keywords: dict[str, Any]) -> dict[str, Any]:
     """Arguments without a draft model whose tokenizer mlx-lm would have refused."""
-    draft = asked.get("draft_model")
+    draft = keywords.get("draft_model")
     size = getattr(None if draft is None else tokenizer_of(draft), "vocab_size", None)
-    if size is not None and int(size) == int(asked["tokenizer"].vocab_size):
-        return asked
-    return {**asked, "draft_model": None}
+    if size is not None and int(size) == int(keywords["tokenizer"].vocab_size):
+        return keywords
+    return {**keywords, "draft_model": None}
 
 
 def patch_mlx_lm(**options: Any) -> None:
@@ -58,19 +58,19 @@ def patch_mlx_lm(**options: Any) -> None:
     them. Raises: TypeError for what is no such keyword.
     """
     signature(text.stream_generate).bind_partial(**options)
-    told = set[str]()
+    printed = set[str]()
 
     def instead(error: Exception, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """Generate with mlx-lm after an error that is not the caller's."""
         if options and isinstance(error, UsageError | MissingAssetError | BundleError):
             raise error
-        asked = signature(mlx_lm_generate).bind(*args, **given).arguments
-        asked.update(asked.pop("kwargs", {}))
+        keywords = signature(mlx_lm_generate).bind(*args, **given).arguments
+        keywords.update(keywords.pop("kwargs", {}))
         line = f"tokalign: mlx-lm decodes this alone, as before: {error or type(error).__name__}"
-        if line not in told:
-            told.add(line)
+        if line not in printed:
+            printed.add(line)
             print(line, file=sys.stderr)
-        return mlx_lm_generate(**_own_draft_model(asked))
+        return mlx_lm_generate(**_own_draft_model(keywords))
 
     @wraps(text.stream_generate)
     def stream_generate(*args: Any, **given: Any) -> Any:

@@ -111,7 +111,7 @@ def stream_generate(
     prompt_cache: the target's cache to go on with, then the draft's if there is a draft model;
         `prompt` is what follows. At the end they hold the prompt and every token of the responses.
         If others wrote into a cache, its ids are unknown; processors and drafters see what follows.
-    prompt_progress_callback: told how many ids of the prompt have been read, and of how many.
+    prompt_progress_callback: called with how many ids of the prompt have been read, of how many.
     input_embeddings: f[n, dimension], read in the place of the prompt's ids, or without any ids.
     stream: of mlx, to run on.
     session: a name; later outputs may be drafted from those of the same session, until
@@ -175,9 +175,9 @@ def _with_options(function: Callable[..., Any], *kinds: Any) -> Signature:
     """A function's signature with the fields of dataclasses in the place of its `**options`."""
     own = signature(function)
     more = [
-        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
         for kind in kinds
-        for one in fields(kind)
+        for field in fields(kind)
     ]
     return own.replace(parameters=[*[*own.parameters.values()][:-1], *more])
 

@@ -24,7 +24,7 @@ def of_messages(system: str | Sequence[Any], messages: Sequence[Message]) -> lis
     are_texts = all(isinstance(text, str) for text in texts)
     require(are_texts, "system has to be a text or a list of text blocks")
     text = "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
-    history = [one for message in messages for one in _of_message(message)]
+    history = [turn for message in messages for turn in _of_message(message)]
     require(bool(history), "messages is empty: there is nothing to answer")
     return [{"role": "system", "content": text}, *history] if text else history
 
@@ -35,22 +35,22 @@ def _of_message(message: Message) -> Iterator[Message]:
     if not isinstance(content, list) or not content:
         yield message
         return
-    said: Message = {"role": message.get("role"), "content": []}
+    turn: Message = {"role": message.get("role"), "content": []}
     for part in content:
         match part:
             case {"type": "tool_result", "tool_use_id": str(name)}:
                 yield _result(name, part.get("content", ""))
             case {"type": "tool_use", "id": str(), "name": str(name)}:
                 call = _call(part["id"], name, json.dumps(part.get("input") or {}))
-                said.setdefault("tool_calls", []).append(call)
+                turn.setdefault("tool_calls", []).append(call)
             case {"type": "thinking", "thinking": str(thought)}:
-                said["reasoning_content"] = said.get("reasoning_content", "") + thought
+                turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
             case {"type": "redacted_thinking"}:
                 pass
             case _:
-                said["content"].append(part)
-    if said["content"] or said.keys() - {"role", "content"}:
-        yield said
+                turn["content"].append(part)
+    if turn["content"] or turn.keys() - {"role", "content"}:
+        yield turn
 
 
 def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterator[Message]:
@@ -60,24 +60,24 @@ def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterat
     """
     if instructions:
         yield {"role": "system", "content": instructions}
-    said: Message = {}
+    turn: Message = {}
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     for index, item in enumerate(items):
         message = _of_item(index, item)
         if message["role"] != "assistant":
-            if said:
-                yield said
-            said = {}
+            if turn:
+                yield turn
+            turn = {}
             yield message
             continue
-        said = said or {"role": message.pop("role"), "content": []}
+        turn = turn or {"role": message.pop("role"), "content": []}
         for name, value in message.items():
             if name == "content":
-                said["content"] += value if isinstance(value, list) else [value or ""]
+                turn["content"] += value if isinstance(value, list) else [value or ""]
             elif name != "role":
-                said[name] = said[name] + value if name in said else value
-    if said:
-        yield said
+                turn[name] = turn[name] + value if name in turn else value
+    if turn:
+        yield turn
 
 
 def _of_item(index: int, item: Message) -> Message:

@@ -94,8 +94,8 @@ class Prompts:
             return Beginning(Prompt(target=ids))
         require(not suffix, "suffix needs a prompt that is a text, not ids")
         for place, token in enumerate(given):
-            told = f"prompt[{place}] is {{}}, but the model's ids are from 0 to {size - 1}"
-            require(0 <= token < size, told, token)
+            wrong = f"prompt[{place}] is {{}}, but the model's ids are from 0 to {size - 1}"
+            require(0 <= token < size, wrong, token)
         return Beginning(Prompt(target=cast("Sequence[TargetId]", given)))
 
     def _others(self, messages: Sequence[Message]) -> Iterator[tuple[list[Message], bool]]:
@@ -105,8 +105,10 @@ class Prompts:
         is the next turn.
         """
         question: Message = {"role": "user", "content": ""}
-        begin = next((i for i, one in enumerate(messages) if one["role"] != "system"), 0)
-        last = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=0)
+        begin = next((i for i, message in enumerate(messages) if message["role"] != "system"), 0)
+        last = max(
+            (i for i, message in enumerate(messages) if message["role"] == "user"), default=0
+        )
         if begin:
             yield [*messages[:begin], question], True
         if self.marks_all and last > begin:

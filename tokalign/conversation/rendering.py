@@ -69,7 +69,7 @@ def merged(messages: Iterable[Message]) -> list[Message]:
     together: list[Message] = []
     for message in messages:
         role = message["role"]
-        if role == "system" and any(one["role"] != "system" for one in together):
+        if role == "system" and any(other["role"] != "system" for other in together):
             role = "user"
         before = together[-1] if together else None
         if before is None or before["role"] != role or role == "tool":

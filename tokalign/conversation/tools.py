@@ -153,7 +153,7 @@ def calls_grammar(
     """
     functions = [tool["function"] for tool in tools]
     if choice != ANY_TOOL:
-        functions = [one for one in functions if one["name"] == choice]
+        functions = [function for function in functions if function["name"] == choice]
     if not functions:
         named = f"names {choice!r}, which is not among tools" if choice else "needs tools"
         raise UsageError(f"tool_choice {named}")
@@ -197,7 +197,9 @@ def lark_of_marks(text: str, vocabulary: Vocabulary[TargetId]) -> str:
     ids = vocabulary.special_ids
     named = [re.escape(mark) for mark in sorted(ids, key=len, reverse=True) if mark in text]
     parts = re.split(f"({'|'.join(named)})", text) if named else [text]
-    return " ".join(f"<[{ids[one]}]>" if one in ids else lark_literal(one) for one in parts if one)
+    return " ".join(
+        f"<[{ids[part]}]>" if part in ids else lark_literal(part) for part in parts if part
+    )
 
 
 def _arguments(function: Mapping[str, Any]) -> str:
@@ -253,8 +255,8 @@ def _tagged_call(
             value = f"{parameter.lark('', writer.terminals)} {writer.text(end)}"
         else:
             value = parameter.lark(end + after, writer.terminals)
-        one = f"{writer.text(opening)} {value}"
-        parts.append(one if key in required else f"({one})?")
+        argument = f"{writer.text(opening)} {value}"
+        parts.append(argument if key in required else f"({argument})?")
     if tags.tail:
         parts.append(writer.text(tags.tail + after))
     return writer.call(*parts)
@@ -264,7 +266,7 @@ def _glm_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:
     """With and without line breaks between the tags, or as JSON."""
     forms = [("", "\n", "\n"), ("", "", "")]
     either = [_tagged_call(tags, space, writer, function) for space in forms]
-    return " | ".join(f"({one})" for one in [*either, _json_call(writer, function)])
+    return " | ".join(f"({form})" for form in [*either, _json_call(writer, function)])
 
 
 _LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {

@@ -242,10 +242,10 @@ def _error(path: str, refusal: Refusal) -> Response:
 async def _refused(request: HttpRequest, error: Exception) -> Response:
     """A refusal of ours, or of the router: a path, or a method."""
     if isinstance(error, HTTPException):
-        told, code = f"there is nothing at {request.url.path}", "not_found"
+        text, code = f"there is nothing at {request.url.path}", "not_found"
         if error.status_code == 405:
-            told, code = f"{request.url.path} does not take {request.method}", "method_not_allowed"
-        error = Refusal(error.status_code, told, code=code, headers=error.headers)
+            text, code = f"{request.url.path} does not take {request.method}", "method_not_allowed"
+        error = Refusal(error.status_code, text, code=code, headers=error.headers)
     assert isinstance(error, Refusal)
     return _error(request.url.path, error)
 

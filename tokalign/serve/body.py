@@ -103,7 +103,7 @@ class Common(Struct, kw_only=True):
         """The most tokens of an answer; -1 for no limit, None where the request says nothing."""
         return self.max_tokens
 
-    def _asked(self, settings: Settings, api_key: str, **more: Any) -> Request:
+    def _request(self, settings: Settings, api_key: str, **more: Any) -> Request:
         if self.best_of is not None and self.best_of != self.n:
             raise _unserved("best_of", "every answer that is made is returned; give n")
         if self.functions:
@@ -142,7 +142,7 @@ class Common(Struct, kw_only=True):
         several: bool,
     ) -> list[Request]:
         """Answers to a chat. tools, choice: as chat completions have them."""
-        asked = self._asked(
+        request = self._request(
             settings,
             api_key,
             messages=template_messages(messages),
@@ -150,7 +150,7 @@ class Common(Struct, kw_only=True):
             tool_choice=tool_choice(choice),
             several_calls=several,
         )
-        return _repeated(asked, self.n)
+        return _repeated(request, self.n)
 
     def _sampling(self, settings: Settings) -> Sampling:
         chosen: dict[str, Any] = {}
@@ -223,11 +223,11 @@ class Completion(Common, kw_only=True):
             raise _unserved(
                 "echo", "log-probabilities of prompts are not computed; leave one of both out"
             )
-        asked = self._asked(settings, api_key, suffix=self.suffix)
+        request = self._request(settings, api_key, suffix=self.suffix)
         found: list[Request] = []
         for prompt in prompts:
             sampling = self._sampling(settings)  # with a seed of its own, if none is given
-            found += _repeated(replace(asked, prompt=prompt, sampling=sampling), self.n)
+            found += _repeated(replace(request, prompt=prompt, sampling=sampling), self.n)
         return found
 
 
@@ -263,8 +263,8 @@ def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(_MOST_NESTING):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for each in inner for one in each if isinstance(one, dict | list)]
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for each in inner for value in each if isinstance(value, dict | list)]
     return bool(level)
 
 
@@ -278,11 +278,11 @@ def _readable(error: str) -> str:
     return f"{name}: {message[:1].lower()}{message[1:]}"
 
 
-def _repeated(asked: Request, count: int) -> list[Request]:
+def _repeated(request: Request, count: int) -> list[Request]:
     """Several answers to one prompt, with seeds one after another."""
-    seed = asked.sampling.seed
+    seed = request.sampling.seed
     return [
-        replace(asked, sampling=replace(asked.sampling, seed=seed + index))
+        replace(request, sampling=replace(request.sampling, seed=seed + index))
         for index in range(count)
     ]
 
@@ -326,12 +326,12 @@ def _functions(tools: Sequence[Object]) -> tuple[Object, ...]:
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
     """Texts, or the ids of texts: one of either, or a list of them."""
-    is_list = isinstance(prompt, list) and all(isinstance(one, str | list) for one in prompt)
+    is_list = isinstance(prompt, list) and all(isinstance(part, str | list) for part in prompt)
     prompts = list(prompt) if is_list and prompt else [prompt]
     many = f"prompt has {len(prompts)} texts, but at most {_MOST_CHOICES} may be"
     require(len(prompts) <= _MOST_CHOICES, many)
-    for one in prompts:
-        are_ids = isinstance(one, list) and all(type(token) is int for token in one)
-        fits = isinstance(one, str) or are_ids
-        require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", one)
+    for part in prompts:
+        are_ids = isinstance(part, list) and all(type(token) is int for token in part)
+        fits = isinstance(part, str) or are_ids
+        require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", part)
     return prompts

@@ -139,13 +139,16 @@ class Completions(Chats):
     def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
         tokens = [entry["token"] for entry in content]
         *offsets, choice.shown = accumulate(map(len, tokens), initial=choice.shown)
-        top = [{one["token"]: one["logprob"] for one in entry["top_logprobs"]} for entry in content]
+        top = [
+            {other["token"]: other["logprob"] for other in entry["top_logprobs"]}
+            for entry in content
+        ]
         return {
             "content": content,
             "text_offset": offsets,
             "tokens": tokens,
             "token_logprobs": [entry["logprob"] for entry in content],
-            "top_logprobs": top,
+            "top_logprobs": [{one["token"]: one["logprob"] for one in top} for top in tops],
         }
 
 
@@ -153,8 +156,7 @@ def _origins(choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
     """Who proposed each of these tokens; see `docs/serve.md`."""
     plain = choice.job.plain_seconds
     origins = [
-        {"text": one.text, "source": one.source, "outcome": one.outcome, "pass": one.number}
-        for one in tokens
+        {"text": t.text, "source": t.source, "outcome": t.outcome, "pass": t.number} for t in tokens
     ]
     speed = None if plain is None else round(1 / plain, 3)
     return {"tokens": origins, "plain_tokens_per_second": speed}

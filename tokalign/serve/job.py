@@ -153,14 +153,14 @@ class Job:
         processors = list(self.sampler.processors)
         if self.constraint is not None:
             processors.append(masking(self.constraint.masks))
-        return [self._guarded(one) for one in processors]
+        return [self._guarded(processor) for processor in processors]
 
     def _guarded(self, processor: LogitsProcessor) -> LogitsProcessor:
         def process(ids: Array, logits: Array) -> Array:
             if self.failure is None:
                 try:
                     return processor(ids, logits)
-                except Exception as error:  # its client is told; the batch goes on
+                except Exception as error:  # its client gets it; the batch goes on
                     self.failure = error
             return logits
 
@@ -219,7 +219,7 @@ class Job:
         ids = cast("list[int]", ranked[:most].tolist())
         values = cast("list[float]", row[mx.array([token, *ids])].tolist())
         top = zip(ids, values[1:], strict=True)
-        return values[0], tuple({"id": one, "logprob": value} for one, value in top)
+        return values[0], tuple({"id": other, "logprob": value} for other, value in top)
 
 
 Item: TypeAlias = Job | Emitted | Exception | None

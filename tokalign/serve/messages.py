@@ -56,7 +56,7 @@ class MessagesBody(Common, kw_only=True):
         choice: Any = self.tool_choice.get("type")
         if choice == "tool":
             choice = {"function": {"name": str(self.tool_choice.get("name"))}}
-        # The model is not told of the tools that Anthropic runs.
+        # The prompt does not name the tools that Anthropic runs.
         own = [tool for tool in self.tools if (tool.get("type") or "custom") == "custom"]
         return self._chat(
             settings,

@@ -74,7 +74,7 @@ class Preparing:
                 if job.request.abandoned.is_set():
                     raise Refusal(499, "the client has left")
                 prepare(loaded, job)
-            except Exception as error:  # it is told to the client, whatever it is
+            except Exception as error:  # the client gets it, whatever it is
                 job.failure = error
             except BaseException as error:  # a panic in Rust
                 job.failure = RuntimeError(f"a library gave up: {type(error).__name__}")

@@ -46,7 +46,7 @@ class ResponsesBody(Common, kw_only=True):
     input: str | list[Object]
     instructions: str | None = None
     max_output_tokens: int | None = None
-    tools: list[Object] = []  # the model is told of no others than functions
+    tools: list[Object] = []  # the prompt names only functions
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = False
     text: Object = {}

@@ -149,7 +149,7 @@ async def unless_gone(request: HttpRequest, work: Coroutine[Any, Any, None]) -> 
             raise ClientDisconnect
         task.result()
     finally:
-        task.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody else asks
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # as seen
         task.cancel()
         watch.cancel()
 

@@ -34,8 +34,8 @@ def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
     inner = body.get("structured_outputs") or {}
     require(isinstance(inner, dict), "structured_outputs has to be an object, not {}", inner)
     given = {**body, **{f"structured_outputs.{name}": inner.get(name) for name in _STRUCTURED}}
-    asked = {name: given[name] for name in _FIELDS if given.get(name) not in (None, "")}
-    made = {name: _made(name, value, _FIELDS[name]) for name, value in asked.items()}
+    named = {name: given[name] for name in _FIELDS if given.get(name) not in (None, "")}
+    made = {name: _made(name, value, _FIELDS[name]) for name, value in named.items()}
     if (by_format := _response_format(body.get("response_format"))) is not None:
         made["response_format"] = by_format
     require(len(made) < 2, f"{' and '.join(made)} exclude each other; give one of them")
@@ -44,7 +44,7 @@ def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
 
 def _made(name: str, value: Any, kind: _Kind) -> Grammar:
     types, what, make = kind
-    are_texts = not isinstance(value, list) or all(isinstance(one, str) for one in value)
+    are_texts = not isinstance(value, list) or all(isinstance(text, str) for text in value)
     fits = isinstance(value, types) and are_texts
     require(fits, f"{name} has to be {what}, not {{}}", value)
     return make(value)
