@@ -37,9 +37,8 @@ def template_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
     """
     messages = [*messages]
     require(bool(messages), "messages is empty: there is nothing to answer")
-    last = max(
-        (i for i, message in enumerate(messages) if message.get("role") == "user"), default=-1
-    )
+    roles = [message.get("role") for message in messages]
+    last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
     return [
         _message(f"messages[{index}]", message, is_question=index == last)
         for index, message in enumerate(messages)

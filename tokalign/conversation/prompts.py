@@ -105,10 +105,9 @@ class Prompts:
         is the next turn.
         """
         question: Message = {"role": "user", "content": ""}
-        begin = next((i for i, message in enumerate(messages) if message["role"] != "system"), 0)
-        last = max(
-            (i for i, message in enumerate(messages) if message["role"] == "user"), default=0
-        )
+        roles = [message["role"] for message in messages]
+        begin = next((i for i, role in enumerate(roles) if role != "system"), 0)
+        last = max((i for i, role in enumerate(roles) if role == "user"), default=0)
         if begin:
             yield [*messages[:begin], question], True
         if self.marks_all and last > begin:

@@ -197,9 +197,8 @@ def lark_of_marks(text: str, vocabulary: Vocabulary[TargetId]) -> str:
     ids = vocabulary.special_ids
     named = [re.escape(mark) for mark in sorted(ids, key=len, reverse=True) if mark in text]
     parts = re.split(f"({'|'.join(named)})", text) if named else [text]
-    return " ".join(
-        f"<[{ids[part]}]>" if part in ids else lark_literal(part) for part in parts if part
-    )
+    written = [f"<[{ids[part]}]>" if part in ids else lark_literal(part) for part in parts if part]
+    return " ".join(written)
 
 
 def _arguments(function: Mapping[str, Any]) -> str:

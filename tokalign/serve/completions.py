@@ -139,10 +139,7 @@ class Completions(Chats):
     def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
         tokens = [entry["token"] for entry in content]
         *offsets, choice.shown = accumulate(map(len, tokens), initial=choice.shown)
-        top = [
-            {other["token"]: other["logprob"] for other in entry["top_logprobs"]}
-            for entry in content
-        ]
+        tops = [entry["top_logprobs"] for entry in content]
         return {
             "content": content,
             "text_offset": offsets,
@@ -156,7 +153,8 @@ def _origins(choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
     """Who proposed each of these tokens; see `docs/serve.md`."""
     plain = choice.job.plain_seconds
     origins = [
-        {"text": t.text, "source": t.source, "outcome": t.outcome, "pass": t.number} for t in tokens
+        {"text": token.text, "source": token.source, "outcome": token.outcome, "pass": token.number}
+        for token in tokens
     ]
     speed = None if plain is None else round(1 / plain, 3)
     return {"tokens": origins, "plain_tokens_per_second": speed}
