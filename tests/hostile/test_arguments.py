@@ -63,70 +63,70 @@ def broken() -> Iterator[int]:
     yield "6"  # type: ignore[misc]
 
 
-STREAM: list[tuple[str, Any]] = [
-    *(("prompt", bad) for bad in (None, 5, 5.0, b"Wis", [], "", [5, "6"], [5, 6.0], [5, None])),
-    *(("prompt", bad) for bad in ([5, True], [5, -1], [5, SIZE], [5, 1 << 31], [1 << 70])),
-    *(("prompt", bad) for bad in ([[5, 6]], mx.array([5.0]), mx.array([[5]]), mx.array(5))),
-    *(
-        ("prompt", bad)
-        for bad in (mx.array([SIZE]), np.array([5.5]), np.array([[5]]), np.array(["5"]))
-    ),
-    *(("prompt", bad) for bad in (np.array([-1]), np.array([True]), object(), broken(), "\ud800")),
-    *(("draft_prompt", bad) for bad in (5, b"W", [5, -1], [5, SIZE], [5, "6"], "\ud800", object())),
-    *(("max_tokens", bad) for bad in (None, "6", 6.0, True, -2, 0, [6], float("inf"))),
-    *(("model", bad) for bad in (None, "model", (1, 2), object(), 5, lambda ids: ids)),
-    *(("draft_model", bad) for bad in ("model", (1, 2), 5, lambda ids: ids)),
-    *(("tokenizer", bad) for bad in (None, 5, object(), {}, "", b"x")),
-    *(("draft_tokenizer", bad) for bad in (None, 5, object(), {}, "", b"x")),
-    *(("method", bad) for bad in (None, 5, "", "Draft", ["draft"], "draft\n")),
-    *(
-        ("translation", bad)
-        for bad in (5, "", "best", "context:", "context:0", "context:-1", ["a"])
-    ),
-    *(("num_draft_tokens", bad) for bad in ("3", 3.0, 0, -1, True, [3])),
-    *(("alternatives", bad) for bad in (None, "2", 2.0, -1, True, 1 << 40)),
-    *(("dictionary", bad) for bad in (5, b"x", True, [5])),
-    *(("alignment", bad) for bad in (5, b"x", True, ["x"])),
-    *(("language", bad) for bad in (5, b"pl", ["pl", 5])),
-    *(("sampling", bad) for bad in (0.7, "greedy", {"temperature": 1}, Sampling)),
-    *(("sampler", bad) for bad in (5, "greedy", Sampling(), [])),
-    *(("logits_processors", bad) for bad in (5, "x", [5], [None], {"a": 1}, lambda ids, row: row)),
-    *(("stop", bad) for bad in (None, 5, b"x", [5], "", ["a", ""], [None], "\ud800", ["\ud800"])),
-    *(("prefill_step_size", bad) for bad in (0, -1, 2.5, "8", None, True)),
-    *(("max_kv_size", bad) for bad in (0, -1, 7, 2.5, "64", True)),
-    *(("kv_bits", bad) for bad in (0, 9, 4.0, "4", True)),
-    *(("kv_group_size", bad) for bad in (0, -64, "64", None)),
-    *(("quantized_kv_start", bad) for bad in (-1, 0.5, None)),
-    *(("prompt_progress_callback", bad) for bad in (5, "x", [])),
-    *(("prompt_cache", bad) for bad in (5, "x", {}, [1, 2], [None])),
-    *(("input_embeddings", bad) for bad in (5, "x", mx.zeros((2,)), mx.zeros((2, 32)))),
-    *(("session", bad) for bad in (5, b"x", ["x"])),
-    *(("note", bad) for bad in (None, "note", 5)),
-    *(("stream", bad) for bad in (5, "gpu", object())),
-]
-STEP: list[tuple[str, Any]] = [
-    *(("prompt", bad) for bad in (None, 5, "Wisła", b"W", [], [5, "6"], [5, 6.0], [5, True])),
-    *(("prompt", bad) for bad in ([5, -1], [5, SIZE], [1 << 70], mx.array([5.0]), mx.array([[5]]))),
-    *(("model", bad) for bad in (None, "model", (1, 2), object())),
-    *(("draft_model", bad) for bad in (None, "model", (1, 2), object())),
-    *(("num_draft_tokens", bad) for bad in (None, "3", 3.0, 0, -1, True)),
-    *(("max_tokens", bad) for bad in (None, "6", 6.0, True, -2)),
-    *(("sampler", bad) for bad in (5, "greedy", Sampling())),
-    *(("logits_processors", bad) for bad in (5, "x", [5], [None])),
-    *(("prompt_cache", bad) for bad in (5, "x", [], [None] * 4, {}, make_prompt_cache)),
-    *(("prefill_step_size", bad) for bad in (None, "512", 0, -1, 512.0, True)),
-    *(("kv_bits", bad) for bad in ("4", 0, -1, 9, 4.0, True)),
-    *(("kv_group_size", bad) for bad in (None, "64", 0, -1, 64.0, True)),
-    *(("quantized_kv_start", bad) for bad in (None, "0", -1, 0.0, True)),
-    *(("tokenizer", bad) for bad in (5, object(), {}, "")),
-    *(("draft_tokenizer", bad) for bad in (5, object(), {}, "")),
-    *(("translation", bad) for bad in (5, "", "best", "context:0", ["a"])),
-    *(("stream", bad) for bad in (5, "gpu")),
-]
+BOTH: dict[str, list[Any]] = {
+    "prompt": [
+        *(None, 5, b"W", [], [5, "6"], [5, 6.0], [5, True], [5, -1], [5, SIZE], [1 << 70]),
+        *(mx.array([5.0]), mx.array([[5]])),
+    ],
+    "model": [None, "model", (1, 2), object()],
+    "draft_model": ["model", (1, 2)],
+    "tokenizer": [5, object(), {}, ""],
+    "draft_tokenizer": [5, object(), {}, ""],
+    "translation": [5, "", "best", "context:0", ["a"]],
+    "num_draft_tokens": ["3", 3.0, 0, -1, True],
+    "max_tokens": [None, "6", 6.0, True, -2],
+    "sampler": [5, "greedy", Sampling()],
+    "logits_processors": [5, "x", [5], [None]],
+    "prompt_cache": [5, "x", {}, [None] * 4],
+    "prefill_step_size": [None, "512", 0, -1, 512.0, True],
+    "kv_bits": ["4", 0, 9, 4.0, True],
+    "kv_group_size": [None, "64", 0, -64],
+    "quantized_kv_start": [None, -1, 0.5],
+    "stream": [5, "gpu"],
+}
+STREAM: dict[str, list[Any]] = {
+    "prompt": [
+        *(5.0, "", [5, None], [5, 1 << 31], [[5, 6]], object(), broken(), "\ud800"),
+        *(mx.array(5), mx.array([SIZE]), np.array([5.5]), np.array([[5]]), np.array(["5"])),
+        *(np.array([-1]), np.array([True])),
+    ],
+    "draft_prompt": [5, b"W", [5, -1], [5, SIZE], [5, "6"], "\ud800", object()],
+    "max_tokens": [0, [6], float("inf")],
+    "model": [5, lambda ids: ids],
+    "draft_model": [5, lambda ids: ids],
+    "tokenizer": [None, b"x"],
+    "draft_tokenizer": [None, b"x"],
+    "method": [None, 5, "", "Draft", ["draft"], "draft\n"],
+    "translation": ["context:", "context:-1"],
+    "num_draft_tokens": [[3]],
+    "alternatives": [None, "2", 2.0, -1, True, 1 << 40],
+    "dictionary": [5, b"x", True, [5]],
+    "alignment": [5, b"x", True, ["x"]],
+    "language": [5, b"pl", ["pl", 5]],
+    "sampling": [0.7, "greedy", {"temperature": 1}, Sampling],
+    "sampler": [[]],
+    "logits_processors": [{"a": 1}, lambda ids, row: row],
+    "stop": [None, 5, b"x", [5], "", ["a", ""], [None], "\ud800", ["\ud800"]],
+    "max_kv_size": [0, -1, 7, 2.5, "64", True],
+    "prompt_progress_callback": [5, "x", []],
+    "prompt_cache": [[1, 2], [None]],
+    "input_embeddings": [5, "x", mx.zeros((2,)), mx.zeros((2, 32))],
+    "session": [5, b"x", ["x"]],
+    "note": [None, "note", 5],
+    "stream": [object()],
+}
+STEP: dict[str, list[Any]] = {
+    "prompt": ["Wisła"],
+    "draft_model": [None, object()],
+    "num_draft_tokens": [None],
+    "prompt_cache": [[], make_prompt_cache],
+    "quantized_kv_start": ["0", 0.0, True],
+}
 ATTACKS = {
     f"{call.__name__}-{name}-{number}": (call, name, bad)
-    for call, attacks in ((stream, STREAM), (step, STEP))
-    for number, (name, bad) in enumerate(attacks)
+    for call, own in ((stream, STREAM), (step, STEP))
+    for name in {**BOTH, **own}
+    for number, bad in enumerate([*BOTH.get(name, []), *own.get(name, [])])
 }
 
 
