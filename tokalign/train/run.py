@@ -27,6 +27,7 @@ from tokalign.build.corpus import Stage, silent
 from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.rounds import Array
 from tokalign.storage import appearing, locked
+from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import B, Shuffled
 from tokalign.train.options import FitOptions
 
@@ -39,12 +40,13 @@ class Learner(Protocol[B]):
     """What a run trains, and on what.
 
     module: the model whose trainable parameters are trained. positions: how many the batches have.
-    identity: what the result depends on besides the options, as JSON. loss: in nats.
+    identity: what the result depends on besides labels and options, as JSON. loss: in nats.
     measure: `Evaluation.by_depth` of the present weights. save: keeps them in a folder, with a
     record for people. publish: writes what was kept in `best` as the result.
     """
 
     options: FitOptions
+    labels: LabelledCorpus
     module: Any
     batches: Shuffled[B]
     positions: int
@@ -104,7 +106,8 @@ def fit(
         another process does the same run.
     """
     options = learner.options
-    identity = json.dumps([learner.identity, asdict(options)], sort_keys=True)
+    dependencies = [learner.identity, learner.labels.recipe, asdict(options)]
+    identity = json.dumps(dependencies, sort_keys=True)
     folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
     best, checkpoint = folder / "best", folder / "checkpoint.safetensors"
     with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
@@ -159,6 +162,9 @@ def _record(learner: Learner[Any], evaluation: Evaluation) -> dict[str, Any]:
         "step": evaluation.step,
         "positions": learner.positions,
         "options": asdict(learner.options),
+        "labelling": learner.labels.recipe["labelling"],
+        "corpus": learner.labels.recipe["corpus"],
+        "target": learner.labels.recipe["target"],
         "accepted_by_depth": [round(share, 4) for share in evaluation.by_depth],
     }
 

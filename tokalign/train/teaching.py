@@ -103,9 +103,9 @@ class DraftLearner:
         options: FitOptions,
         window: int,
     ) -> None:
-        self._draft, self.options, self._recipe = draft, options, labels.recipe
+        self._draft, self.options, self.labels = draft, options, labels
         self.module = model = draft.model
-        self.identity = [content_fingerprint(model), labels.recipe]
+        self.identity = content_fingerprint(model)
         size = vocabulary_size(model)
         lessons = Lessons(
             pair,
@@ -183,7 +183,6 @@ class DraftLearner:
             fused = twin_of(self.module, lambda layer: layer.fuse() if "lora_a" in layer else None)
             fused.set_dtype(dtype)
             weights = dict(tree_flatten(fused.parameters()))
-        record = {**record, **{n: self._recipe[n] for n in ("labelling", "corpus", "target")}}
         _copy(own, folder)
         write_file(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         # An open file, not a path: mlx would hide why a write failed.

@@ -73,9 +73,9 @@ class RecurrentLearner:
         labels: LabelledCorpus,
         options: FitOptions,
     ) -> None:
-        self._target, self._labels, self.options = target, labels, options
+        self._target, self.labels, self.options = target, labels, options
         self._fingerprints = target_fingerprints(target)
-        self.identity = [config.to_json(), labels.recipe]
+        self.identity = config.to_json()
         self.positions = len(labels.training.ids)
         self.batches: Shuffled[Batch] = Batches(
             labels.training,
@@ -91,10 +91,9 @@ class RecurrentLearner:
         return loss_of(self.module, batch)
 
     def measure(self) -> tuple[float, ...]:
-        return measure_acceptance(self.module, self._labels.held_out)
+        return measure_acceptance(self.module, self.labels.held_out)
 
     def save(self, folder: Path, record: Mapping[str, Any]) -> None:
-        record = {**record, **{name: self._labels.recipe[name] for name in ("labelling", "corpus")}}
         save_drafter(folder, self.module, self._fingerprints, record)
 
     def publish(self, best: Path, output: Path) -> None:
