@@ -61,12 +61,7 @@ PIPELINES: dict[str, tuple[Step, ...]] = {
         digits(individual=True),
         BYTE_LEVEL,
     ),
-    "Falcon": (
-        PUNCTUATION,
-        GPT2,
-        digits(individual=False),
-        isolated("[0-9][0-9][0-9]"),
-    ),
+    "Falcon": (PUNCTUATION, GPT2, digits(individual=False), isolated("[0-9][0-9][0-9]")),
     "GPT-4o as converted": (
         {**isolated(GPT4O_PATTERN), "behavior": "Removed", "invert": True},
         BYTE_LEVEL,

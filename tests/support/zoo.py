@@ -159,7 +159,7 @@ _SCALED = {
         "rope_theta": 10000.0,
         "llama_4_scaling_beta": 0.1,
         "original_max_position_embeddings": 16,
-    },
+    }
 }
 _NGRAM = {"ngram_vocab_size_ratio": 4, "emb_neighbor_num": 2, "emb_split_num": 2}
 _LONGCAT = {

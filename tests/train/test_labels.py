@@ -13,13 +13,7 @@ from killed_runs import files
 from labelled import random_labels
 
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.train.labels import (
-    Batches,
-    Candidates,
-    Labels,
-    open_labels,
-    write_labels,
-)
+from tokalign.train.labels import Batches, Candidates, Labels, open_labels, write_labels
 
 RECIPE = {"target": "a", "window": 8}
 WINDOWS = list(range(40))

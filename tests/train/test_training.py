@@ -29,12 +29,7 @@ from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.labels import Batches
 from tokalign.train.options import FitOptions, LabelOptions
 from tokalign.train.run import Course, Evaluation, Trained, Training, fit
-from tokalign.train.training import (
-    RecurrentLearner,
-    accepted_counts,
-    loss_of,
-    measure_acceptance,
-)
+from tokalign.train.training import RecurrentLearner, accepted_counts, loss_of, measure_acceptance
 
 LABELS = LabelOptions(positions=400, held_out=64, window=32)
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)

@@ -20,24 +20,16 @@ from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Batch, Batches, Labels, Shuffled
 from tokalign.train.options import FitOptions
 
-_ROWS = 256
+_ROWS = 64
 
 
 def loss_of(drafter: RecurrentDrafter, batch: Batch) -> Array:
-    """The mean cross-entropy of what follows, over all positions and depths, in nats.
-
-    The drafter reads the ids that are right, because only guesses after right ones are accepted.
-    """
-    state, exits = drafter.initial_state(mx.array(batch.hidden)), []
-    for depth in range(batch.read.shape[1]):
-        recurrent, exit_ = drafter.advance(state, mx.array(batch.read[:, depth]))
-        state = state._replace(recurrent=recurrent)
-        exits.append(exit_)
-    rows = mx.stack(exits, axis=1)
+    """The mean cross-entropy of what follows, over all positions and depths, in nats."""
+    exits = _exits(drafter, batch.hidden, batch.read)
     if len(batch.candidates) == drafter.config.vocabulary_size:
-        logits = drafter.logits(rows)
+        logits = drafter.logits(exits)
     else:
-        logits = drafter.logits_among(rows, mx.array(batch.candidates))
+        logits = drafter.logits_among(exits, mx.array(batch.candidates))
     logits = logits.astype(mx.float32)
     right = mx.take_along_axis(logits, mx.array(batch.correct)[..., None], axis=-1)[..., 0]
     return (mx.logsumexp(logits + mx.array(batch.log_weights), axis=-1) - right).mean()
@@ -54,13 +46,23 @@ def accepted_counts(drafter: RecurrentDrafter, labels: Labels) -> NDArray[np.int
     counts = []
     for first in range(0, len(labels.ids), _ROWS):
         ids = np.asarray(labels.ids[first : first + _ROWS])
-        hidden = np.asarray(labels.values[first : first + _ROWS])
-        state, right = drafter.initial_state(mx.array(hidden)), []
-        for depth in range(ids.shape[1] - 1):
-            state, logits = drafter.step(state, mx.array(ids[:, depth]))
-            right.append(np.array(mx.argmax(logits, axis=-1)) == ids[:, depth + 1])
-        counts.append(np.logical_and.accumulate(np.stack(right, axis=1), axis=1).sum(axis=1))
+        exits = _exits(drafter, labels.values[first : first + _ROWS], ids[:, :-1])
+        right = np.array(mx.argmax(drafter.logits(exits), axis=-1)) == ids[:, 1:]
+        counts.append(np.logical_and.accumulate(right, axis=1).sum(axis=1))
     return np.concatenate(counts)
+
+
+def _exits(drafter: RecurrentDrafter, hidden: NDArray[Any], read: NDArray[Any]) -> Array:
+    """The outputs f[B, depth, E] of the residual blocks after each id of `read` i[B, depth].
+
+    The drafter reads the ids that are right, because only guesses after right ones are accepted.
+    """
+    state, exits = drafter.initial_state(mx.array(np.asarray(hidden))), []
+    for ids in mx.array(read).T:
+        recurrent, exit_ = drafter.advance(state, ids)
+        state = state._replace(recurrent=recurrent)
+        exits.append(exit_)
+    return mx.stack(exits, axis=1)
 
 
 class RecurrentLearner:
