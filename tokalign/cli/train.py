@@ -194,7 +194,7 @@ def command(
     count, wanted = len(labelled.training.ids), labels.positions
     few = "" if count > 0.95 * wanted else f", not {wanted:,}: give more text to get as many"
     note(f"{count:,} positions are labelled{few}; labels and state in {workspace}")
-    learner: Learner[Any]
+    learner: Learner
     if draft is None:
         ends = TargetEnds.of(model.model)
         config = _drafter_config(values, ends.hidden_size, ends.vocabulary_size)

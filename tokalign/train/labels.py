@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,13 +149,11 @@ class LabelledText:
 
 def texts_of(labels: Labels, length: int) -> list[LabelledText]:
     """The texts in `labels` as `NextIds` writes them, `length` rows for each."""
-    texts = []
-    for begin in range(0, len(labels.ids) - length + 1, length):
-        ids = np.asarray(labels.ids[begin : begin + length])
-        values = np.asarray(labels.values[begin : begin + length])
-        known = int((ids[:, 0] != NO_LABEL).sum())
-        texts.append(LabelledText(ids[:known, 0], ids[:known, 1:], values[:known]))
-    return texts
+    parts = [slice(i, i + length) for i in range(0, len(labels.ids) - length + 1, length)]
+    return [
+        LabelledText(labels.ids[part, 0], labels.ids[part, 1:], labels.values[part])
+        for part in parts
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +171,7 @@ class Batch:
     log_weights: NDArray[np.float32]
 
 
-B = TypeVar("B")
-"""A batch of a learner."""
-
-
-class Shuffled(ABC, Generic[B]):
+class Shuffled:
     """Batches of `size` of the numbers 0, 1, ... `count` - 1, in an order that epochs differ in.
 
     A batch is known by its number alone. seed: of the order.
@@ -192,9 +185,9 @@ class Shuffled(ABC, Generic[B]):
         """How many batches have each position at most once."""
         return self.count // self.size
 
-    @abstractmethod
-    def __getitem__(self, number: int) -> B:
+    def __getitem__(self, number: int) -> Any:
         """The batch of a number, 0 or more."""
+        raise NotImplementedError
 
     def part(self, number: int) -> NDArray[np.intp]:
         """What a batch is made of; after the last batch of an epoch comes another epoch."""
@@ -209,7 +202,7 @@ def shuffled(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
-class Batches(Shuffled[Batch]):
+class Batches(Shuffled):
     """The batches of a recurrent drafter's run.
 
     size: positions of a batch. candidates: as of `Candidates`; what follows in a batch is needed.

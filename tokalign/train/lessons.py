@@ -198,7 +198,7 @@ class Lesson:
     own: Ids
 
 
-class Lessons(Shuffled[Lesson]):
+class Lessons(Shuffled):
     """The lessons of a training run.
 
     size: texts of a lesson. candidates: as of `labels.Candidates`.

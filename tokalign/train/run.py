@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from math import cos, isfinite, pi
 from pathlib import Path
-from typing import Any, Generic, Protocol, cast
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -28,7 +28,7 @@ from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.rounds import Array
 from tokalign.storage import appearing, locked
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import B, Shuffled
+from tokalign.train.labels import Shuffled
 from tokalign.train.options import FitOptions
 
 _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0
@@ -36,7 +36,7 @@ _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0
 gradients are cut to."""
 
 
-class Learner(Protocol[B]):
+class Learner(Protocol):
     """What a run trains, and on what.
 
     module: the model whose trainable parameters are trained. positions: how many the batches have.
@@ -48,11 +48,11 @@ class Learner(Protocol[B]):
     options: FitOptions
     labels: LabelledCorpus
     module: Any
-    batches: Shuffled[B]
+    batches: Shuffled
     positions: int
     identity: Any
 
-    def loss(self, batch: B) -> Array: ...
+    def loss(self, batch: Any) -> Array: ...
     def measure(self) -> tuple[float, ...]: ...
     def save(self, folder: Path, record: Mapping[str, Any]) -> None: ...
     def publish(self, best: Path, output: Path) -> None: ...
@@ -92,7 +92,7 @@ class Trained:
 
 
 def fit(
-    learner: Learner[Any],
+    learner: Learner,
     output: Path,
     workspace: Path,
     *,
@@ -157,7 +157,7 @@ def _finite(loss: float, step: int) -> float:
     return loss
 
 
-def _record(learner: Learner[Any], evaluation: Evaluation) -> dict[str, Any]:
+def _record(learner: Learner, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "step": evaluation.step,
         "positions": learner.positions,
@@ -215,7 +215,7 @@ class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its
         return super().apply_single(gradient, parameter, state)
 
 
-class Training(Generic[B]):
+class Training:
     """A module and its optimizer after `step` of `steps` steps.
 
     module: its trainable parameters are trained in float32. loss: of a batch, in nats, with the
@@ -225,8 +225,8 @@ class Training(Generic[B]):
     def __init__(
         self,
         module: Any,
-        batches: Shuffled[B],
-        loss: Callable[[B], Array],
+        batches: Shuffled,
+        loss: Callable[[Any], Array],
         *,
         steps: int,
         learning_rate: float = 1e-3,

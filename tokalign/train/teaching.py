@@ -116,7 +116,7 @@ class DraftLearner:
             seed=options.seed,
             covers=options.losses != ("text",),
         )
-        self.batches: Shuffled[Lesson] = lessons
+        self.batches: Shuffled = lessons
         self.positions = lessons.positions
         self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
         self._held_out = [*readings_of(pair, texts_of(labels.held_out, window))]

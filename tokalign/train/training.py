@@ -79,7 +79,7 @@ class RecurrentLearner:
         self._fingerprints = target_fingerprints(target)
         self.identity = config.to_json()
         self.positions = len(labels.training.ids)
-        self.batches: Shuffled[Batch] = Batches(
+        self.batches: Shuffled = Batches(
             labels.training,
             size=options.batch,
             vocabulary_size=config.vocabulary_size,
