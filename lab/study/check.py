@@ -35,14 +35,14 @@ _STATISTICS = ("groups", "fits", "causes")
 """Figures without predictions."""
 
 _STEPS = ("saved", "rows", "drafting", "host", "rest")
-"""Of a waterfall, from 1 plain pass to the measured time."""
+"""Waterfall steps, in order."""
 
 _MOST_DISTURBED = 0.2
 _MOST_BIAS = 0.03
 """How many trials may be disturbed, and by how much the control's median may be off."""
 
 _LARGEST = 1e15
-"""Of all numbers; bytes of models and tokens come closest."""
+"""The largest number; bytes of models and tokens come closest."""
 
 _LONGEST = 80
 """Characters that are shown of a value that is not what it should be."""

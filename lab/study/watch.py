@@ -19,7 +19,7 @@ from lab.study.measurements import Surroundings
 from tokalign.runtime.mlx.weights import peak_memory
 
 _THERMAL = ("nominal", "moderate", "heavy", "trapping", "sleeping")
-"""Of the notification com.apple.system.thermalpressurelevel, from 0."""
+"""Levels of the notification com.apple.system.thermalpressurelevel, from 0."""
 
 _WINDOW = "generation"
 

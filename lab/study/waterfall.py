@@ -56,7 +56,7 @@ def waterfalls(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list
 
 
 def measured_ends(timed: Sequence[tuple[Sample, float]]) -> tuple[float, float]:
-    """Of a token, in plain passes: what accepted tokens save, and its measured time.
+    """What accepted tokens save of a token's time, and its measured time, in plain passes.
 
     timed: at least one sample with its speed-up.
     """

@@ -56,7 +56,7 @@ PROSE = [sentence for sentence in SENTENCES if not sentence.startswith((" ", "de
 
 
 def test_coverage_is_counted_as_by_hand(tmp_path: Path) -> None:
-    """Of two tokenizers of which the draft writes the same text in more tokens."""
+    """Two tokenizers, of which the draft writes the same text in more tokens."""
     draft, target = (
         read_tokenizer(write_tokenizer(tmp_path / str(size), vocabulary_size=size))
         for size in (280, 340)

@@ -104,7 +104,7 @@ def test_its_answer_joins_the_one_tree(sampling: str) -> None:
 def test_every_round_starts_from_the_state_before_the_last_id(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of whichever row that was: of a chain, of a tree, or of the pass before."""
+    """Whichever row that was: of a chain, of a tree, or of the pass before."""
     session, checked = opened(), 0
     find = session.state_before_last
 
@@ -167,7 +167,7 @@ def test_the_state_of_another_text_of_equal_length_is_not_given(pass_of: str, ed
 
 
 def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
-    """Of each request: there, a drafter has no hidden state yet and is not to blame.
+    """At the first round of a request a drafter has no hidden state yet and is not to blame.
 
     Further rows and steps cost next to nothing, so that drafting pays.
     """

@@ -29,7 +29,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 IDS = 320
-"""Of the target's tokenizer; the draft's has 300. Every byte is a token."""
+"""The size of the target's tokenizer; the draft's has 300. Every byte is a token."""
 
 TARGETS, DRAFTS = {"cut": 270, "padded": 384}, {"cut": 280, "padded": 320}
 PROMPT, TOKENS = b" kot ma Ala a", 20

@@ -73,7 +73,7 @@ def plain(server: Server) -> Plain:
 def test_staggered_requests_get_what_plain_decoding_gives(
     server: Server, plain: Plain, seed: int
 ) -> None:
-    """Of any length and kind, so that they move between speculation and batch several times."""
+    """Prompts of any length and kind move between speculation and batch several times."""
     chance = random.Random(seed)
     asked = [
         (chance.choice(list(KINDS)), f"{chance.choice(WORDS)} {number}", chance.randint(1, 90))

@@ -214,7 +214,7 @@ def test_a_language_without_prompts_is_answered_with_those_there_are() -> None:
 def test_tables_in_use_are_those_in_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one name and language the first is used; a language that is not asked for is left out."""
+    """The first of one name and language is used; a language that is not asked for is left out."""
     target: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("Ala ma kota. " * 40 + "\n")

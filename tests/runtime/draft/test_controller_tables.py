@@ -101,7 +101,7 @@ def test_drafting_rests_once_the_loss_exceeds_its_bound(rounds: list[tuple[float
 
 
 def test_early_on_little_may_be_lost() -> None:
-    """Of the first 50 tokens a twenty-fifth, of 300 a fortieth, of 3,000 half a percent."""
+    """At most a twenty-fifth of the first 50 tokens, a fortieth of 300, half a percent of 3,000."""
     for tokens, most in ((50, 2.0), (300, 7.0), (3000, 16.0)):
         assert Balance(lost=most, tokens=tokens).excess <= 0.0
         assert Balance(lost=most + 0.1, tokens=tokens).excess > 0.0

@@ -38,7 +38,7 @@ def pair() -> tuple[Any, Any]:
 
 
 def measured_curve() -> CostCurve:
-    """Of the two random models, in seconds."""
+    """A curve of the two random models, in seconds."""
     rows = {1: timing(0.020), 2: timing(0.024), 3: timing(0.030)}
     return CostCurve(
         name="here",

@@ -1,4 +1,4 @@
-"""Of the passes that run ahead, those are waited for that others have begun before."""
+"""A pass waits for those that other generations began before it."""
 
 from __future__ import annotations
 

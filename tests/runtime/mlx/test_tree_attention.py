@@ -74,7 +74,7 @@ class Waiting(WildDrafter):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_accepted_id_is_computed_twice(seed: int) -> None:
-    """Of a long generation with wild trees, every row is a proposal or the last id of a round."""
+    """Every row of a long generation with wild trees is a proposal or the last id of a round."""
     model, prompt, limits = random_model(vocabulary=6, seed=seed), (1, 2), Limits(max_tokens=60)
     plain, _ = rounds_of(NoDrafter(), TargetModelSession(model), prompt=prompt, limits=limits)
     session, wild = TargetModelSession(model), Waiting(plain, trees=True, ids=6)

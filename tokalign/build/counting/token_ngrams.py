@@ -87,7 +87,7 @@ class Counting:
 
     @property
     def vocabulary_size(self) -> int:
-        """Of the tokenizer; 0 for words."""
+        """The size of the tokenizer's vocabulary; 0 for words."""
         return 0 if self.tokenizer is None else len(self.tokenizer.vocabulary)
 
     def least(self, order: int) -> int:

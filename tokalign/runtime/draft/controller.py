@@ -127,7 +127,7 @@ class ModelWorth:
         return best
 
     def learn(self, passes: int, right: int, *, known: int, rows: int, added: int = 0) -> None:
-        """Of the next `known` emitted ids, a draft of so many passes predicted the first `right`.
+        """A draft of so many passes predicted the first `right` of the next `known` emitted ids.
 
         rows: how many ids were worth verifying. added: how many more were accepted, because free
         sources joined the draft.

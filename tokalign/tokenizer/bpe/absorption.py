@@ -35,7 +35,7 @@ _CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b"
 belong to the word before, so that three small letters differ."""
 
 FALLBACK = -1
-"""Given instead of the index of a token where any byte-fallback token is meant."""
+"""Stands for "some byte-fallback token" in a list of token indices."""
 
 
 class Absorption(Generic[Id]):
