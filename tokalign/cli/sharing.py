@@ -18,7 +18,7 @@ from tokalign.errors import MissingAssetError, UsageError, shown_path
 from tokalign.names import hub
 from tokalign.names.registry import find_alias, local_folder
 from tokalign.storage import write_file
-from tokalign.tables.bundle import decode_bundle, read_table_file
+from tokalign.tables.bundle import encode_bundle, read_bundle
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
     DRAFTER_PATTERNS,
@@ -150,9 +150,9 @@ _Read = tuple[str, dict[str, bytes], dict[str, Any]]
 
 
 def _table(source: Path, shown: str) -> _Read:
-    data = read_table_file(source, shown)
-    bundle = decode_bundle(data, name=shown)
+    bundle = read_bundle(source, name=shown)
     verify_bundle(bundle)
+    data = encode_bundle(bundle)
     if not source.name.endswith(f".{bundle.kind}.tok"):
         raise UsageError(
             f"{shown} is a table of kind {bundle.kind}, and by its name it would not be found; "

@@ -146,21 +146,16 @@ def read_header(path: Path) -> Header:
         return Header(**header, name=name)
 
 
-def read_bundle(path: Path) -> Bundle:
+def read_bundle(path: Path, *, name: str | None = None) -> Bundle:
     """Read a table file and check every byte of it.
 
+    name: for messages; by default the path.
     Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError for
     an unreadable file.
     """
-    name = shown_path(path)
+    name = name or shown_path(path)
     with _opened(path, name) as (file, start, header, places):
         return _bundle(start + file.read(), header, places, name)
-
-
-def read_table_file(path: Path, name: str) -> bytes:
-    """The bytes of a file that has the header of a table of its size. Raises: as `read_bundle`."""
-    with _opened(path, name) as (file, start, _, _):
-        return start + file.read()
 
 
 def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundle:
