@@ -18,7 +18,7 @@ import os
 import platform
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import UnsupportedOperation
 from os import PathLike
 from pathlib import Path
@@ -166,24 +166,39 @@ def appearing(
     """
     writer = f"{os.getpid()}-{get_ident()}"  # threads may write the same file, too
     temporary = path.parent / f".{path.name}.{writer}{TEMPORARY_SUFFIX}"  # `.` has no name
-    made = [folder for folder in path.parents if parents and not folder.exists()]
+    with parents_of(path, remedy=remedy) if parents else nullcontext():
+        try:
+            if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+                raise OSError("it is not a regular file")
+            yield temporary
+            if sync:
+                with temporary.open("rb+") as file:
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise unwritable(path, error, remedy) from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def parents_of(path: Path, *, remedy: str = _REMEDY) -> Iterator[None]:
+    """Make the folders that a path lies in; at the end, those that stay empty are deleted again.
+
+    Raises: as `write_file`.
+    """
+    made = [folder for folder in path.parents if not folder.exists()]
     try:
-        if parents:
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise OSError("it is not a regular file")
-        yield temporary
-        if sync:
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise unwritable(path, error, remedy) from error
+        except OSError as error:
+            raise unwritable(path, error, remedy) from error
+        yield
     finally:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
             for folder in made:
-                folder.rmdir()  # it stays unless nothing was written into it
+                folder.rmdir()
 
 
 def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:

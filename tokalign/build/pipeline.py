@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workers import peak_memory
-from tokalign.storage import locked, require_writable, write_file
+from tokalign.storage import locked, parents_of, require_writable, write_file
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
 from tokalign.tables.header import KINDS, MOST_HEADER_BYTES
 
@@ -86,18 +86,12 @@ def require_outputs(paths: Iterable[Path]) -> None:
 @contextmanager
 def _building(path: Path) -> Iterator[None]:
     """Keep other processes from building this table."""
-    made = [folder for folder in path.parents if not folder.exists()]
     lock = path.with_name(f".{path.name}.lock")
-    try:
-        with locked(lock, f"building {path}", "wait until it has ended"):
-            try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
-    finally:
-        with suppress(OSError):  # a folder with a table in it stays
-            for folder in made:
-                folder.rmdir()
+    with parents_of(lock), locked(lock, f"building {path}", "wait until it has ended"):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def write_table(path: Path, bundle: Bundle) -> WrittenTable:

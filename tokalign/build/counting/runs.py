@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from tokalign.build.counting.windows import (
     merge_windows,
 )
 from tokalign.errors import UsageError
-from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, unwritable
+from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, parents_of, unwritable
 
 REMEDY = (
     "choose a folder on another one with --workspace; finished counts are kept, and the same "
@@ -191,13 +191,12 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="tokalign-") as temporary:
             yield Path(temporary)
         return
-    try:
-        made = [path for path in folder.parents if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error, _REMEDY) from error
-    require_workspace(folder, _LOCK)
-    with locked(folder / _LOCK, f"building in {folder}", "wait for it or choose another folder"):
+    if folder.exists():
+        require_workspace(folder, _LOCK)
+    with (
+        parents_of(folder, remedy=_REMEDY),
+        locked(folder / _LOCK, f"building in {folder}", "wait for it or choose another folder"),
+    ):
         for unfinished in folder.glob(f"*{TEMPORARY_SUFFIX}"):
             unfinished.unlink()
         is_done = True
@@ -209,9 +208,6 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
         finally:
             if is_done:
                 shutil.rmtree(folder)
-                with suppress(OSError):  # the first that is not empty stays, and what it lies in
-                    for path in made:
-                        path.rmdir()
 
 
 def require_workspace(folder: Path, mark: str) -> None:
