@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from served import CALL, KEY, WEATHER, ask, demo_settings, openai, serving
 
 from tokalign.conversation.blocks import AnswerForm
-from tokalign.conversation.fill_in import fill_in_prompt
+from tokalign.conversation.prompts import fill_in_prompt
 from tokalign.conversation.tools import ToolFormat
 from tokalign.errors import TokalignError
 from tokalign.runtime.chat import Prompt

@@ -14,7 +14,7 @@ from places import DEMO
 from random_models import decoder_of
 from served import LOOP, complete, demo_settings, request, serving
 
-from tokalign.conversation.fill_in import fill_in_ends
+from tokalign.conversation.prompts import fill_in_ends
 from tokalign.runtime.chat import Prompt, encode_prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation

@@ -14,7 +14,7 @@ import pytest
 from processes import wait_for
 from served import LOOP, demo_settings
 
-from tokalign.conversation.fill_in import fill_in_ends
+from tokalign.conversation.prompts import fill_in_ends
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar
 from tokalign.serve import Settings, preparing

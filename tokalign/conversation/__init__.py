@@ -2,8 +2,7 @@
 
     history.py       messages of any API as a chat template reads them (other_histories.py)
     rendering.py     messages in a chat template, merged where it needs that
-    prompts.py       a chat's prompt, and where other conversations part from it
-    fill_in.py       prompts for a text between two others, and what ends that
+    prompts.py       prompts of chats, and of texts to fill in
     tools.py         which tools may be called, in what format, and the grammar of a call
     tool_calls.py    the calls of every format, read while they come (incoming.py)
     blocks.py        an answer's text as blocks of text, thought and calls, which grow

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import cache
 from time import monotonic
-from typing import Any
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -27,13 +24,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tokalign import __version__
 from tokalign.serve.admission import Refusal, authorized_key, refusal_of, require_allowed
 from tokalign.serve.answer import Rendering, Usage
 from tokalign.serve.body import Common, read
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.messages import Messages
-from tokalign.serve.page import read_page
+from tokalign.serve.page import openapi, read_page
 from tokalign.serve.request import Request
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
@@ -110,7 +106,7 @@ class _Edge:
 
     async def openapi(self, request: HttpRequest) -> Response:
         self._key(request)
-        return JSONResponse(_openapi())
+        return JSONResponse(openapi({path: api.form for path, api in _APIS.items()}))
 
     async def models(self, request: HttpRequest) -> Response:
         self._key(request)
@@ -248,26 +244,3 @@ async def _refused(request: HttpRequest, error: Exception) -> Response:
         error = Refusal(error.status_code, text, code=code, headers=error.headers)
     assert isinstance(error, Refusal)
     return _error(request.url.path, error)
-
-
-@cache
-def _openapi() -> dict[str, Any]:
-    """The bodies of all APIs, as an OpenAPI document."""
-    forms = {path: api.form for path, api in _APIS.items()}
-    kinds = list(dict.fromkeys(forms.values()))
-    refs, schemas = msgspec.json.schema_components(
-        kinds, ref_template="#/components/schemas/{name}"
-    )
-    by_form = dict(zip(kinds, refs, strict=True))
-    paths: dict[str, Any] = {}
-    for path, form in forms.items():
-        content = {"application/json": {"schema": by_form[form]}}
-        operation = {
-            "summary": (form.__doc__ or "").partition("\n")[0],
-            "requestBody": {"required": True, "content": content},
-            "responses": {"200": {"description": "The answer, or its events."}},
-        }
-        paths[path] = {"post": operation}
-    info = {"title": "tokalign serve", "version": __version__}
-    components = {"schemas": schemas}
-    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}

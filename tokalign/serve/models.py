@@ -16,8 +16,7 @@ from mlx_lm.utils import load_tokenizer
 
 from tokalign.api.assemble import keep_loaded, load_decoder
 from tokalign.conversation.blocks import AnswerForm
-from tokalign.conversation.fill_in import fill_in_ends
-from tokalign.conversation.prompts import Prompts
+from tokalign.conversation.prompts import Prompts, fill_in_ends
 from tokalign.errors import CacheError, UsageError
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.chat import ChatTemplate, find_template
@@ -40,7 +39,7 @@ class Loaded:
     decoder: its method is plain where the target's cache cannot be rewound. context_length: most
     ids of prompt and answer together. forgets: whether the target's cache cannot be cut back to
     every prefix. is_batchable: whether mlx-lm can decode several requests together.
-    fill_in_ends: see `fill_in.py`.
+    fill_in_ends: as of `prompts.fill_in_ends`.
     """
 
     decoder: Decoder
