@@ -22,7 +22,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.request import DEFAULT, ModelNames, Request
-from tokalign.serve.structured import grammar_of, tool_choice
+from tokalign.serve.structured import Schema, StructuredOutputs, grammar_of, tool_choice
 
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
@@ -43,6 +43,11 @@ Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 Logprobs = Annotated[int, Meta(ge=-1, le=20)]
 Texts = str | list[str]
 Object = dict[str, Any]
+_PENALTIES = [
+    f"{kind}_{what}"
+    for kind in ("repetition", "presence", "frequency")
+    for what in ("penalty", "context_size")
+]
 _RESERVED = RESERVED | {"tools"}
 """Variables of the template that have a field of their own."""
 
@@ -84,13 +89,13 @@ class Common(Struct, kw_only=True):
     prediction: Any = None
     tokalign: Extra = msgspec.field(default_factory=Extra)
     response_format: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_grammar: Any = None
-    guided_choice: Any = None
-    structured_outputs: Object = {}
-    grammar: Any = None
-    json_schema: Any = None
+    guided_json: Schema | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: StructuredOutputs = msgspec.field(default_factory=StructuredOutputs)
+    grammar: str | None = None
+    json_schema: Schema | None = None
     best_of: int | None = None
     functions: list[Any] = []
 
@@ -114,11 +119,12 @@ class Common(Struct, kw_only=True):
         require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
         if limit is None:
             limit = settings.max_tokens
+        penalties = {name: getattr(self, name) for name in _PENALTIES}
         return Request(
             models=ModelNames(self.model, self.draft_model, self.adapters),
             sampling=self._sampling(settings),
             logit_bias=self.logit_bias,
-            penalties=self._penalties(),
+            penalties={**penalties, "repetition_penalty": max(0.0, self.repetition_penalty)},
             template_variables={**settings.chat_template_args, **self.chat_template_kwargs},
             stop_texts=_stop_texts(self.stop),
             max_tokens=None if limit is None or limit < 0 else limit,
@@ -126,7 +132,7 @@ class Common(Struct, kw_only=True):
             logprobs=bool(self.logprobs),
             top_logprobs=max(0, self.top_logprobs),
             prediction=_predicted(self.prediction),
-            grammar=grammar_of(msgspec.structs.asdict(self)),
+            grammar=grammar_of(self),
             api_key=api_key,
             **more,
         )
@@ -161,15 +167,6 @@ class Common(Struct, kw_only=True):
         chosen["top_k"] = max(0, chosen["top_k"])
         seed = randbits(_SEED_BITS) if self.seed is None else self.seed % (1 << _SEED_BITS)
         return Sampling(seed=seed, **chosen)
-
-    def _penalties(self) -> dict[str, float]:
-        penalties: dict[str, float] = {}
-        for kind in ("repetition", "presence", "frequency"):
-            value = getattr(self, f"{kind}_penalty")
-            if value and not (kind == "repetition" and value < 0):
-                penalties[f"{kind}_penalty"] = value
-                penalties[f"{kind}_context_size"] = getattr(self, f"{kind}_context_size")
-        return penalties
 
 
 class StreamOptions(Struct, kw_only=True):

@@ -6,48 +6,48 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from tokalign.conversation.tools import ANY_TOOL, function_of
 from tokalign.errors import UsageError, require, shown
 from tokalign.runtime.grammar import Grammar
 from tokalign.serve.admission import Refusal
 
-_Kind = tuple[type | tuple[type, ...], str, Callable[[Any], Grammar]]
+Schema = dict[str, Any] | str | bool
+"""A JSON schema, also as a text."""
 
-_JSON: _Kind = ((dict, str, bool), "a JSON schema", partial(Grammar.json_schema, strict=False))
-_TEXT: _Kind = (str, "a grammar in GBNF or Lark's format", Grammar.text)
-_REGEX: _Kind = (str, "a regular expression", Grammar.regex)
-_CHOICE: _Kind = (list, "a list of texts", Grammar.choice)
 
-_STRUCTURED = {"json": _JSON, "regex": _REGEX, "grammar": _TEXT, "choice": _CHOICE}
+class StructuredOutputs(Struct, kw_only=True):
+    """vLLM's field of this name."""
 
-_FIELDS: Mapping[str, _Kind] = {
-    **{f"structured_outputs.{name}": kind for name, kind in _STRUCTURED.items()},
-    **{f"guided_{name}": kind for name, kind in _STRUCTURED.items()},
-    "grammar": _TEXT,
-    "json_schema": _JSON,
+    json: Schema | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: list[str] | None = None
+
+
+_json_grammar = partial(Grammar.json_schema, strict=False)
+
+_MAKERS: Mapping[str, Callable[[Any], Grammar]] = {
+    "json": _json_grammar,
+    "regex": Grammar.regex,
+    "grammar": Grammar.text,
+    "choice": Grammar.choice,
 }
-"""Those of vLLM, newer and older, and of llama.cpp's server."""
 
 
-def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
-    """The grammar that a body asks for. Raises: UsageError for a wrong one, and for two."""
-    inner = body.get("structured_outputs") or {}
-    require(isinstance(inner, dict), "structured_outputs has to be an object, not {}", inner)
-    given = {**body, **{f"structured_outputs.{name}": inner.get(name) for name in _STRUCTURED}}
-    named = {name: given[name] for name in _FIELDS if given.get(name) not in (None, "")}
-    made = {name: _made(name, value, _FIELDS[name]) for name, value in named.items()}
-    if (by_format := _response_format(body.get("response_format"))) is not None:
+def grammar_of(body: Any) -> Grammar | None:
+    """The grammar that a body's fields give. Raises: UsageError for a wrong one, and for two."""
+    inner = body.structured_outputs
+    fields = {f"structured_outputs.{kind}": (kind, getattr(inner, kind)) for kind in _MAKERS}
+    fields |= {f"guided_{kind}": (kind, getattr(body, f"guided_{kind}")) for kind in _MAKERS}
+    fields |= {"grammar": ("grammar", body.grammar), "json_schema": ("json", body.json_schema)}
+    given = {name: field for name, field in fields.items() if field[1] not in (None, "")}
+    made = {name: _MAKERS[kind](value) for name, (kind, value) in given.items()}
+    if (by_format := _response_format(body.response_format)) is not None:
         made["response_format"] = by_format
     require(len(made) < 2, f"{' and '.join(made)} exclude each other; give one of them")
     return next(iter(made.values()), None)
-
-
-def _made(name: str, value: Any, kind: _Kind) -> Grammar:
-    types, what, make = kind
-    are_texts = not isinstance(value, list) or all(isinstance(text, str) for text in value)
-    fits = isinstance(value, types) and are_texts
-    require(fits, f"{name} has to be {what}, not {{}}", value)
-    return make(value)
 
 
 def _response_format(given: Any) -> Grammar | None:
@@ -58,7 +58,10 @@ def _response_format(given: Any) -> Grammar | None:
         case dict() if kind is None:
             return None
         case {"type": "json_object"}:
-            return _made("response_format.schema", given.get("schema", {"type": "object"}), _JSON)
+            schema = given.get("schema", {"type": "object"})
+            is_schema = isinstance(schema, Schema)
+            require(is_schema, "response_format.schema has to be a JSON schema, not {}", schema)
+            return _json_grammar(schema)
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as inner}:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
