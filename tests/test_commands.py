@@ -34,7 +34,7 @@ def test_a_command_runs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(f"TOKALIGN_{variable}", str(folder / place))
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     monkeypatch.setattr("tokalign.serve.server.Server.wait", lambda _server: None)
-    monkeypatch.setattr("tokalign.evaluate.calibrate.CONTEXTS", (32,))  # long ones take long
+    monkeypatch.setattr("tokalign.evaluate.calibrate.CONTEXT", 32)  # a long one takes long
     make_first(name, folder)
     typed = [*name.split(), *words(RUNS[name]), "--json"]
     assert isinstance(run(*typed, typed="Wisła jest\n").json, dict)
