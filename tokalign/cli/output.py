@@ -1,8 +1,6 @@
-"""What every command shares: data on stdout, notes and progress on stderr.
+"""How every command writes: data on stdout, notes and progress on stderr, harmless on a terminal.
 
-Every command writes by way of this module. What goes out is harmless on a terminal, and failures
-are one line. stdout is data: if it takes no more, the command fails. stderr is notes: if it takes
-no more, the command goes on.
+If stdout takes no more, the command fails; if stderr does, the command goes on.
 """
 
 from __future__ import annotations
@@ -41,14 +39,10 @@ _UNSAFE = re.compile(
     r"\u2028-\u202e\u2066-\u2069"  # separators, and what changes the direction of what follows
     r"\ud800-\udfff]"  # half a surrogate pair, as in a file name that is not UTF-8
 )
-_CLOSED = (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))
 
 
 def visible(text: str) -> str:
-    """`text` with its control characters written out, such as \\x1b; line feeds and tabs stay.
-
-    A terminal would obey them: they move the cursor, recolour, retitle, or reverse what is shown.
-    """
+    """`text` with the characters that drive a terminal written out; line feeds and tabs stay."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -84,10 +78,7 @@ def to_stderr(text: str) -> None:
 
 @contextmanager
 def reading_stdin(remedy: str) -> Iterator[None]:
-    """Turn an OSError of the body, which reads stdin, into one line with what to do instead.
-
-    Raises: UsageError.
-    """
+    """Turn an OSError of the body, which reads stdin, into a UsageError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -95,10 +86,7 @@ def reading_stdin(remedy: str) -> Iterator[None]:
 
 
 def read_text_file(path: Path, shown: str, remedy: str) -> str:
-    """A text that was named on the command line. Raises: UsageError.
-
-    shown: what the error calls it. remedy: what to do instead.
-    """
+    """A text named on the command line. shown: its name in errors. Raises: UsageError."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,12 +108,12 @@ def open_closed_streams() -> None:
     """Give a standard stream that is closed (`>&-`) a descriptor of its own.
 
     Otherwise the next file that is opened gets the number of stdout, and what any library prints
-    goes into it. Using a closed stdin or stdout fails after this as it does elsewhere, with an
-    OSError; what is written to a closed stderr is lost.
+    goes into it. Using a closed stdin or stdout raises an OSError after this.
     """
-    for name, flags in _CLOSED:
+    closed = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
+    for name, mode_of_access in closed.items():
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, flags)
+            descriptor = os.open(os.devnull, mode_of_access)
             os.set_inheritable(descriptor, True)
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
@@ -134,9 +122,9 @@ def open_closed_streams() -> None:
 
 
 def finish(stream: TextIO) -> OSError | None:
-    """Flush a standard stream. If that fails, returns why, and the stream takes no more.
+    """Flush a standard stream. Returns: why that failed.
 
-    Without the second, the interpreter tries again when it exits, complains and exits with 120.
+    The stream then takes no more, or the interpreter would flush it again and exit with 120.
     """
     try:
         stream.flush()
@@ -162,12 +150,8 @@ def to_json(result: Mapping[str, Any]) -> str:
 
     Control characters in strings are escaped, DEL, C1 and those that change the direction too.
     """
-    lines = [f"{_dumped(str(key))}: {_dumped(value)}" for key, value in result.items()]
-    return "{\n  " + ",\n  ".join(lines) + "\n}"
-
-
-def _dumped(value: Any) -> str:
-    return safe_json(json.dumps(value, ensure_ascii=False))
+    lines = (json.dumps({key: value}, ensure_ascii=False)[1:-1] for key, value in result.items())
+    return safe_json("{\n  " + ",\n  ".join(lines) + "\n}")
 
 
 def show(result: Mapping[str, Any], in_words: Callable[[], str] | None = None) -> None:
@@ -206,17 +190,13 @@ def _shown(value: object) -> object:
 
 
 def note(message: str, *, lines: bool = False) -> None:
-    """Print on stderr what an alias stands for, what was left out, a fallback; not for --quiet.
-
-    Control characters in it are written out, line feeds too, so that it stays one line.
-    lines: it is several, and stays so.
-    """
+    """Print a message on stderr, as one line; nothing for --quiet. lines: it may be several."""
     if not flags.quiet:
         to_stderr(visible(message) if lines else one_line(message))
 
 
 def note_problems(problems: Sequence[str], what: str) -> None:
-    """Note the first ten of them one by one, and the others as a number of `what`."""
+    """Note the first ten, and how many more `what` there are."""
     for problem in problems[:10]:
         note(problem)
     if len(problems) > 10:
@@ -225,12 +205,9 @@ def note_problems(problems: Sequence[str], what: str) -> None:
 
 @contextmanager
 def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") -> Iterator[Any]:
-    """Show a progress bar with the time left, for work that may take over two seconds.
+    """Show a progress bar on a terminal, after two seconds. Yields: takes what was done since.
 
-    in_bytes: `total` counts bytes, and the rate is shown too. unit: what else it counts, such as
-    "steps", if the rate is to be shown.
-    Yields a callable that takes the amount done since the last call. Nothing is drawn in the first
-    two seconds, if stderr is not a terminal, or for --quiet.
+    in_bytes: `total` counts bytes. unit: what else it counts, if the rate is to be shown.
     """
     if flags.quiet or not sys.stderr.isatty():
         yield lambda _done: None
