@@ -1,23 +1,19 @@
-"""A conversation as a person has it: messages, the commands typed between them, lines of input,
-and the settings that `/set` changes.
-
-Nothing here knows a terminal, a file or a model; `chat.py` connects them.
-"""
+"""A conversation without a terminal, a file or a model: messages, commands, lines and settings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import click
+import msgspec
 
 from tokalign.cli.command import MAX_TOKENS
 from tokalign.cli.options import SAMPLING, TEMP
 from tokalign.cli.output import table
 from tokalign.errors import UsageError, is_text
-from tokalign.storage import parse_json
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampling
@@ -50,7 +46,12 @@ HELP = "\n".join(
 )
 
 BLOCK = '"""'
-_ROLES = ("system", "user", "assistant")
+_ROLES = ("user", "assistant")
+
+
+class _Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: str
 
 
 class Command(NamedTuple):
@@ -91,8 +92,8 @@ def read_entry(text: str) -> Command | str:
 class EntryLines:
     """Lines of input, put together to entries.
 
-    A line goes on in the next one if it ends in a backslash. Lines between three quotation marks at
-    the beginning of a line and at the end of a line are one entry, whatever they contain.
+    A line that ends in a backslash is continued. Lines between three quotation marks, at the
+    beginning of one line and at the end of another, are one entry.
     """
 
     def __init__(self) -> None:
@@ -129,8 +130,8 @@ class EntryLines:
 class Dialogue:
     """The messages of a conversation. It changes as one goes on.
 
-    turns: messages of user and assistant, in order.
-    left_out: how many of the oldest turns the model reads no more.
+    turns: messages of user and assistant. left_out: how many of the oldest the model no longer
+    reads.
     """
 
     system: str | None = None
@@ -199,27 +200,17 @@ class Dialogue:
     def from_json(cls, text: str, *, name: str) -> Dialogue:
         """Read what `to_json` writes. Raises: UsageError, with `name`, for anything else."""
         try:
-            messages = parse_json(text)
-        except ValueError:
-            messages = None
-        if not isinstance(messages, list) or not _are_messages(messages):
+            messages = msgspec.json.decode(text, type=list[_Message])
+            has_system = messages[:1] != [] and messages[0]["role"] == "system"
+            turns = messages[has_system:]
+            if any(one["role"] != _ROLES[index % 2] for index, one in enumerate(turns)):
+                raise ValueError("these are no messages of two people in turn")
+        except (ValueError, RecursionError) as error:
             raise UsageError(
                 f"{name} is no saved conversation; give a file that /save wrote: a JSON list of "
                 "messages, each with a role (system, user, assistant) and a content"
-            )
-        has_system = bool(messages) and messages[0]["role"] == "system"
-        return cls(
-            system=messages[0]["content"] if has_system else None,
-            turns=messages[1:] if has_system else messages,
-        )
-
-
-def _are_messages(values: Sequence[Any]) -> bool:
-    """Whether these are messages of two people in turn, after at most one system message."""
-    texts = [isinstance(value, dict) and is_text(value.get("content")) for value in values]
-    roles = [value.get("role") for value in values] if all(texts) else [None]
-    turns = roles[1:] if roles[:1] == ["system"] else roles
-    return all(role == _ROLES[1 + index % 2] for index, role in enumerate(turns))
+            ) from error
+        return cls(system=messages[0]["content"] if has_system else None, turns=[*turns])
 
 
 # -- settings --------------------------------------------------------------------------------------
