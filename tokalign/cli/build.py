@@ -40,14 +40,9 @@ _OPTIONS = (
     flag("--alignment-only", "Only the alignment of the pair."),
     flag(
         "--from-model",
-        "Have TARGET, a model, read a part of the FILEs, and keep what it finds probable. With "
-        "--dictionary-only: have it write text, and count that.",
+        "Keep TARGET's top-k logits on the FILEs. With --dictionary-only: count what it writes.",
     ),
-    flag(
-        "--prompts",
-        "The lines of the FILEs are prompts, which TARGET answers. Otherwise it goes on with "
-        "pieces of them.",
-    ),
+    flag("--prompts", "TARGET answers the lines of the FILEs, else it continues pieces of them."),
     rare("--temp temperature", "The temperature of what TARGET writes.", POSITIVE, 0.7),
     rare("--seed", "The seed of what TARGET writes.", click.IntRange(0, MOST_SEED), 0),
     flag("--pack", "Count the FILEs for every tokenizer (docs/packs.md)."),
@@ -67,12 +62,7 @@ _OPTIONS = (
         "Least probability of a proposal. Default: 0.05.",
         FiniteRange(0, 1, min_open=True),
     ),
-    rare(
-        "--workspace",
-        "Keep finished counts here while building; a killed build resumes from them. "
-        "Default: next to the table.",
-        FOLDER,
-    ),
+    rare("--workspace", "Finished counts of a build. Default: next to the table.", FOLDER),
     rare(
         "--on-invalid",
         "What to do with a line that cannot be read.",
@@ -81,8 +71,7 @@ _OPTIONS = (
     ),
     rare(
         "--engine",
-        "What counts: this machine's cores, or datatrove on one or several machines "
-        "(docs/scale.md). The table is the same.",
+        "What counts: this machine, or datatrove on several (docs/scale.md).",
         click.Choice(["local", "datatrove"]),
         "local",
     ),

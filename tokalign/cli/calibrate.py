@@ -36,8 +36,7 @@ _OPTIONS = (
     Option("--output", "Write the curve here, not to the cache.", FilePath(".json")),
     Option(
         "--language",
-        f"The language of the prompts on which acceptance is measured: {', '.join(LANGUAGES)}. "
-        "Default: that of the model or its dictionaries, else en.",
+        f"Language of the prompts: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
         metavar="CODE",
     ),
     flag("--refresh", "Measure again, even if nothing has changed."),

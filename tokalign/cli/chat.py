@@ -50,7 +50,7 @@ _OPTIONS = (
     *GENERATION,
     rare(
         "--calibrate/--no-calibrate",
-        "Where it is not known what passes of these models cost, measure it for some seconds.",
+        "Measure for some seconds what passes cost, where that is not known.",
         default=True,
     ),
     Option("--history/--no-history", "Keep what is typed for the next time.", default=True),

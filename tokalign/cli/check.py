@@ -28,8 +28,7 @@ _OPTIONS = (
     Option("--draft", "A draft model to judge, or its tokenizer alone.", NAME),
     Option(
         "--language",
-        f"Measure on a sample text: {', '.join(LANGUAGES)}. Default: the language of the model or "
-        "its dictionaries, else en.",
+        f"Language of the sample text: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
         metavar="CODE",
     ),
     FIELD,

@@ -45,7 +45,7 @@ _OPTIONS = (
     COLOR,
     rare(
         "--verbose",
-        "Also say how the host spent its time; False is the same as --quiet, as in mlx-lm.",
+        "Also show host times; False is --quiet, as in mlx-lm.",
         click.BOOL,
         None,
         is_flag=False,

@@ -19,7 +19,7 @@ _OPTIONS = (
     several("--target targets", "Its tokenizer is enough; repeatable. Remembered.", NAME),
     several(
         "--exclude",
-        "Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
+        "Leave out as a line of .gitignore would; repeatable. Remembered.",
         metavar="PATTERN",
     ),
     Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", SIZE),

@@ -80,7 +80,7 @@ TRUST = rare("--trust-remote-code", "Run the code in a model's folder.", is_flag
 
 DTYPE = rare(
     "--dtype",
-    "Number format of the weights. Default: float32 on a CPU, else that of the files.",
+    "Number format. Default: float32 on a CPU, else that of the files.",
     click.Choice(["float32", "float16", "bfloat16"]),
 )
 MODEL = (
@@ -127,7 +127,7 @@ ENDS = (
     EXTRA_EOS_TOKEN,
     rare(
         "--ends",
-        "End at all tokens that end a text or a turn, or only where mlx-lm ends.",
+        "End at every end of a text or turn, or where mlx-lm ends.",
         click.Choice([ALL_ENDS, MLX_LM_ENDS]),
         ALL_ENDS,
     ),
@@ -149,7 +149,7 @@ GENERATION = (*MODEL, *DRAFTING, *SAMPLING, STOP, *ENDS, *TEMPLATE, *CACHE)
 
 FIELD = rare(
     "--field",
-    "The field of a .jsonl object, or the column of a Parquet file, with the text.",
+    "The field or column with the text, of .jsonl and Parquet files.",
     default="text",
 )
 LIMIT = Option("--limit", "Only the first N texts.", AT_LEAST_1)

@@ -43,15 +43,13 @@ _OPTIONS = (
     ),
     rare(
         "--allowed-hosts",
-        "Names by which clients may ask a server of this machine, separated by commas, such as "
-        "host.docker.internal; * allows all. Default: names of this machine.",
+        "Names of this server, such as host.docker.internal,x; * allows all.",
         Reads("names", _read_names),
         "",
     ),
     rare(
         "--allowed-origins",
-        "Web origins whose pages may send requests, separated by commas; * allows all. "
-        "Default: none.",
+        "Web origins whose pages may send requests, such as a,b; * allows all.",
         Reads("origins", _read_names),
         "",
     ),

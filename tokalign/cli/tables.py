@@ -18,7 +18,7 @@ _REMEMBERED = flag("--remembered", "Delete what --remember keeps, of every targe
 _REPOSITORY = click.Argument(["repository"], type=NAME, metavar="REPO")
 _FOLDER = Option(
     "--folder",
-    "Folder at the top level of REPO; one per model where REPO has tables of several.",
+    "Folder of REPO; one for each model whose tables it has.",
     metavar="NAME",
     default="tokalign",
 )

@@ -1,7 +1,6 @@
 """`tokalign train`: a recurrent drafter for a target, or a draft model taught by it, from a corpus.
 
-Its two steps are `label_corpus` and `fit` of `tokalign/train/`; `options.py` there says what they
-will take.
+Its two steps are `label_corpus` and `fit` of `tokalign/train/`.
 """
 
 from __future__ import annotations
@@ -55,36 +54,29 @@ _OPTIONS = (
     *MODEL,
     DRAFT,
     Option("--output", "The folder of what is trained.", FOLDER, required=True),
-    Option(
-        "--workspace", "Labels and the state of unfinished runs. Default: OUTPUT.training.", FOLDER
-    ),
+    Option("--workspace", "Labels and unfinished runs. Default: OUTPUT.training.", FOLDER),
     flag("--dry-run", "Only say what memory, disk and work it would take."),
     FIELD,
     Option(
         "--labels kind",
-        "What follows a position of the corpus: the target's own ids, greedy or sampled, or "
-        "the text's.",
+        "What follows a position: the target's greedy or sampled ids, or the text's.",
         click.Choice(get_args(Kind)),
         _LABELLING.kind,
     ),
     rare(
         "--label-temp temperature",
-        "The temperature of sampled labels.",
+        "Temperature of sampled labels.",
         POSITIVE,
         _LABELLING.temperature,
     ),
     Option("--positions", "Positions to train on, about.", AT_LEAST_1, _LABELS.positions),
     Option("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
     rare("--window", "Ids of text read at once.", click.IntRange(min=16), _LABELS.window),
-    Option(
-        "--width",
-        f"Width of the drafter. Default: the target's hidden size, at most {_WIDEST}.",
-        AT_LEAST_1,
-    ),
+    Option("--width", f"Width. Default: the target's hidden size, at most {_WIDEST}.", AT_LEAST_1),
     Option("--blocks", "Residual blocks in the drafter.", FROM_0, 2),
     rare(
         "--head",
-        "The output head. tied: that of the target. factored: one of its own, of low rank.",
+        "tied: the target's output head. factored: one of its own, of low rank.",
         click.Choice(["tied", "factored"]),
         "tied",
     ),
@@ -92,7 +84,7 @@ _OPTIONS = (
     several(
         "--loss losses",
         "What a draft model learns; repeatable. marginal: the labels. kl, acceptance: "
-        "what the target finds probable. text: its own tokens. Default: marginal.",
+        "the target's top-k logits. text: its own tokens. Default: marginal.",
         click.Choice(get_args(Loss)),
     ),
     Option(
@@ -103,8 +95,7 @@ _OPTIONS = (
     ),
     Option(
         "--keep",
-        "Share of a draft model's own weights in the mean that is written: after a short training "
-        "it keeps some of what the model knew of other text. After a long one a mean is worse.",
+        "Share of the old weights in the mean that is written; helps after a short training.",
         click.FloatRange(0, 1, max_open=True),
         _FIT.keep,
     ),
@@ -112,8 +103,7 @@ _OPTIONS = (
     Option("--batch", "Positions of a batch.", AT_LEAST_1, _FIT.batch),
     rare(
         "--candidates",
-        "About how many ids the softmax goes over, drawn by frequency, besides those that a batch "
-        "needs; 0 is the whole vocabulary.",
+        "Frequent ids in the softmax, besides those of the batch; 0 is the vocabulary.",
         FROM_0,
         _FIT.candidates,
     ),
@@ -123,12 +113,7 @@ _OPTIONS = (
         f"{_RATE_OF_LAYERS}.",
         POSITIVE,
     ),
-    rare(
-        "--evaluations",
-        "How often acceptance is measured and the state saved.",
-        AT_LEAST_1,
-        _FIT.evaluations,
-    ),
+    rare("--evaluations", "How often the state is saved.", AT_LEAST_1, _FIT.evaluations),
     Option("--seed", "Seed of what is drawn.", click.IntRange(0, MOST_SEED), _FIT.seed),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
