@@ -28,7 +28,7 @@ _OPTIONS = (
     Option("--draft", "A draft model to judge, or its tokenizer alone.", NAME),
     Option(
         "--language",
-        f"Language of the sample text: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
+        f"Language of the sample: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
         metavar="CODE",
     ),
     FIELD,
