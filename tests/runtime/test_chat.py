@@ -70,9 +70,9 @@ def test_templates_may_mark_generated_text_and_read_variables(tmp_path: Path) ->
     )
     found = template_of(write_config(tmp_path, template))
     tools = [{"type": "function", "function": {"name": "pogoda", "parameters": {}}}]
-    asked: list[Message] = [{"role": "user", "content": "a"}]
-    assert found.render(asked, enable_thinking=True, tools=tools) == "apogoda"
-    assert found.render(asked, enable_thinking=False, tools=[]) == "a<no>"
+    messages: list[Message] = [{"role": "user", "content": "a"}]
+    assert found.render(messages, enable_thinking=True, tools=tools) == "apogoda"
+    assert found.render(messages, enable_thinking=False, tools=[]) == "a<no>"
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_a_conversation_is_rendered_by_the_program_that_the_folder_names(tmp_pat
 
     config = {"chat_template_type": "deepseek_v32", "chat_template": "no"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    asked = as_messages("Zażółć?", system="Krótko.")
+    messages = as_messages("Zażółć?", system="Krótko.")
     expected = deepseek_v32.apply_chat_template(
-        [dict(message) for message in asked], add_generation_prompt=True, enable_thinking=True
+        [dict(message) for message in messages], add_generation_prompt=True, enable_thinking=True
     )
-    assert template_of(tmp_path).render(asked, enable_thinking=True) == expected
+    assert template_of(tmp_path).render(messages, enable_thinking=True) == expected
     find_template.cache_clear()
     config["chat_template_type"] = "os.path"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -114,12 +114,12 @@ def assert_prompts_are_those_of_transformers(folder: Path) -> None:
     ours: Tokenizer[Any] = read_tokenizer(folder)
     theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     template = template_of(folder)
-    for asked in (HISTORY, HISTORY[1:2]):
-        expected = theirs.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-        assert template.render(asked) == expected
+    for messages in (HISTORY, HISTORY[1:2]):
+        expected = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert template.render(messages) == expected
     for text in ("Zażółć gęślą jaźń?", "a\n\nb  c 🐟"):
-        asked = [{"role": "user", "content": text}]
-        expected = theirs.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+        messages = [{"role": "user", "content": text}]
+        expected = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
         assert encode_chat(ours, template, as_messages(text)) == list(expected)
         assert encode_prompt(ours, text) == theirs.encode(text)
         assert with_bos(ours, encode_prompt(ours, text)) == theirs.encode(text), "once"

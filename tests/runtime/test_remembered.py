@@ -47,7 +47,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
 
 
-def told(notes: list[str], *, model: str = "cd" * 32, width: int = WIDTH) -> RememberedStore:
+def reopened(notes: list[str], *, model: str = "cd" * 32, width: int = WIDTH) -> RememberedStore:
     """The store of a new process. notes: get what it says."""
     remembered._open.clear()
     store = open_remembered(model, TOKENIZER, width, note=notes.append)
@@ -70,12 +70,12 @@ def content(store: LogitStore) -> list[Any]:
 
 def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() -> None:
     notes: list[str] = []
-    store = told(notes)
+    store = reopened(notes)
     assert len(store) == 0
     teach(store, *[(n, n + 1) for n in range(0, 900, 3)])
     store.mixing.trust(("copy", "logits:2")).learn([(0.5, (1, 3, 0), True)])
     store.save()
-    again = told(notes)
+    again = reopened(notes)
     assert content(again) == content(store)
     learned = [one.mixing.trust(("copy", "logits:2")).learned() for one in (store, again)]
     assert learned[0] == learned[1] != []
@@ -86,13 +86,13 @@ def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() ->
     again.save()
     assert again.path.stat().st_mtime_ns == written, "there was nothing new"
     assert len(notes) == 2
-    assert len(told(notes, model="ef" * 32)) == 0, "another target has other rows"
-    assert len(told(notes, width=900)) == 0, "this one lacks some of the ids"
+    assert len(reopened(notes, model="ef" * 32)) == 0, "another target has other rows"
+    assert len(reopened(notes, width=900)) == 0, "this one lacks some of the ids"
     assert "cannot be used" in notes[-2]
     left = again.path.with_name(".left by a killed process.partial")
     left.touch()
     os.utime(left, (0, 0))
-    told(notes)
+    reopened(notes)
     assert [*again.path.parent.iterdir()] == [again.path]
 
 
@@ -130,12 +130,12 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_file_is_said_once_and_the_store_begins_empty(how: str) -> None:
     notes: list[str] = []
-    store = told(notes)
+    store = reopened(notes)
     teach(store, (1, 2), (3, 4))
     store.save()
     BROKEN[how](store.path)
     notes.clear()
-    again = told(notes)
+    again = reopened(notes)
     assert len(again) == 0
     assert len([line for line in notes if "cannot be used" in line]) == 1
     assert all("\n" not in line for line in notes)
@@ -144,26 +144,26 @@ def test_a_broken_file_is_said_once_and_the_store_begins_empty(how: str) -> None
     again.save()
     usable = how not in ("folder", "pipe")
     assert len(notes) == (2 if usable else 3)
-    assert (len(told(notes)) > 0) == usable
+    assert (len(reopened(notes)) > 0) == usable
 
 
 def test_two_processes_keep_what_both_have_learned() -> None:
     notes: list[str] = []
-    one, other = told(notes), told(notes)
+    one, other = reopened(notes), reopened(notes)
     teach(one, (1, 2))
     teach(other, (300, 400))
     one.save()
     other.save()
     teach(one, (5, 6))
     one.save()
-    rows = content(told(notes))[0]
+    rows = content(reopened(notes))[0]
     for store in (one, other):
         assert set(content(store)[0]) <= set(rows)
     assert len(rows) == 9 == len(one)
 
 
 def test_a_forgotten_target_stays_forgotten_by_processes_that_run() -> None:
-    store = told([])
+    store = reopened([])
     teach(store, (1, 2))
     store.save()
     done = CliRunner().invoke(tables, ["forget", "--remembered"], catch_exceptions=False)

@@ -136,7 +136,7 @@ def reshape(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "error", "said"),
+    ("harm", "error", "message"),
     [
         (rewrite(lambda data: data[:-1] + bytes([data[-1] ^ 1])), BundleError, "what was written"),
         (rewrite(lambda data: data[:-100]), BundleError, "what was written"),
@@ -161,11 +161,11 @@ def test_whatever_is_harmed_is_refused_in_one_line(
     tmp_path: Path,
     harm: Callable[[Path], None],
     error: type[TokalignError],
-    said: str,
+    message: str,
 ) -> None:
     folder = saved(tmp_path, target)
     harm(folder)
-    with pytest.raises(error, match=said) as refused:
+    with pytest.raises(error, match=message) as refused:
         load_drafter(folder, target)
     assert "\n" not in str(refused.value)
     assert "tokalign train" in str(refused.value)

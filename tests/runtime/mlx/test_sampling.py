@@ -89,20 +89,20 @@ def test_top_k_beyond_the_vocabulary_is_off() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_processors_are_told_the_histories_of_plain_decoding(temperature: float) -> None:
     """So they may keep a state: each history is longer by one id, and none has a rejected id."""
-    told: list[list[int]] = []
+    histories: list[list[int]] = []
 
     def record(ids: mx.array, logits: mx.array) -> mx.array:
-        told.append(ids.tolist())
+        histories.append(ids.tolist())
         return logits
 
     sampling = Sampling(temperature=temperature, seed=2, processors=(record,))
     plain = generate(NoDrafter(), sampling)
     expected = [[5, 17, 3, *plain[:count]] for count in range(len(plain))]
-    assert told == expected
+    assert histories == expected
     for seed in range(4):
-        told.clear()
+        histories.clear()
         assert generate(WildDrafter(plain, seed=seed), sampling) == plain
-        assert told[: len(expected)] == expected
+        assert histories[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
