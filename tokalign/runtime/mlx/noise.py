@@ -82,7 +82,7 @@ _POSITIONS, _BLOCKS = 8, 6
 
 
 class NoiseAhead:
-    """The noise of the target's next choices, on the host (`hybrid.ComingNoise`).
+    """The noise of the target's next choices, on the host (`tree.ComingNoise`).
 
     It depends on no token, so it is computed while the host drafts in an earlier round.
     """
@@ -93,7 +93,7 @@ class NoiseAhead:
         self._coming: Array | None = None  # of the positions after those of `rows`
 
     def rows(self, position: int) -> list[Sequence[float]]:
-        """See `hybrid.ComingNoise`: for `_KNOWN` positions. `position` never decreases."""
+        """See `tree.ComingNoise`: for `_KNOWN` positions. `position` never decreases."""
         self._rows, self._first = self._rows[position - self._first :], position
         if len(self._rows) < _KNOWN:
             coming = self._coming if self._rows else None  # else far behind, or not begun
