@@ -23,7 +23,7 @@ from tokalign.tokenizer import tokenizer_json
 from tokalign.tokenizer.files import open_tokenizer_file, read_spec
 from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.reference import reference_of_folder
-from tokalign.tokenizer.self_check import check_texts, read_tokenizer
+from tokalign.tokenizer.self_check import check, read_tokenizer
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -245,10 +245,10 @@ def test_the_check_refuses_a_reader_that_takes_markup_for_text(
     document["added_tokens"].append(added(262, "<my_markup>", special=False))
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
     file = open_tokenizer_file(tmp_path / "tokenizer.json")
-    check_texts(Tokenizer[Any](read_spec(file)), file)
+    check(Tokenizer[Any](read_spec(file)), file)
     monkeypatch.setattr(tokenizer_json, "_is_text", lambda token, _: not token["special"])
     with pytest.raises(VocabularyError, match="of a user's words"):
-        check_texts(Tokenizer[Any](read_spec(file)), file)
+        check(Tokenizer[Any](read_spec(file)), file)
 
 
 def test_what_the_byte_alphabet_does_not_spell_is_not_special(tmp_path: Path) -> None:
