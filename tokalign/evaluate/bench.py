@@ -105,18 +105,18 @@ def measurement(generation: Generation, block: Block, condition: Condition) -> M
     """Run a generation to its end, and say what was measured."""
     for _ in generation:
         pass
-    found = generation.statistics
+    counted = generation.statistics
     return Measurement(
         block=block,
         condition=condition,
         token_ids=tuple(generation.context.emitted),
-        prompt_tokens=found.prompt_tokens,
-        rounds=found.rounds,
-        proposed=found.num_draft_tokens,
-        accepted=found.num_accepted_draft_tokens,
-        draft_passes=found.draft_passes,
-        tokens_per_second=found.tokens_per_second,
-        host_ms=found.host_ms_per_round["p50"],
-        finish_reason=found.finish_reason or "",
-        sources={name: counts["accepted"] for name, counts in found.per_source.items()},
+        prompt_tokens=counted.prompt_tokens,
+        rounds=counted.rounds,
+        proposed=counted.num_draft_tokens,
+        accepted=counted.num_accepted_draft_tokens,
+        draft_passes=counted.draft_passes,
+        tokens_per_second=counted.tokens_per_second,
+        host_ms=counted.host_ms_per_round["p50"],
+        finish_reason=counted.finish_reason or "",
+        sources={name: counts["accepted"] for name, counts in counted.per_source.items()},
     )
