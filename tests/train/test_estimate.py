@@ -66,12 +66,12 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), CONFIG, LABELS, FIT)
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
     labeller = FutureIds(model, Labelling())
-    with bounds(found.labelling_memory):
+    with bounds(1e9 * found.labelling_memory_gb):
         labels = labeller.label(window)
     made = Batches(labels, size=128, vocabulary_size=4000, candidates=2048, seed=0)
     drafter = RecurrentDrafter(CONFIG, TargetEnds.of(model))
     training = Training(drafter, made, partial(loss_of, drafter), steps=2)
-    with bounds(found.training_memory):
+    with bounds(1e9 * found.training_memory_gb):
         for _ in range(2):
             training.advance()
 
@@ -93,16 +93,17 @@ def test_it_bounds_what_teaching_really_takes(
     text = tmp_path / "text.txt"
     text.write_text("\n".join(one.replace("\n", " ") for one in SENTENCES * 20), "utf-8")
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
-    with bounds(found.labelling_memory):
+    with bounds(1e9 * found.labelling_memory_gb):
         labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
     written = (tmp_path / "work").rglob("labels.bin")
-    assert 0 <= sum(path.stat().st_size for path in written) - found.disk < 1000  # two heads
+    written_gb = sum(path.stat().st_size for path in written) / 1e9
+    assert 0 <= written_gb - found.labels_on_disk_gb < 1e-6  # two heads
     theirs = model.tokenizer
     del model
     gc.collect()
     taught = LanguageModel[DraftId].from_folder(DEMO / "draft", dtype="float32")
     pair, place = Pair(theirs, taught.tokenizer), tmp_path / "taught"
-    with bounds(found.training_memory):
+    with bounds(1e9 * found.training_memory_gb):
         fit(DraftLearner(taught, pair, labelled, options, 128), place, tmp_path / "work")
 
 
@@ -116,9 +117,9 @@ def test_work_is_rows_times_weights() -> None:
     kinds: tuple[Kind, ...] = ("greedy", "text")
     labels = [replace(LABELS, labelling=Labelling(kind=kind)) for kind in kinds]
     found = [estimate(shape, CONFIG, one, FIT) for one in labels]
-    assert [one.rows for one in found] == [640, 128]
-    assert found[0].labelling_work == 2 * shape.parameters * 640
-    assert found[0].training_work == found[1].training_work
+    assert [one.rows_of_the_target for one in found] == [640, 128]
+    assert found[0].labelling_tflop == pytest.approx(2e-12 * shape.parameters * 640)
+    assert found[0].training_tflop == found[1].training_tflop
 
 
 def test_a_configuration_without_sizes_is_refused(tmp_path: Any) -> None:

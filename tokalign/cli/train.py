@@ -5,6 +5,7 @@ Its two steps are `label_corpus` and `fit` of `tokalign/train/`.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -292,4 +293,5 @@ def _estimated(
     else:
         taken = estimate_teaching(shape, draft, labels, fit)
         parameters = round(draft.trained(fit.lora))
-    return {"trained_parameters": parameters, **taken.to_json()}
+    rounded = {name: round(value, 2) for name, value in asdict(taken).items()}
+    return {"trained_parameters": parameters, **rounded}

@@ -179,25 +179,14 @@ def _bits_per_weight(config: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Bytes of memory, and of labels on disk; rows of the target's passes; work in FLOP."""
+    """Memory and labels in 10^9 bytes; rows of the target's passes; work in 10^12 FLOP."""
 
-    labelling_memory: float
-    training_memory: float
-    disk: float
-    rows: int
-    labelling_work: float
-    training_work: float
-
-    def to_json(self) -> dict[str, float]:
-        """Gigabytes (10^9 bytes), rows and 10^12 FLOP, by the names that `train --json` has."""
-        return {
-            "labelling_memory_gb": round(self.labelling_memory / 1e9, 2),
-            "training_memory_gb": round(self.training_memory / 1e9, 2),
-            "labels_on_disk_gb": round(self.disk / 1e9, 2),
-            "rows_of_the_target": self.rows,
-            "labelling_tflop": round(self.labelling_work / 1e12, 1),
-            "training_tflop": round(self.training_work / 1e12, 1),
-        }
+    labelling_memory_gb: float
+    training_memory_gb: float
+    labels_on_disk_gb: float
+    rows_of_the_target: int
+    labelling_tflop: float
+    training_tflop: float
 
 
 def estimate(
@@ -217,12 +206,12 @@ def estimate(
     step += 2 * candidates * target.hidden_size + activations
     measured = 3 * options.batch * target.vocabulary_size
     return Estimate(
-        labelling_memory=target.weight_bytes + _pass_memory(target, labels.window, columns),
-        training_memory=target.weight_bytes + _FLOAT * max(step, measured),
-        disk=positions * (2 * target.hidden_size + 4 * labelling.future),
-        rows=rows,
-        labelling_work=2.0 * target.parameters * rows,
-        training_work=guesses * per_guess,
+        labelling_memory_gb=_pass_memory(target, labels.window, columns) / 1e9,
+        training_memory_gb=(target.weight_bytes + _FLOAT * max(step, measured)) / 1e9,
+        labels_on_disk_gb=positions * (2 * target.hidden_size + 4 * labelling.future) / 1e9,
+        rows_of_the_target=rows,
+        labelling_tflop=2.0 * target.parameters * rows / 1e12,
+        training_tflop=guesses * per_guess / 1e12,
     )
 
 
@@ -236,15 +225,14 @@ def estimate_teaching(
     positions, is_text = labels.positions + labels.held_out, labels.labelling.kind == "text"
     rows, probable = (0, 1) if is_text else (positions, MOST_PROBABLE)
     rank, steps = options.lora, labels.positions * options.epochs
-    labelling = _pass_memory(target, labels.window, labels.window)
     per_id = 6.0 if rank is None else 4.0  # frozen weights have no gradients
     return Estimate(
-        labelling_memory=target.weight_bytes + labelling,
-        training_memory=draft.weight_bytes + _lesson_memory(draft, labels, options),
-        disk=positions * (6 * probable + 8),
-        rows=rows,
-        labelling_work=2.0 * target.parameters * rows,
-        training_work=steps * per_id * draft.parameters,
+        labelling_memory_gb=_pass_memory(target, labels.window, labels.window) / 1e9,
+        training_memory_gb=(draft.weight_bytes + _lesson_memory(draft, labels, options)) / 1e9,
+        labels_on_disk_gb=positions * (6 * probable + 8) / 1e9,
+        rows_of_the_target=rows,
+        labelling_tflop=2.0 * target.parameters * rows / 1e12,
+        training_tflop=steps * per_id * draft.parameters / 1e12,
     )
 
 
@@ -262,7 +250,7 @@ def _lesson_memory(draft: ModelShape, labels: LabelOptions, options: FitOptions)
 
 
 def _pass_memory(target: ModelShape, window: int, columns: int) -> float:
-    """Bytes of the last pass over a window: cache, logits, scores of a layer, activations.
+    """Bytes of the last pass over a window: weights, cache, logits, scores of a layer, activations.
 
     columns: of the attention's scores.
     """
@@ -270,4 +258,4 @@ def _pass_memory(target: ModelShape, window: int, columns: int) -> float:
     logits = 2 * window * target.vocabulary_size * _FLOAT
     scores = 2 * target.heads * window * columns * _FLOAT
     layer = window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT
-    return cache + logits + scores + layer
+    return target.weight_bytes + cache + logits + scores + layer
