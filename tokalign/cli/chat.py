@@ -19,12 +19,10 @@ from tokalign.cli.command import MAX_TOKENS, Option, rare
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
 from tokalign.cli.entries import Entries, Interrupts, open_entries, typing_hidden
-from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load, styled
-from tokalign.cli.markdown import Markdown, for_terminal
+from tokalign.cli.generation import Printer, PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
     flags,
-    for_stdout,
     note,
     read_text_file,
     safe_json,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
-    from tokalign.runtime.rounds import Outcome
 
 _ANSWER_SHARE = 4
 """A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
@@ -93,7 +90,6 @@ class Chat:
         self._options, self._settings, self._color = options, settings, color
         self._dialogue = Dialogue(system=options.system_prompt)
         self._open_sessions()
-        self._markdown: Markdown | None = None
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
 
@@ -270,27 +266,24 @@ class Chat:
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
-        # The colours of `/who` replace those of Markdown.
-        is_rendered = self._settings.markdown and not self._color
-        self._markdown = for_terminal() if is_rendered else None
-        self._write(beginning)
+        printer = Printer(color=self._color, markdown=self._settings.markdown)
+        printer.write(beginning)
         try:
             with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
                 self._target.watch_prefill(interrupts.check)
                 try:
                     for pieces in rounds:
                         for piece in pieces:
-                            self._write(piece.text, piece.outcome)
+                            printer.write(piece.text, piece.outcome)
                         if interrupts.pressed:
                             break
                 except KeyboardInterrupt:
                     interrupts.pressed = True
                     if not interrupts.between_steps:
                         self._open_sessions()
-            self._write(generation.rest())
+            printer.write(generation.rest())
         finally:
-            if not flags.as_json:
-                write((self._markdown.finish() if self._markdown else "") + "\n")
+            printer.end()
         return interrupts.pressed
 
     def _open_sessions(self) -> None:
@@ -300,13 +293,3 @@ class Chat:
         except CacheError:  # then it is filled again from the start where a turn goes back
             self._target = self._decoder.open_target()
         self._draft = self._decoder.open_draft()
-
-    def _write(self, text: str, outcome: Outcome | None = None) -> None:
-        if flags.as_json:
-            return
-        shown = for_stdout(text)
-        if self._markdown is not None:
-            shown = self._markdown.push(shown)
-        elif outcome is not None and self._color and shown:
-            shown = styled(shown, outcome)
-        write(shown)

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, FilePath, Option, rare
-from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
+from tokalign.cli.generation import Printer, PromptOptions, as_text, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
     flags,
-    for_stdout,
     note,
     print_json,
     read_text_file,
     reading_stdin,
     to_stderr,
-    write,
 )
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
@@ -83,22 +81,20 @@ def command(
     prompt_read = options.prompt(decoder, as_messages(text, system=options.system_prompt))
     generation = Generation(decoder, prompt_read, stop=options.stop, max_tokens=max_tokens)
 
-    def end(*, interrupted: bool) -> None:
-        decoder.remember()
-        summary = generation.summary()
-        summary |= {"finish_reason": "interrupted"} if interrupted else {}
-        if flags.as_json:
-            print_json({**named, "prompt": text, **summary})
-        else:
-            statistics = as_text(summary, decoder.plain_seconds, host_times=bool(verbose))
-            note(f"\n{statistics}", lines=True)
-
+    summary: dict[str, Any] = {}
     try:
         _show_text(generation, color=color)
     except KeyboardInterrupt:
-        end(interrupted=True)
-        raise
-    end(interrupted=False)
+        summary["finish_reason"] = "interrupted"
+    decoder.remember()
+    summary = generation.summary() | summary
+    if flags.as_json:
+        print_json({**named, "prompt": text, **summary})
+    else:
+        statistics = as_text(summary, decoder.plain_seconds, host_times=bool(verbose))
+        note(f"\n{statistics}", lines=True)
+    if summary["finish_reason"] == "interrupted":
+        raise KeyboardInterrupt
     if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
         note(why)
     if html is not None:
@@ -123,12 +119,10 @@ def _show_text(generation: Generation, *, color: bool) -> None:
     """Run the generation and, unless --json is given, print its text as it comes."""
     if color and not flags.quiet:
         to_stderr(legend())
+    printer = Printer(color=color)
     for text, outcome in generation.texts():
-        if text and not flags.as_json:
-            shown = for_stdout(text)
-            write(styled(shown, outcome) if color else shown)
-    if not flags.as_json:
-        write("\n")
+        printer.write(text, outcome)
+    printer.end()
 
 
 def read_prompt(typed: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
-from tokalign.cli.output import RESET, note, table
+from tokalign.cli.markdown import for_terminal
+from tokalign.cli.output import RESET, flags, for_stdout, note, table, write
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.runtime.rounds import UNBOUNDED, Outcome
 
@@ -119,6 +120,32 @@ def styled(text: str, outcome: Outcome) -> str:
     """`text` in the style of its outcome."""
     style = STYLES[outcome]
     return f"{style}{text}{RESET}" if style else text
+
+
+class Printer:
+    """Prints a text as it is generated, coloured by outcome or its Markdown rendered, on stdout.
+
+    With --json it prints nothing.
+    """
+
+    def __init__(self, *, color: bool, markdown: bool = False) -> None:
+        self._color = color
+        self._markdown = for_terminal() if markdown and not color else None
+
+    def write(self, text: str, outcome: Outcome | None = None) -> None:
+        """Print a piece of the text, or what can be rendered by now."""
+        shown = for_stdout(text)
+        if self._markdown is not None:
+            shown = self._markdown.push(shown)
+        elif self._color and shown and outcome is not None:
+            shown = styled(shown, outcome)
+        if not flags.as_json:
+            write(shown)
+
+    def end(self) -> None:
+        """Print the rest and a line end."""
+        if not flags.as_json:
+            write(("" if self._markdown is None else self._markdown.finish()) + "\n")
 
 
 def _speeds(summary: Mapping[str, Any], plain_seconds: float | None) -> list[str]:

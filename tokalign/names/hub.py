@@ -42,9 +42,8 @@ def missing_from_tokenizer(folder: Path) -> list[str]:
 def _weights(folder: Path) -> list[str]:
     """The weight files that belong into a model's folder, present or not.
 
-    They are those that the index names; without one, those that the numbering of the files present
-    asks for (`model-00001-of-00002.safetensors`). mlx-lm ignores the index, so an index of other
-    files, left over from the model that these weights were converted from, does not count.
+    The index names them, or the numbering of those present (`model-00001-of-00002.safetensors`).
+    mlx-lm ignores the index, which may be left over from before a conversion.
     """
     present = sorted(file.name for file in folder.glob("model*.safetensors"))
     indexed = _indexed_weights(folder / "model.safetensors.index.json")
@@ -130,11 +129,9 @@ def download_to(
 ) -> tuple[str, Path]:
     """Download the files like `patterns` of the first repository that has some.
 
-    They are put into a folder outside the Hub's cache, where a snapshot of these files alone would
-    take the place of the model's.
-    folder: an empty one. remedy: the command that tries again.
-    Returns: the repository, and the folder in which its files have their paths. Without any such
-    file, the first repository and an empty folder.
+    folder: an empty one outside the Hub's cache, where a snapshot of these files alone would take
+        the place of the model's. remedy: the command that tries again.
+    Returns: the repository, and the folder of its files; an empty one if there are no such files.
     Raises: MissingAssetError about the first repository if none was downloaded and one failed.
     """
     failures = []
@@ -206,10 +203,7 @@ def _download(
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What a failed transfer raises: errors of the system, or of the Hub's HTTP library.
-
-    Which library that is depends on the version of huggingface_hub; its own errors inherit from it.
-    """
+    """What a failed transfer raises. The Hub's errors inherit from those of its HTTP library."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     theirs = (base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception))
