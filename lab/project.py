@@ -255,7 +255,7 @@ class RecordedSource:
 
     def advance(self, state: int, token: TargetId) -> int | None:
         """See `mixing.Source`."""
-        return self._answer.next.get((state, token))
+        return self._answer.after(state, token)
 
     def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
         """See `mixing.Source`."""

@@ -122,7 +122,7 @@ def test_what_cannot_be_done_is_one_line() -> None:
     for with_draft, options, error, told in (
         (draft, {"drafter": DRAFTER}, UsageError, "exclude each other"),
         (None, {"method": "drafter"}, MissingAssetError, "tokalign train"),
-        (None, {"drafter": DRAFTER / "missing"}, MissingAssetError, "no drafter in"),
+        (None, {"drafter": DRAFTER / "missing"}, MissingAssetError, "does not exist"),
     ):
         given: dict[str, Any] = options
         with pytest.raises(error, match=told) as caught:

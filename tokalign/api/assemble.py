@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.api.choosing import choose_drafting, fail_early
 from tokalign.errors import UsageError
-from tokalign.names.registry import resolve_model
+from tokalign.names.registry import resolve_drafter, resolve_model
 from tokalign.runtime.options import ALL_ENDS, AUTO, CacheOptions, DraftingOptions
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.spec import Level
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.runtime.draft.lookup import LogitStore
-    from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+    from tokalign.runtime.mlx.drafter_folder import TrainedDrafter
     from tokalign.runtime.mlx.sampling import Sampler
 
 T = TypeVar("T")
@@ -236,8 +236,8 @@ def _unrewindable(name: str, model: LanguageModel[Any], options: DraftingOptions
 
 def _open_drafter(
     target: LanguageModel[TargetId], with_model: bool, options: DraftingOptions, note: Note
-) -> RecurrentDrafter | None:
-    """The recurrent drafter that is named or, without a draft model, found.
+) -> TrainedDrafter | None:
+    """The trained drafter that is named or, without a draft model, found.
 
     Raises: UsageError if there is a draft model besides; as `named_drafter`.
     """
@@ -252,5 +252,5 @@ def _open_drafter(
     if not options.uses_drafter or with_model:
         return None
     if options.drafter is not None:
-        return named_drafter(Path(options.drafter), target, note=note)
+        return named_drafter(resolve_drafter(str(options.drafter)), target, note=note)
     return find_drafter(target, note=note)

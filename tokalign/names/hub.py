@@ -70,6 +70,14 @@ _FILES = ("*.json", "*.model", "*.model.v*", "*.tiktoken", "*.jinja", "*.txt", "
 
 TOKENIZER = Wanted(_FILES, missing_from_tokenizer)
 _WEIGHTS = ("model*.safetensors", "*drafter-*.safetensors")
+
+
+def _missing_from_drafter(folder: Path) -> list[str]:
+    weights = [] if any(folder.glob("*.safetensors")) else ["its weights (*.safetensors)"]
+    return ([] if (folder / "config.json").is_file() else ["config.json"]) + weights
+
+
+DRAFTER = Wanted(("*.json", "*.safetensors"), _missing_from_drafter)
 MODEL = Wanted((*_FILES, *_WEIGHTS, "*.tok"), missing_from_model)
 
 

@@ -100,6 +100,20 @@ def resolve_model(name: str) -> ModelLocation:
     return ModelLocation(folder=folder, description=f"{name} -> {where} in {folder}")
 
 
+def resolve_drafter(name: str) -> Path:
+    """The folder of a trained drafter: a path, or a repository in the Hub's cache or on the Hub.
+
+    Raises: UsageError, MissingAssetError as `resolve_model`.
+    """
+    path = as_path(name)
+    if path.exists():
+        return path
+    alias = find_alias(name)
+    cached = hub.find_cached(alias.repositories, alias.revision, hub.DRAFTER)
+    _, folder = cached or _download(alias, hub.DRAFTER, "the drafter's folder", "weights", None)
+    return folder
+
+
 def local_folder(name: str) -> Path | None:
     """The folder on this machine that a name is the path of; None if it is none."""
     path = as_path(name)

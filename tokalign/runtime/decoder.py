@@ -21,12 +21,13 @@ from tokalign.runtime.chat import (
     find_template,
     plain_text,
 )
-from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft.trained import BeamDrafter
+from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape, DrafterSession
+from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
@@ -87,13 +88,13 @@ class LanguageModel(Generic[Id]):
 class Decoder:
     """Models and options of a run. Requests share no drafter, so no state passes between them.
 
-    drafter: a recurrent one that was trained on the target; there is no draft model then.
+    drafter: one that was trained on the target; there is no draft model then.
     grammar: what every output has to match; a constraint is that after one prompt.
     """
 
     target: LanguageModel[TargetId]
     draft: LanguageModel[DraftId] | None = None
-    drafter: RecurrentDrafter | None = None
+    drafter: RecurrentDrafter | DFlashDrafter | None = None
     drafting: Drafting
     sampler: Sampler
     grammar: Grammar | Constraint | None = None
@@ -161,12 +162,14 @@ class Decoder:
         Raises: CacheError if the cache cannot be rewound as needed; IncompatibleError for a drafter
         with a model whose hidden states cannot be had.
         """
+        drafter = self.drafter if self.drafting.options.uses_drafter else None
         return TargetModelSession(
             self.target.model,
             self.cache,
             cache=layers,
             rewinds=rewinds or self.drafting.options.method != "plain",
-            keeps_states=self.drafter is not None and self.drafting.options.uses_drafter,
+            keeps_states=isinstance(drafter, RecurrentDrafter),
+            taps=drafter.config.target_layer_ids if isinstance(drafter, DFlashDrafter) else (),
         )
 
     def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
@@ -232,17 +235,25 @@ class Decoder:
         drafting = replace(drafting, constraint=constraint)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
         branches = target.can_branch
-        recurrent = self._recurrent(target, branches=branches)
-        model = recurrent or self.translated(prompt, draft, trees=branches)
+        trained = self._trained(target, branches=branches)
+        model = trained or self.translated(prompt, draft, trees=branches)
         if model is not None:
             model.wait_for_others = target.wait_for_others
         return make_drafter(drafting, model, branches=branches), verifier
 
-    def _recurrent(self, target: TargetModelSession, *, branches: bool) -> BeamDrafter | None:
-        """The recurrent drafter as a drafter for one request; None if it is not used."""
+    def _trained(self, target: TargetModelSession, *, branches: bool) -> ModelDrafter | None:
+        """The trained drafter as a drafter for one request; None if it is not used."""
         options = self.drafting.options
         if self.drafter is None or not options.uses_drafter:
             return None
+        if isinstance(self.drafter, DFlashDrafter):
+            most = options.num_draft_tokens
+            block = self.drafter.config.block_size
+            return BlockDrafter(
+                DFlashSession(self.drafter, target),
+                block if most is None else min(block, 1 + most),
+                sampler=self._draft_sampler,
+            )
         return BeamDrafter(
             DrafterSession(self.drafter, target),
             sampler=self._draft_sampler,

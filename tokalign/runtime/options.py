@@ -176,7 +176,7 @@ class DraftingOptions:
     draft_rows: int | None = declared(None, least=1, most=256)
 
     drafter: FilePath | None = declared(
-        None, "A trained drafter. Default: the one found.", takes="FOLDER"
+        None, "A trained drafter: recurrent or DFlash. Default: the one found.", takes="FOLDER"
     )
     dictionary: FilePath | Sequence[FilePath] | None = declared(
         None,

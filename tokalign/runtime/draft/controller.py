@@ -101,10 +101,18 @@ class ModelWorth:
         self._rows_per_pass = 1.0
         self._added = 0.0
 
-    def best(self, costs: LearnedCosts, most: int, *, steps: int | None = None) -> Plan:
+    def best(
+        self,
+        costs: LearnedCosts,
+        most: int,
+        *,
+        steps: int | None = None,
+        in_one_pass: bool = False,
+    ) -> Plan:
         """The number of passes, from 1 to `most`, with the best expected rate.
 
-        steps: the number to take, if it is given; fewer only where `most` is less.
+        steps: the number to take, if it is given; fewer only where `most` is less. in_one_pass:
+        the number is one of ids, which all take one pass.
         """
         fixed = None if steps is None else min(steps, most)
         probabilities = self.acceptance.probabilities(fixed or most)
@@ -112,6 +120,8 @@ class ModelWorth:
             costs.by_proposed(2 * len(probabilities)),
             costs.draft_times(len(probabilities)),
         )
+        if in_one_pass:
+            drafts = [drafts[0]] * len(probabilities)
         best, tokens, reached = Plan(0, 0.0), 1.0 + self._added, 1.0
         for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=True), 1):
             reached *= probability
@@ -355,7 +365,12 @@ class Controller(Drafter):
             return None, False
         if self._free.rows is not None:
             return Plan(self._steps or 1, 0.0), True
-        plan = knowledge.model.best(knowledge.costs, min(limit, MAX_DRAFT), steps=self._steps)
+        plan = knowledge.model.best(
+            knowledge.costs,
+            min(limit, MAX_DRAFT),
+            steps=self._steps,
+            in_one_pass=self._model.in_one_pass,
+        )
         loses = plan.rate * knowledge.costs.plain <= 1.0
         return plan, self._timed and loses and knowledge.model_trials.is_due
 
@@ -379,16 +394,21 @@ class Controller(Drafter):
         if not proposal.draft_passes:  # a recurrent drafter before the target's first pass
             return replace(proposal, waited=waited)
         self._passes, self._drafted = passes, proposal.tree
-        spent = knowledge.costs.draft_times(passes)[-1]
+        spent = self._draft_time()
+        answer = self._model.answer(proposal)
         most = min(limit, self._free.most)
         tree: TokenTree[TargetId] = EMPTY_TREE
         for hopeful in (False, True)[: 1 + longer]:
             times = [time + spent for time in knowledge.costs.by_proposed(most, hopeful=hopeful)]
             if tree or not hopeful:
-                tree, _ = self._free.offer(
-                    context.ids, limit, times, answer=proposal.tree, alone=alone
-                )
+                tree, _ = self._free.offer(context.ids, limit, times, answer=answer, alone=alone)
         return replace(proposal, tree=tree, waited=waited)
+
+    def _draft_time(self) -> float:
+        """What the draft of this round is expected to take."""
+        assert self._model is not None
+        passes = 1 if self._model.in_one_pass else self._passes
+        return self._knowledge.costs.draft_times(passes)[-1]
 
     def _count_draft(self) -> None:
         """Record a draft. If a longer one is due, this is the longer one."""
@@ -431,7 +451,8 @@ class Controller(Drafter):
             costs.rows.observe(one.rows, verification)
             if passes:
                 assert costs.drafts is not None
-                costs.drafts.observe(passes, drafting)
+                in_one_pass = self._model is not None and self._model.in_one_pass
+                costs.drafts.observe(1 if in_one_pass else passes, drafting)
             if one.tree:
                 took = min(verification + drafting, _HICCUP * expected)
             else:  # what waiting for a draft costs in the mean: this round may have been slow
@@ -458,5 +479,5 @@ class Controller(Drafter):
         added = len(accepted) - right
         knowledge.model.learn(passes, right, known=known, rows=len(one.tree), added=added)
         # By what such a round takes: this one may have included reading the prompt.
-        if costs.draft_times(passes)[-1] + costs.rows(one.rows) < costs.plain * known:
+        if self._draft_time() + costs.rows(one.rows) < costs.plain * known:
             knowledge.model_trials.paid()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING, Protocol
 
+from tokalign.runtime.draft.tree import Answer
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.runtime.translation.base import Pair, Translation
@@ -108,9 +109,12 @@ class Passes(Protocol):
 class ModelDrafter(Drafter):
     """A model that drafts in passes; one object per request.
 
+    in_one_pass: whether any number of ids takes one pass; `steps` counts ids then.
     steps: passes of a draft where the caller does not choose their number. alternatives: how many
     ids a proposal may have besides one for each pass; 0 for a target that cannot verify a tree.
     """
+
+    in_one_pass = False
 
     def __init__(self, session: Passes, steps: int, alternatives: int) -> None:
         self.session, self.steps, self.alternatives = session, steps, alternatives
@@ -149,6 +153,10 @@ class ModelDrafter(Drafter):
         tree = found.tree.most_probable(len(found.tree), least=0.0, depth=limit)
         self._chain = tree.first_chain
         return replace(found, tree=tree, draft_passes=self.session.passes - passes)
+
+    def answer(self, proposal: Proposal) -> Answer:
+        """What it found in its latest draft, as a source of a tree."""
+        return Answer(proposal.tree)
 
     def observe(self, one: Round) -> None:
         """See `rounds.Drafter`. Learn how far the drafted chain was right."""

@@ -13,6 +13,7 @@ from tokalign.runtime.draft.controller import Knowledge, ModelWorth
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
+from tokalign.runtime.mlx.dflash import DFlashDrafter
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
@@ -101,7 +102,7 @@ def _measured_drafts(curve: CostCurve) -> Sequence[float]:
 
 
 def _drafts_by_bytes(curve: CostCurve, target: Any, draft: Any) -> Sequence[float]:
-    if isinstance(draft, RecurrentDrafter):
+    if isinstance(draft, RecurrentDrafter | DFlashDrafter):
         return _drafts(*[draft.step_bytes / weight_bytes(target)] * 2)
     share, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.rows_at(_CONTEXT))
     return _drafts(share, share * rows.verify(WIDTH) / rows.verify(1))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from math import exp
+
 from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft.tree import Answer, BlockAnswer
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamShape, DrafterSession
+from tokalign.runtime.mlx.dflash import DFlashSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Proposal
@@ -64,3 +68,32 @@ class BeamDrafter(ModelDrafter):
             return Proposal(tree=beams.beam_tree(SOURCE))
         tree = beams.tree(SOURCE)
         return Proposal(tree=tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps))
+
+
+class BlockDrafter(ModelDrafter):
+    """A block drafter as a drafter of one request, alone or as the model of a hybrid.
+
+    Alone it proposes the most probable id of each position, as its authors do.
+    session: of the drafter. block: ids of a block, the last committed one included. sampler: how
+    the target's choices are predicted; None if it decodes greedily.
+    """
+
+    in_one_pass = True
+
+    def __init__(
+        self, session: DFlashSession, block: int, *, sampler: Sampling | None = None
+    ) -> None:
+        super().__init__(session, block - 1, 0)
+        predicts = sampler is not None and not sampler.needs_history
+        self._session, self._sampler = session, sampler if predicts else None
+        self._positions: list[list[tuple[TargetId, float]]] = []
+
+    def find(self, context: Context, steps: int) -> Proposal:
+        """See `ModelDrafter`. Nothing is found before the target's first pass."""
+        self._positions = self._session.draft(context.ids, _LISTED, self._sampler)
+        best = [listed[0] for listed in self._positions[:steps]]
+        ids, probabilities = [token for token, _ in best], [exp(logprob) for _, logprob in best]
+        return Proposal(tree=TokenTree.chain(ids, SOURCE, probabilities))
+
+    def answer(self, proposal: Proposal) -> Answer:
+        return BlockAnswer(self._positions, SOURCE)

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
-from math import log
+from math import exp, log
 from typing import Any, Protocol
 
 from tokalign.runtime.draft.costs import Costs, Plan
 from tokalign.runtime.draft.mixing import LEAST, MOST, Candidate, Expected, Mixer, Mixing, Source
 from tokalign.runtime.grammar import Constraint, State
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 FREE_ROWS = Costs(rows=(1.0,))
@@ -67,28 +67,59 @@ class _Place:
 
 
 class Answer:
-    """A draft model's answer as one more source, whose states are indices of its tree; -1 for the
-    text."""
+    """A draft model's answer as one more source. A state is the index of an id of its tree; -1 for
+    the text, None after an id that is not in the tree.
+
+    expected: by state, what it expects next, the most probable first.
+    """
 
     def __init__(self, tree: TokenTree[TargetId]) -> None:
         self.name = tree.sources[0] if tree else "draft"
         self.expected: dict[int, list[tuple[TargetId, float]]] = {}
-        self.next: dict[tuple[int, TargetId], int] = {}
+        self._next: dict[tuple[int, TargetId], int] = {}
         for index, (token, parent, probability) in enumerate(
             zip(tree.ids, tree.parents, tree.probabilities, strict=True)
         ):
-            kept = min(max(probability, LEAST), 1.0 - LEAST)
-            self.expected.setdefault(parent, []).append((token, log(kept / (1.0 - kept))))
-            self.next.setdefault((parent, token), index)
+            self.expected.setdefault(parent, []).append((token, log_odds(probability)))
+            self._next.setdefault((parent, token), index)
         for siblings in self.expected.values():  # a tree has them in any order
             siblings.sort(key=_odds, reverse=True)
+
+    def after(self, state: int, token: TargetId) -> int | None:
+        """The state after one more id."""
+        return self._next.get((state, token))
+
+
+class BlockAnswer(Answer):
+    """A block drafter's answer: distributions of the coming positions, whatever comes between.
+
+    A state is a position, -1 for the next one. So where another source knows a path, the block's
+    probabilities join it at every depth, on every branch.
+    positions: for each position its most probable ids, with log-probabilities.
+    """
+
+    def __init__(self, positions: Sequence[Sequence[tuple[TargetId, float]]], name: str) -> None:
+        super().__init__(EMPTY_TREE)
+        self.name = name
+        for depth, listed in enumerate(positions):
+            odds = [(token, log_odds(exp(logprob))) for token, logprob in listed]
+            self.expected[depth - 1] = odds
+
+    def after(self, state: int, token: TargetId) -> int | None:
+        return state + 1 if state + 1 in self.expected else None
+
+
+def log_odds(probability: float) -> float:
+    """ln(p / (1 - p)), where p is kept away from 0 and 1."""
+    kept = min(max(probability, LEAST), 1.0 - LEAST)
+    return log(kept / (1.0 - kept))
 
 
 def _odds(expected: tuple[TargetId, float]) -> float:
     return expected[1]
 
 
-_NO_ANSWER = Answer(TokenTree())
+_NO_ANSWER = Answer(EMPTY_TREE)
 
 
 class Growth:
@@ -197,9 +228,7 @@ class Growth:
         self._depths.append(self._depths[parent] + 1)
         rule, answered = self._rules[parent], self._answered[parent]
         self._rules.append(None if rule is None else rule.advance(token))
-        self._answered.append(
-            None if answered is None else self._answer.next.get((answered, token))
-        )
+        self._answered.append(None if answered is None else self._answer.after(answered, token))
         self._places.append(None)
         self._expand(len(self.ids))
 
@@ -338,14 +367,14 @@ class TreeDrafter(Drafter):
         limit: int,
         times: Sequence[float],
         *,
-        answer: TokenTree[TargetId] | None = None,
+        answer: Answer | None = None,
         alone: bool = False,
         quick: bool = False,
     ) -> tuple[TokenTree[TargetId], Plan]:
         """The best tree after `ids`, and its rate.
 
         times: of rounds that propose 0, 1, ..., `limit` ids.
-        answer: the tree of a draft model, with probabilities. alone: without the free sources.
+        answer: of a draft model. alone: without the free sources.
         Where they know too little to offer anything, the model is right more often than a mixture
         that holds their silence against it.
         quick: without the noise of the choices.
@@ -357,14 +386,13 @@ class TreeDrafter(Drafter):
             self._coming = () if noise is None else noise.rows(len(ids))
             self._rule = None if self._constraint is None else self._constraint.after(ids)
         limit = min(limit, self.most)
-        joined = _NO_ANSWER if answer is None else Answer(answer)
         growth = self._growth = Growth(
-            self._mixer(None if answer is None else joined.name),
+            self._mixer(None if answer is None else answer.name),
             self._advances,
             _Place([None] * len(self._readers)) if alone else self._place,
             # A chain is the best branch of a tree of twice as many ids.
             limit if self._branches else 2 * limit,
-            answer=joined,
+            answer=_NO_ANSWER if answer is None else answer,
             answering=len(self.sources),
             noise=self._coming,
             rule=self._rule,

@@ -1,4 +1,4 @@
-"""A recurrent drafter in a folder: its weights, its shape, and the target that it was trained on.
+"""A trained drafter in a folder: its weights, its shape, and the target that it was trained on.
 
 `config.json` names the weights file by its digest and is replaced last. So a folder that is written
 again, or whose writing is interrupted, holds the old drafter or the new one, never parts of both.
@@ -12,12 +12,13 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
+from tokalign.runtime.mlx.dflash import DFlashDrafter, is_dflash, load_dflash
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
@@ -145,34 +146,45 @@ def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str
         )
 
 
+TrainedDrafter: TypeAlias = RecurrentDrafter | DFlashDrafter
+"""A drafter that was trained for one target."""
+
+
 @once_per_model
-def _loaded(_: Any) -> dict[tuple[Path, str], RecurrentDrafter]:
-    """The drafter that was loaded last for a model, by its folder and the digest of its weights."""
+def _loaded(_: Any) -> dict[tuple[Path, str], TrainedDrafter]:
+    """The drafter that was loaded last for a model, by its folder and what tells its version."""
     return {}
 
 
-def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) -> RecurrentDrafter:
+def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) -> TrainedDrafter:
     """The drafter in a folder as it is now, read once for a model. `note` is told where it is.
 
-    Raises: as `load_drafter`; IncompatibleError for a target whose hidden states cannot be had.
+    Raises: as `load_drafter` and `load_dflash`; IncompatibleError for a target whose hidden states
+    cannot be had.
     """
-    HiddenStates(target.model)
     loaded = _loaded(target.model)
-    key = folder.absolute(), read_drafter_config(folder)["sha256"]
-    if key not in loaded:
+    block = is_dflash(folder)
+    if block:
+        version = str((folder / DRAFTER_CONFIG).stat().st_mtime_ns)
+    else:
+        HiddenStates(target.model)
+        version = read_drafter_config(folder)["sha256"]
+    if (key := (folder.absolute(), version)) not in loaded:
         loaded.clear()
-        loaded[key] = load_drafter(folder, target)
+        loaded[key] = load_dflash(folder, target.model) if block else load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
     return loaded[key]
 
 
-def find_drafter(target: Target, *, note: Note = lambda _: None) -> RecurrentDrafter | None:
+def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDrafter | None:
     """The first drafter of this target in its folder or in those of tables; None without one.
 
     note: told which is used, and of one that should fit and does not.
     """
     for folder in drafter_folders(target.folder):
         try:
+            if is_dflash(folder):
+                return named_drafter(folder, target, note=note)
             made_for = read_drafter_config(folder)["target"]
             if made_for.get("tokenizer") == target.tokenizer.fingerprint:
                 return named_drafter(folder, target, note=note)

@@ -16,9 +16,10 @@ from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.runtime.mlx.hidden_states import KeptStates
 from tokalign.runtime.mlx.passes_ahead import AHEAD
+from tokalign.runtime.mlx.taps import Taps
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.options import CacheOptions
-from tokalign.runtime.rounds import Array
+from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id, TargetId
 
@@ -27,7 +28,8 @@ class ModelSession(ModelCache[Id]):
     """A model that is given whole contexts and rewinds its cache by itself.
 
     cache: as `layers` of `ModelCache`. keeps_states: whether the last hidden states of the latest
-    passes are kept, for a drafter. passes, rows: computed so far, but for filling in long prompts.
+    passes are kept, for a drafter; taps: indices of layers whose outputs are kept instead.
+    passes, rows: computed so far, but for filling in long prompts.
     Raises: as `ModelCache`; IncompatibleError for a model whose states cannot be had.
     """
 
@@ -39,10 +41,12 @@ class ModelSession(ModelCache[Id]):
         cache: list[Any] | None = None,
         rewinds: bool = True,
         keeps_states: bool = False,
+        taps: Sequence[int] = (),
     ) -> None:
         super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
-        self._states = KeptStates(model) if keeps_states else None
-        # Passes run on it, except those that fill in a long prompt.
+        self._states: KeptStates | Taps | None = KeptStates(model) if keeps_states else None
+        if taps:
+            self._states = Taps(model, taps)
         self._twin = model if self._states is None else self._states.model
         self.passes = self.rows = 0
 
@@ -54,7 +58,7 @@ class ModelSession(ModelCache[Id]):
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
         kept = self.catch_up(ids, last)
-        logits = self.forward(self.tokens(ids[kept:]), self._twin, begin=kept)
+        logits = self.forward(self.tokens(ids[kept:]), begin=kept)
         self._held = ids
         self.passes += 1
         self.rows += len(ids) - kept
@@ -65,7 +69,7 @@ class ModelSession(ModelCache[Id]):
 
     def feed(self, token: Array) -> Array:
         """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
-        logits = self.forward(token, self._twin)
+        logits = self.forward(token)
         self._unread.append(token)
         self.passes += 1
         self.rows += 1
@@ -142,9 +146,22 @@ class ModelSession(ModelCache[Id]):
                 f"{name}[{place}] is {ids[place]}, but the model's ids are from 0 to {size - 1}"
             )
 
+    def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
+        """See `ModelCache.forward`."""
+        logits = super().forward(tokens, self._twin if model is None else model, begin=begin)
+        if isinstance(self._states, Taps):
+            self._states.note(begin)
+        return logits
+
     def state_before_last(self, ids: Sequence[Id]) -> Array | None:
         """See `KeptStates.before_last`; None where none are kept."""
-        return None if self._states is None else self._states.before_last(ids)
+        kept = self._states
+        return kept.before_last(ids) if isinstance(kept, KeptStates) else None
+
+    def take_taps(self, ids: Sequence[Id], first: int) -> tuple[int, Array | None]:
+        """See `Taps.take`. The session was made with taps."""
+        assert isinstance(self._states, Taps)
+        return self._states.take(ids, first)
 
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
         """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.

@@ -1,0 +1,230 @@
+"""Block drafters: what they read of the target, and that nothing they guess changes the output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import zoo
+from block_drafters import (
+    KnowingDrafter,
+    block_config,
+    random_block_drafter,
+    write_block_drafter,
+)
+from random_models import WildDrafter, generate, plainly, random_model, rounds_of
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.trained import BlockDrafter
+from tokalign.runtime.draft.tree import FREE_ROWS, BlockAnswer, TreeDrafter
+from tokalign.runtime.drafting import NoDrafter
+from tokalign.runtime.loop import Limits
+from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession, load_dflash
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.rounds import Array, Context, Drafter, Proposal, Round
+from tokalign.tokenizer.vocabulary import TargetId
+
+PROMPT = (5, 17, 3)
+TAPS = (0, 1)
+ARCHITECTURES = (
+    "llama",
+    "gemma3_text",  # windows
+    "gpt_oss",
+    "qwen3_next",  # gated delta
+    "mamba2",
+    "falcon_h1",
+    "lfm2",
+    "recurrent_gemma",
+    "rwkv7",
+    "deepseek_v32",  # latent attention with an index
+    "llama4",
+    "gpt2",
+)
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=0.8, seed=3),
+    "filtered": Sampling(temperature=1.1, top_p=0.9, min_p=0.02, seed=5),
+    "processed": Sampling(temperature=0.8, seed=6, processors=(lambda _, logits: logits * 0.9,)),
+}
+
+
+def opened(**options: Any) -> TargetModelSession:
+    return TargetModelSession(random_model(), CacheOptions(**options), taps=TAPS)
+
+
+def layer_outputs(ids: list[int]) -> Array:
+    """The outputs of the tapped layers over a whole text, f[n, 2 * width]."""
+    model = random_model().model
+    h, found = model.embed_tokens(mx.array([ids])), []
+    mask = mx.triu(mx.full((len(ids), len(ids)), -mx.inf), k=1)
+    for layer in model.layers:
+        h = layer(h, mask, None)
+        found.append(h[0])
+    return mx.concatenate(found, axis=-1)
+
+
+class Reading(Drafter):
+    """Proposes wildly, and takes the taps now and then, as a drafter does."""
+
+    def __init__(self, session: TargetModelSession, seed: int, *, trees: bool = True) -> None:
+        self._wild, self._session = WildDrafter(trees=trees, seed=seed), session
+        self._random = Random(seed)
+        self.end, self.rows = 0, list[Array]()
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        if self._random.random() < 0.6:
+            begin, taps = self._session.take_taps(context.ids, self.end)
+            if taps is not None:
+                assert begin == self.end, "nothing is lost"
+                self.rows.append(taps)
+                self.end = len(context.ids) - 1
+        return self._wild.propose(context, limit)
+
+    def observe(self, one: Round) -> None:
+        self._wild.observe(one)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("step", [4, 2048])
+def test_taps_are_the_outputs_of_layers_for_the_committed_ids(seed: int, step: int) -> None:
+    """Through trees, rejected ids, passes that ran ahead, and prompts read in steps."""
+    session = opened(prefill_step_size=step)
+    reading = Reading(session, seed)
+    prompt = [n * 7 % 90 for n in range(19)]
+    emitted, _ = rounds_of(reading, session, prompt=prompt, limits=Limits(max_tokens=40))
+    assert reading.end > 30
+    rows = mx.concatenate(reading.rows)
+    expected = layer_outputs([*prompt, *emitted])[: reading.end]
+    assert mx.allclose(rows, expected, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_taps_of_every_kind_of_architecture_lose_nothing_and_change_nothing(name: str) -> None:
+    model = zoo.zoo_model(name)
+    prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
+    session = TargetModelSession(model, taps=(0, len(model.layers) - 1))
+    reading = Reading(session, 1, trees=session.can_branch)
+    emitted, _ = rounds_of(reading, session, prompt=prompt, limits=Limits(max_tokens=24))
+    assert emitted == plainly(model, prompt, 24)
+    assert reading.end > 70
+
+
+def test_layers_with_several_outputs_for_an_id_are_refused() -> None:
+    with pytest.raises(IncompatibleError, match="gemma3n"):
+        TargetModelSession(zoo.zoo_model("gemma3n"), taps=(0, 1))
+
+
+def test_of_a_long_context_the_latest_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokalign.runtime.mlx.taps.MOST_ROWS", 12)
+    session = opened(prefill_step_size=4)
+    ids = [TargetId(n % 90) for n in range(30)]
+    session.logits(ids)
+    begin, taps = session.take_taps([*ids, TargetId(1)], 0)
+    assert taps is not None
+    assert begin >= 18
+    assert len(taps) == 30 - begin
+
+
+def test_what_was_read_before_the_session_is_not_known() -> None:
+    """A cache that another conversation brings along: the drafter begins after it."""
+    before = TargetModelSession(random_model())
+    ids = [TargetId(n % 90) for n in range(20)]
+    before.settle(ids[:12])
+    session = TargetModelSession(random_model(), cache=before.layers, taps=TAPS)
+    session.logits(ids)
+    begin, taps = session.take_taps([*ids, TargetId(1)], 0)
+    assert begin == 12
+    assert taps is not None
+    assert mx.allclose(taps, layer_outputs([*ids])[12:], atol=1e-4)
+
+
+def made(
+    how: str, session: TargetModelSession, network: DFlashDrafter, sampling: Sampling
+) -> Drafter:
+    drafter = BlockDrafter(DFlashSession(network, session), 6, sampler=sampling)
+    if how == "alone":
+        return drafter
+    free = TreeDrafter([ContextCopy()], rows=12 if how == "tree" else None)
+    if how == "tree":
+        return Controller(Knowledge.given(FREE_ROWS), free, drafter, steps=5, timed=False)
+    rows = PassTimes([1.0 + 0.001 * row for row in range(40)], weight=4)
+    known = Knowledge(costs=LearnedCosts(rows, PassTimes([0.001] * 16, weight=4)))
+    return Controller(known, free, drafter)
+
+
+@pytest.mark.parametrize("how", ["alone", "tree", "auto"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_its_guesses_never_change_the_output(sampling: str, how: str) -> None:
+    chosen = SAMPLINGS[sampling]
+    plain = generate(NoDrafter(), chosen, tokens=60)
+    knowing = KnowingDrafter(random_model(), [*plain[:20], *[9] * 6, *plain[26:]], len(PROMPT))
+    for network in (random_block_drafter(random_model()), knowing):
+        session = opened()
+        drafter = made(how, session, network, chosen)
+        emitted, rounds = rounds_of(drafter, session, chosen, limits=Limits(max_tokens=60))
+        assert emitted == plain
+        assert how == "auto" or any(one.draft_passes for one in rounds)
+    accepted = [one.accepted for one in rounds]
+    assert how == "auto" or max(accepted) >= 5, "the ids of a block"
+
+
+def test_a_block_joins_every_branch() -> None:
+    """Where a table knows two paths, the block says at each depth which of their ids is likely."""
+    positions = [
+        [(TargetId(1), -0.7), (TargetId(2), -0.8)],
+        [(TargetId(5), -0.1)],
+        [(TargetId(6), -0.1)],
+    ]
+    tree, _ = TreeDrafter([], max_tokens=8).offer(
+        [TargetId(0)], 8, [1.0] * 9, answer=BlockAnswer(positions, "drafter")
+    )
+    paths = {tuple(tree.ids[i] for i in tree.path_to(index)) for index in range(len(tree))}
+    assert {(1, 5, 6), (2, 5, 6)} <= paths
+
+
+def test_a_folder_in_the_published_layout_is_read(tmp_path: Path) -> None:
+    model = random_model()
+    drafter, config = random_block_drafter(model), block_config(model)
+    read = load_dflash(write_block_drafter(tmp_path, drafter, config), model)
+    session, other = opened(), opened()
+    for one in (session, other):
+        one.logits([TargetId(i) for i in PROMPT])
+    ids = [TargetId(i) for i in (*PROMPT, 9)]
+    found = DFlashSession(drafter, session).draft(ids, 4)
+    assert found == DFlashSession(read, other).draft(ids, 4)
+    assert len(found) == config["block_size"] - 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"dflash_config": {"selector_rank": 8}}, BundleError, "selector_rank"),
+        ({"attention_bias": True}, BundleError, "without bias"),
+        ({"layer_types": ["linear", "full_attention"]}, BundleError, "linear"),
+        ({"layer_types": ["sliding_attention"] * 2}, BundleError, "sliding_window"),
+        ({"head_dim": -4}, BundleError, "head_dim"),
+        ({"hidden_size": None}, BundleError, "hidden_size"),
+        ({"num_target_layers": 40}, IncompatibleError, "40 layers"),
+        ({"target_layer_ids": [0, 7]}, IncompatibleError, "layers 0, 7"),
+        ({"intermediate_size": 8}, BundleError, "shape"),
+    ],
+)
+def test_a_folder_that_cannot_be_run_is_refused(
+    changed: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    model = random_model()
+    folder = write_block_drafter(tmp_path, random_block_drafter(model), block_config(model))
+    own = block_config(model, **changed)
+    (folder / "config.json").write_text(json.dumps(own))
+    with pytest.raises(error, match=message):
+        load_dflash(folder, model)
