@@ -31,7 +31,9 @@ def are_implied(tokens: Sequence[bytes], triples: Ints, apart: Set[int]) -> bool
     """
     results = triples[:, 2]
     starts = np.flatnonzero(np.diff(results, prepend=-1))
-    if len(np.unique(results)) < len(starts):
+    made = np.zeros(len(tokens), dtype=bool)
+    made[results] = True
+    if np.count_nonzero(made) < len(starts):
         return False  # the ways to make a token have ranks with others between them
     if len(starts) == len(results):
         return all_made(triples, len(tokens))
@@ -102,10 +104,8 @@ def all_made(triples: Ints, size: int) -> bool:
     left, right, result = triples.T
     rank = np.full(size, -1, dtype=np.int64)
     rank[result] = np.arange(len(triples))
-    if (
-        len(np.unique(result)) < len(result)
-        or (np.maximum(rank[left], rank[right]) >= rank[result]).any()
-    ):
+    repeats = np.count_nonzero(rank >= 0) < len(result)
+    if repeats or (np.maximum(rank[left], rank[right]) >= rank[result]).any():
         return False
     halves = np.full((2, size), -1, dtype=np.int64)
     halves[:, result] = left, right
