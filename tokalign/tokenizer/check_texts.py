@@ -1,7 +1,7 @@
 """Texts on which two encoders that differ are likely to differ.
 
-All are made here from ranges of characters and by a generator with a fixed start, and some from the
-tokenizer's own tokens and expression. None is taken from anywhere, and none is stored.
+They are made from ranges of characters, by a generator with a fixed start, and from the tokenizer's
+own tokens and expression.
 """
 
 from __future__ import annotations

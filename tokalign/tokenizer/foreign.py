@@ -1,8 +1,4 @@
-"""A tokenizer of any kind, used by its ids only: whatever has an `encode` and a `decode`.
-
-It is for models whose tokenizer is a program (transformers' own classes, remote code) and not one
-of the `tokenizers` library.
-"""
+"""Tokenizers that are programs (remote code), used by their ids: whatever encodes and decodes."""
 
 from __future__ import annotations
 
@@ -91,10 +87,7 @@ class _AnyIds:
 
 
 def any_ids(size: int) -> Tokenizer[Any]:
-    """A tokenizer of so many ids, of which nothing else is known; its texts are empty.
-
-    All of them count as one tokenizer, some of them padded to more ids than others.
-    """
+    """A tokenizer of so many ids, of which nothing else is known; all of them count as one."""
     return ForeignTokenizer(_AnyIds(size))
 
 

@@ -1,13 +1,12 @@
 """What only the `tokenizers` library knows: its pre-tokenizers, and the models that are not BPE.
 
-`LibrarySplitter` cuts texts with the library's own pre-tokenizer, so every pipeline is exactly what
-the library does. What is known here about the steps is only how far they read (`Reach`), which
-tells the cuts that no later text can move. For a step that is not in `_BY_NEIGHBOURS` no cut is
-taken to be final: a growing text is then cut again as a whole, which is slower, and never wrong.
+`LibrarySplitter` cuts texts with the library's own pre-tokenizer. What is known here about the
+steps is only how far they read (`Reach`), which tells the cuts that no later text can move. After a
+step of which that is not known no cut is final: a growing text is cut again as a whole.
 
-An expression that looks back makes the cuts after a place depend on the text before it, as far as
-it looks: at most as many characters as it is spelled with, because Oniguruma asks for a known
-distance. So a text is cut again from a place only if that gives the same cuts over that distance.
+An expression that looks back makes the cuts after a place depend on the text before it: on at most
+as many characters as it is spelled with, because Oniguruma asks for a known distance. So a text is
+cut again from a place only if that gives the same cuts over that distance.
 
 `LibraryEncoder` has a model of the library encode the pieces (Unigram).
 """
@@ -55,10 +54,7 @@ They are spelled in four bytes."""
 
 
 class LibrarySplitter:
-    """The pre-tokenizer of a tokenizer.json, without the space that it may put in front of a text.
-
-    steps: flattened, in order.
-    """
+    """Steps of a tokenizer.json's pre-tokenizer, without the space that one may put in front."""
 
     merges_decide = False
     cuts_at_spaces = False
@@ -81,9 +77,9 @@ class LibrarySplitter:
 
     @cached_property
     def _reaches(self) -> list[Reach] | None:
-        """That of the steps up to ByteLevel and, if there are any, that of the steps after it.
+        """That of the steps up to ByteLevel, and that of steps after it, which read its alphabet.
 
-        The latter read the byte alphabet. None if it is not known how far a step reads.
+        None if it is not known how far a step reads.
         """
         types = [step["type"] for step in self._steps]
         middle = 1 + types.index("ByteLevel") if self._in_bytes else len(types)
@@ -137,7 +133,6 @@ class LibrarySplitter:
         return max((len(pattern) for pattern in patterns if looks_back(pattern)), default=0)
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
-        """See `Splitter.count_settled`. Cost: 3 µs for a word and expression."""
         if self._reaches is None:
             return 0
         count = self._count_final(self._reaches, text, pieces)
@@ -218,9 +213,9 @@ def _origins(text: str) -> list[int]:
 
 
 class LibraryEncoder(PieceEncoder[Id]):
-    """A canonical encoder whose pieces a model of the library encodes.
+    """A canonical encoder whose pieces a `model` of the library encodes.
 
-    model: the library's. by_characters: whether it reads characters, or the byte alphabet.
+    by_characters: whether it reads characters, or the byte alphabet.
     cut: divides a text so that no part of it is a special token, which a model may have as well.
     A byte that is not part of valid UTF-8 is spelled by byte fallback, or lost.
     """

@@ -129,9 +129,8 @@ def reference_of_folder(
 ) -> Reference | None:
     """What mlx-lm loads for a folder; None if transformers is not installed.
 
-    files: those that decide, by name, as they were read. transformers gets a copy of them, so that
-    nothing that changes meanwhile counts; with `trust_remote_code` it gets the folder itself, whose
-    programs may read what they like.
+    files: those that decide, by name, as they were read. transformers gets a copy of them; with
+        `trust_remote_code` it gets the folder itself, whose programs may read what they like.
     Raises: VocabularyError; MissingAssetError for a package that is missing, and UsageError for a
         program that is not trusted.
     """

@@ -24,9 +24,6 @@ Step = Mapping[str, Any]
 class Supplement:
     """What a vocabulary file leaves out and a model's tokenizer.json would say.
 
-    tiktoken's ranks lack the pre-tokenizer and the special tokens; Mistral's tokenizer.model lacks
-    the tokens that Bielik added.
-
     pattern: cuts texts into pieces. ignore_merges: as in `TokenizerSpec`.
     ranked_by_id: pieces merge in the order of their ids, not of their scores. Mistral's runs of
         spaces have the first ids but a score of -1e9.
@@ -45,9 +42,8 @@ class Supplement:
 class Markup(StrEnum):
     """Who finds special tokens in a prompt.
 
-    OURS: `Tokenizer.encode`, where all of them are found by their spellings alone.
-    LIBRARY: the library, where what is around them or a normalizer decides.
-    NOBODY: they are text in prompts, too (`split_special_tokens`, Mistral's own tokenizers).
+    OURS: `Tokenizer.encode`, by their spellings alone. LIBRARY: the library, where what is around
+    them or a normalizer decides. NOBODY: they are text, too (Mistral's own tokenizers).
     """
 
     OURS = "ours"
@@ -58,10 +54,8 @@ class Markup(StrEnum):
 class Level(StrEnum):
     """What is known of how a tokenizer encodes text; each level has all that the one below it has.
 
-    ALIGNED: BPE whose pieces and merges are known, so that pairs of tokens and growing texts are
-        judged by theory.
-    BY_TEXT: tokens are bytes and pieces are known, but only the library encodes a piece (Unigram).
-    IDS_ONLY: texts are encoded and ids are decoded by the library, and nothing more is known.
+    ALIGNED: BPE whose pieces and merges are known. BY_TEXT: tokens are bytes and pieces are known,
+    but only the library encodes a piece (Unigram). IDS_ONLY: the library encodes and decodes.
     """
 
     ALIGNED = "aligned"
@@ -160,10 +154,8 @@ def as_triples(merges: Sequence[tuple[int, int, int]] | NDArray[np.int64]) -> ND
 def every_triple(
     order: Iterable[int], tokens: Sequence[bytes], literal: Mapping[bytes, int]
 ) -> NDArray[np.int64]:
-    """Every way to make each token from two others, as (left, right, result) in order of rank.
+    """Every way to make each token from two others, which files mean that rank tokens.
 
-    This is what files mean that rank tokens instead of listing merges: any two neighbours whose
-    bytes form a token are merged, the best-ranked token first.
     order: the tokens in order of rank; literal: bytes -> id, without byte fallback.
     Raises: VocabularyError for a token that is too long.
     """

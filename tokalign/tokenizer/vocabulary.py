@@ -22,9 +22,8 @@ TargetId = NewType("TargetId", int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles(Generic[Id]):
-    """What the special tokens of a vocabulary are for: their ids, or None where there is none.
+    """What the special tokens of a vocabulary are for; eos: all that end a text or a turn.
 
-    eos: every token that ends a text or a turn.
     Two vocabularies are matched by roles, never by spelling: Bielik's `<|im_end|>` and Llama's
     `<|eot_id|>` are both `turn_end`.
     """
