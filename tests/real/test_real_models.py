@@ -52,10 +52,10 @@ class RealModels(NamedTuple):
 
 @pytest.fixture(scope="module")
 def real() -> RealModels:
-    given = os.environ.get("TOKALIGN_REAL_MODELS")
-    if given is None:
+    place = os.environ.get("TOKALIGN_REAL_MODELS")
+    if place is None:
         pytest.skip(f"needs $TOKALIGN_REAL_MODELS, a folder with {SMOLLM2} and {QWEN}")
-    folder = Path(given)
+    folder = Path(place)
     models = load_models([str(folder / name) for name in (SMOLLM2, QWEN)], dtype="float32")
     return RealModels(folder, dict(zip((SMOLLM2, QWEN), models, strict=True)))
 
@@ -71,9 +71,9 @@ def command_line(
     command: Any, real: RealModels, target: str, *options: str, typed: Sequence[str] = ()
 ) -> list[Any]:
     """The objects that a command prints."""
-    given = ["--target", str(real.folder / target), "--dtype", "float32", "--json", "--quiet"]
+    usual = ["--target", str(real.folder / target), "--dtype", "float32", "--json", "--quiet"]
     text = "".join(f"{line}\n" for line in typed)
-    ran = CliRunner().invoke(command, [*given, *options], input=text, catch_exceptions=False)
+    ran = CliRunner().invoke(command, [*usual, *options], input=text, catch_exceptions=False)
     assert ran.exit_code == 0, ran.stderr
     found, rest, read = [], ran.stdout.strip(), json.JSONDecoder().raw_decode
     while rest:
@@ -87,10 +87,10 @@ def command_line(
 def test_a_question_is_answered_with_drafts_of_the_other_model(
     real: RealModels, target: str, draft: str
 ) -> None:
-    asked = ["-p", "What is the capital of France?", "-m", "24"]
-    [plain] = command_line(decode_command, real, target, *asked, "--method", "plain")
+    question = ["-p", "What is the capital of France?", "-m", "24"]
+    [plain] = command_line(decode_command, real, target, *question, "--method", "plain")
     by_other = ["--draft", str(real.folder / draft), "--num-draft-tokens", "3"]
-    [drafted] = command_line(decode_command, real, target, *asked, *by_other)
+    [drafted] = command_line(decode_command, real, target, *question, *by_other)
     assert "Paris" in plain["text"]
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["per_source"]["draft"]["accepted"] > 0
@@ -131,9 +131,9 @@ def test_the_openai_client_is_answered_as_by_the_target_alone(real: RealModels) 
             chunks = client.chat.completions.create(
                 model="default_model", messages=messages, max_tokens=48, stream=True
             )
-            said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-            assert said.strip() == expected.strip()
-            messages.append({"role": "assistant", "content": said})
+            answer = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+            assert answer.strip() == expected.strip()
+            messages.append({"role": "assistant", "content": answer})
         assert metric(server, "tokalign_proposed_tokens_total") > 0
 
 

@@ -35,10 +35,10 @@ class Ended(NamedTuple):
         assert self.code == code, self.err
         assert "Traceback" not in self.err
         assert "Exception ignored" not in self.err
-        said = [line for line in self.err.splitlines() if line.startswith("tokalign: ")]
-        assert said == self.err.splitlines()[-1:]
-        assert [word for word in words if word not in said[0]] == [], said
-        return said[0]
+        messages = [line for line in self.err.splitlines() if line.startswith("tokalign: ")]
+        assert messages == self.err.splitlines()[-1:]
+        assert [word for word in words if word not in messages[0]] == [], messages
+        return messages[0]
 
 
 def run(*words: object, typed: str | None = None) -> Ended:

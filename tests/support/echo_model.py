@@ -56,5 +56,5 @@ class Model(nn.Module):  # type: ignore[misc]
         if args.turn_end not in user:  # in a drafted row, which nothing leads to
             return args.turn_end
         message = user[1 + args.user_header : user.index(args.turn_end)]
-        said = len(ids) - (starts[-1] + 1 + args.assistant_header)
-        return message[said] if 0 <= said < len(message) else args.turn_end
+        place = len(ids) - (starts[-1] + 1 + args.assistant_header)
+        return message[place] if 0 <= place < len(message) else args.turn_end

@@ -92,8 +92,8 @@ def forge_file(
     length: int | None = None,
 ) -> bytes:
     """A table file of this header, with right checksums of whatever it says."""
-    said = len(header) if length is None else length
-    data = struct.pack("<8sHHI", MAGIC, version, reserved, said) + header
-    data += hashlib.sha256(data[: 16 + said]).digest()
+    stated = len(header) if length is None else length
+    data = struct.pack("<8sHHI", MAGIC, version, reserved, stated) + header
+    data += hashlib.sha256(data[: 16 + stated]).digest()
     data += body
     return data + hashlib.sha256(data).digest()

@@ -398,7 +398,7 @@ def with_lookups(
     how = half_right(right, len(tokenizer.vocabulary))
     how |= {"method": method, "draft_rows": 6 if method == "hybrid" else None}
     decoder = decoder_of((LanguageModel(model=model, tokenizer=tokenizer), None), Sampling(), **how)
-    given = Prompt(target=[TargetId(token) for token in prompt])
-    context, events = decoder.run(given, Limits(max_tokens=len(right)))
+    opening = Prompt(target=[TargetId(token) for token in prompt])
+    context, events = decoder.run(opening, Limits(max_tokens=len(right)))
     proposed = sum(len(event.tree) for event in events if isinstance(event, Round))
     return list(context.emitted), proposed

@@ -103,7 +103,7 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     expected = brute_force(pair, labels, lambda row: rows[row] * used)
     found = np.array(marginals(logits, lesson))[:, 0]
     assert len(found) > 20
-    assert (lesson.given > 0).any() == (longer == "draft")
+    assert (lesson.allowed > 0).any() == (longer == "draft")
     assert (lesson.factors[:, 0] > 1).any() == (longer == "target")
     assert found == pytest.approx([one for one in expected if one > 0], rel=1e-4)
     loss = float(loss_of(logits, lesson, ("marginal",)))

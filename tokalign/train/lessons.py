@@ -179,7 +179,7 @@ class Lesson:
     rows, columns, sums: i32[E]: the probability of candidate `columns` in row `rows` of all B * L
         is added to the sum `sums`. The first two sums are one and zero. count: of sums.
     covers: i32[n, 1 + k], the sum of each label's covers. factors: i32[n, MOST_FACTORS], the sums
-        whose product spells the first label. given: i32[n], the sum of what may follow at all.
+        whose product spells the first label. allowed: i32[n], the sum of what may follow at all.
     probabilities: f32[n, k], of all labels but the first.
     own: i32[2, m], rows of the draft's text and the columns of what follows in it.
     """
@@ -193,7 +193,7 @@ class Lesson:
     count: int
     covers: Ids
     factors: Ids
-    given: Ids
+    allowed: Ids
     probabilities: NDArray[np.float32]
     own: Ids
 
@@ -268,8 +268,8 @@ class _Sums:
             factors = factors or [ZERO]
             factors += [ONE] * (MOST_FACTORS - len(factors))
             # Among the tokens that may follow at all, those that were drawn tell the sum.
-            given = self._sum(row, self._covers.starting_with(begun)) if begun else ONE
-            self._learned.append((slots, factors, given, text.probabilities[boundary.at]))
+            allowed = self._sum(row, self._covers.starting_with(begun)) if begun else ONE
+            self._learned.append((slots, factors, allowed, text.probabilities[boundary.at]))
 
     def _spelling(
         self, reading: Reading, boundary: Boundary, label: TargetId, offset: int
@@ -318,7 +318,7 @@ class _Sums:
         tokens = np.concatenate([*(tokens for _, tokens in self._terms), _NONE])
         drawn = np.isin(tokens, candidates)
         learned = zip(*self._learned, strict=True) if self._learned else ((),) * 4
-        covers, factors, given, probabilities = learned
+        covers, factors, allowed, probabilities = learned
         return Lesson(
             read=read,
             candidates=candidates,
@@ -329,7 +329,7 @@ class _Sums:
             count=len(sizes) + 2,
             covers=np.array(covers, np.int32),
             factors=np.array(factors, np.int32),
-            given=np.array(given, np.int32),
+            allowed=np.array(allowed, np.int32),
             probabilities=np.array(probabilities, np.float32),
             own=own,
         )

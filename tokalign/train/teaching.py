@@ -53,7 +53,7 @@ def marginals(logits: Array, lesson: Lesson) -> Array:
     covered, factors = sums[mx.array(lesson.covers)], sums[mx.array(lesson.factors)]
     spelled = factors.prod(axis=1)
     covered = mx.concatenate([covered[:, :1] + spelled[:, None], covered[:, 1:]], axis=1)
-    return covered / mx.maximum(sums[mx.array(lesson.given)], _LEAST)[:, None]
+    return covered / mx.maximum(sums[mx.array(lesson.allowed)], _LEAST)[:, None]
 
 
 def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
