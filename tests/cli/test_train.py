@@ -12,7 +12,6 @@ import pytest
 from command_lines import Ended, start
 from command_lines import run as tokalign
 from killed_runs import files
-from polish import SENTENCES
 from random_models import write_model
 
 from tokalign.runtime.decoder import LanguageModel
@@ -28,28 +27,21 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("m") / "target", vocabulary_size=340)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("c") / "text.txt"
-    path.write_text("\n".join(list(SENTENCES) * 20), "utf-8")
-    return path
-
-
-def arguments(target: Path, corpus: Path, output: Path, *more: str) -> list[str]:
-    given = ["--target", str(target), str(corpus), "--output", str(output)]
+def arguments(target: Path, sentences: Path, output: Path, *more: str) -> list[str]:
+    given = ["--target", str(target), str(sentences), "--output", str(output)]
     return [*given, *SMALL, *QUICK, *more]
 
 
-def run(target: Path, corpus: Path, output: Path, *more: str) -> Ended:
-    return tokalign("train", *arguments(target, corpus, output, *more))
+def run(target: Path, sentences: Path, output: Path, *more: str) -> Ended:
+    return tokalign("train", *arguments(target, sentences, output, *more))
 
 
 @pytest.fixture(scope="module")
 def trained(
-    target: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
+    target: Path, sentences: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Ended]:
     output = tmp_path_factory.mktemp("d") / "drafter"
-    return output, run(target, corpus, output, "--json")
+    return output, run(target, sentences, output, "--json")
 
 
 def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, Ended]) -> None:
@@ -70,9 +62,9 @@ def test_it_tells_how_far_it_is(trained: tuple[Path, Ended]) -> None:
 
 
 def test_a_killed_process_is_resumed_by_the_same_command(
-    target: Path, corpus: Path, trained: tuple[Path, Ended], tmp_path: Path
+    target: Path, sentences: Path, trained: tuple[Path, Ended], tmp_path: Path
 ) -> None:
-    given = arguments(target, corpus, tmp_path / "drafter")
+    given = arguments(target, sentences, tmp_path / "drafter")
     with start("train", *given, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -81,15 +73,15 @@ def test_a_killed_process_is_resumed_by_the_same_command(
                 break
     assert process.returncode == -signal.SIGKILL
     assert list((tmp_path / "drafter").iterdir()) == []
-    assert run(target, corpus, tmp_path / "drafter").code == 0
+    assert run(target, sentences, tmp_path / "drafter").code == 0
     assert files(tmp_path / "drafter") == files(trained[0])
 
 
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
-    target: Path, corpus: Path, tmp_path: Path
+    target: Path, sentences: Path, tmp_path: Path
 ) -> None:
     more = ("--dry-run", "--json")
-    found = run(target, corpus, tmp_path / "drafter", *more).json
+    found = run(target, sentences, tmp_path / "drafter", *more).json
     assert found["rows_of_the_target"] == 5 * 664
     assert found["trained_parameters"] > 0
     assert list(tmp_path.iterdir()) == []
@@ -101,28 +93,30 @@ def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Pat
     assert tokalign("train", *given, "--dry-run").code == 0
 
 
-def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_on_is_refused(
+    target: Path, sentences: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "drafter"
-    taught = ("train", "--target", target, "--draft", target, "--output", output, corpus)
+    taught = ("train", "--target", target, "--draft", target, "--output", output, sentences)
     tokalign(*taught, "--loss", "kl", "--labels", "text").is_refused(2, "give other --labels")
     tokalign(*taught, "--width", "8").is_refused(2, "--draft")
     assert list(tmp_path.iterdir()) == []
     run(target, tmp_path / "none.txt", output).is_refused(1, "none.txt")
-    run(target, corpus, corpus / "drafter").is_refused(2, "cannot be written")
-    run(target, corpus, output, "--held-out", "1000000").is_refused(1, "held out")
+    run(target, sentences, sentences / "drafter").is_refused(2, "cannot be written")
+    run(target, sentences, output, "--held-out", "1000000").is_refused(1, "held out")
 
 
 TEACHING = ["--positions=128", "--held-out=32", "--window=32", "--candidates=0", "--epochs=1"]
 
 
 def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
-    target: Path, corpus: Path, tmp_path: Path
+    target: Path, sentences: Path, tmp_path: Path
 ) -> None:
     draft, output = write_model(tmp_path / "draft", vocabulary_size=300), tmp_path / "taught"
     pair = ("--target", target, "--draft", draft)
-    own = tokalign("train", *pair, "--output", draft, corpus)
+    own = tokalign("train", *pair, "--output", draft, sentences)
     own.is_refused(2, "give another --output")
-    teach = ("train", *pair, "--output", output, corpus, *TEACHING, "--json")
+    teach = ("train", *pair, "--output", output, sentences, *TEACHING, "--json")
     estimated = tokalign(*teach, "--dry-run").json
     ended = tokalign(*teach, "--lora=4")
     found = ended.json

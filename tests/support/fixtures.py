@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from places import DEMO, shared_folder
+from polish import SENTENCES
 
 from tokalign.names import registry
 from tokalign.names.registry import resolve_tokenizer
@@ -97,6 +98,15 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer[Any]:
     """Each official tokenizer in turn."""
     found: Tokenizer[Any] = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="session")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of a line for each of `SENTENCES`, twenty times."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    lines = [sentence.replace("\n", " ") + "\n" for sentence in SENTENCES]
+    path.write_text("".join(lines * 20), "utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")

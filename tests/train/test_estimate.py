@@ -14,7 +14,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from places import DEMO
-from polish import SENTENCES
 
 from tokalign.build.corpus import Corpus
 from tokalign.errors import BundleError
@@ -81,7 +80,7 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     [("greedy", "marginal", None), ("greedy", "marginal", 8), ("text", "text", None)],
 )
 def test_it_bounds_what_teaching_really_takes(
-    tmp_path: Path, kind: Kind, loss: Loss, lora: int | None, bounds: Any
+    tmp_path: Path, kind: Kind, loss: Loss, lora: int | None, sentences: Path, bounds: Any
 ) -> None:
     shapes = [ModelShape.from_folder(DEMO / name) for name in ("target", "draft")]
     target, draft = (replace(one, weight_bytes=4 * one.parameters) for one in shapes)
@@ -90,11 +89,11 @@ def test_it_bounds_what_teaching_really_takes(
     )
     options = FitOptions(epochs=1, candidates=1024, evaluations=1, lora=lora, losses=(loss,))
     found = estimate_teaching(target, draft, labels, options)
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join(one.replace("\n", " ") for one in SENTENCES * 20), "utf-8")
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
     with bounds(1e9 * found.labelling_memory_gb):
-        labelled = label_corpus(model, Corpus([text]), tmp_path / "work", labels, labeller=NextIds)
+        labelled = label_corpus(
+            model, Corpus([sentences]), tmp_path / "work", labels, labeller=NextIds
+        )
     written = (tmp_path / "work").rglob("labels.bin")
     written_gb = sum(path.stat().st_size for path in written) / 1e9
     assert 0 <= written_gb - found.labels_on_disk_gb < 1e-6  # two heads

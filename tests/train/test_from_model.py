@@ -14,7 +14,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from killed_runs import Killed, killed_when
-from polish import SENTENCES
 
 from tokalign.api.assemble import assemble
 from tokalign.build.corpus import Corpus
@@ -110,23 +109,16 @@ def test_a_target_without_a_word_is_an_error(
         write_texts(target, prompts, tmp_path / "a.jsonl", Writing(tokens=9, prompts=True))
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "a.txt"
-    path.write_text("".join(f"{sentence}\n" for sentence in 40 * SENTENCES))
-    return path
-
-
-def build_table(target: LanguageModel[TargetId], text: Path) -> Bundle:
-    return build_logit_table(target, Corpus([text]), language="pl", positions=2 * WINDOW)
+def build_table(target: LanguageModel[TargetId], sentences: Path) -> Bundle:
+    return build_logit_table(target, Corpus([sentences]), language="pl", positions=2 * WINDOW)
 
 
 def test_rows_are_the_mean_of_what_the_target_expects(
-    target: LanguageModel[TargetId], text: Path
+    target: LanguageModel[TargetId], sentences: Path
 ) -> None:
-    store = LogitStore(LogitRows.from_bundle(build_table(target, text)))
+    store = LogitStore(LogitRows.from_bundle(build_table(target, sentences)))
     windows = draw_windows(
-        Corpus([text]), target.tokenizer, length=WINDOW, positions=2 * WINDOW, seed=0
+        Corpus([sentences]), target.tokenizer, length=WINDOW, positions=2 * WINDOW, seed=0
     )
     ends = Counter(w[i - 1] for w in windows for i in range(1, WINDOW + 1))
     token, count = ends.most_common()[len(ends) // 4]
@@ -170,11 +162,14 @@ def _has(store: LogitStore, *key: int) -> bool:
 
 
 def test_a_decoder_begins_with_the_rows_of_its_language(
-    target: LanguageModel[TargetId], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: LanguageModel[TargetId],
+    sentences: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
     monkeypatch.setattr(from_model, "ROWS", 200)
-    bundle = build_table(target, text)
+    bundle = build_table(target, sentences)
     for language in ("pl", "uk"):
         path = tmp_path / "demo" / f"{language}.logits.tok"
         path.parent.mkdir(exist_ok=True)

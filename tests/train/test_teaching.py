@@ -114,10 +114,8 @@ Teach = Callable[..., list[Evaluation]]
 
 
 @pytest.fixture(scope="module")
-def teach(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Teach:
+def teach(folders: tuple[Path, Path], sentences: Path) -> Teach:
     """Labels and teaches into a place; returns what was measured on the way."""
-    text = tmp_path_factory.mktemp("c") / "text.txt"
-    text.write_text("\n".join(sentence.replace("\n", " ") for sentence in SENTENCES * 20), "utf-8")
 
     def run(
         place: Path, options: FitOptions = FIT, *, kind: Kind = "text", kill_at: int = -1
@@ -126,7 +124,7 @@ def teach(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
         draft: LanguageModel[Any] = LanguageModel.from_folder(folders[1])
         how = {"positions": 512, "held_out": 64, "window": WINDOW}
         wanted = LabelOptions(**how, labelling=Labelling(kind=kind))
-        corpus = Corpus([text])
+        corpus = Corpus([sentences])
         labels = label_corpus(target, corpus, place / "work", wanted, labeller=NextIds)
         pair, found = Pair(target.tokenizer, draft.tokenizer), list[Evaluation]()
         fit(

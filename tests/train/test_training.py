@@ -16,7 +16,6 @@ import pytest
 from killed_runs import Killed, files, killed_when
 from labelled import random_labels, small_config, small_drafter
 from mlx.utils import tree_flatten
-from polish import SENTENCES
 from random_models import random_model, write_model
 
 from tokalign.build.corpus import Corpus
@@ -45,10 +44,8 @@ Train = Callable[..., Trained]
 
 
 @pytest.fixture(scope="module")
-def train(target: LanguageModel[Any], tmp_path_factory: pytest.TempPathFactory) -> Train:
+def train(target: LanguageModel[Any], sentences: Path) -> Train:
     """Labels and trains into a folder; killed when `kill` says so of a stage and its units done."""
-    text = tmp_path_factory.mktemp("c") / "text.txt"
-    text.write_text("\n".join(list(SENTENCES) * 20), "utf-8")
 
     def run(
         folder: Path,
@@ -58,7 +55,7 @@ def train(target: LanguageModel[Any], tmp_path_factory: pytest.TempPathFactory) 
         report: Callable[[Evaluation], None] = lambda _: None,
     ) -> Trained:
         stage, workspace = killed_when(kill), folder / "workspace"
-        labelled = label_corpus(target, Corpus([text]), workspace, LABELS, stage=stage)
+        labelled = label_corpus(target, Corpus([sentences]), workspace, LABELS, stage=stage)
         learner = RecurrentLearner(target, small_config(target.model), labelled, options)
         return fit(learner, folder / "drafter", workspace, stage=stage, report=report)
 
