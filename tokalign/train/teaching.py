@@ -26,7 +26,8 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.hidden_states import find_head
-from tokalign.runtime.mlx.weights import content_fingerprint, twin_of, vocabulary_size
+from tokalign.runtime.mlx.twins import twin_of
+from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
 from tokalign.storage import appearing, unwritable, write_file

@@ -14,5 +14,6 @@ sampling.py             choosing ids, on the device, or among a few on the host
 recurrent_drafter.py    a recurrent drafter's network
     beam_search.py          a drafter at work for one request: a beam search as a tree
     drafter_folder.py       its files, and finding the drafter that belongs to a target
-weights.py              a model's weights, twins that share them, its sizes, and the machine
+weights.py              a model's weights, its sizes, and the machine
+    twins.py                models that share them and have some other modules
 """

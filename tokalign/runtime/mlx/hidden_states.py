@@ -1,6 +1,6 @@
 """The last hidden states of a model's passes, from which a recurrent drafter goes on.
 
-A pass runs on a twin of the model (`weights.twin_of`) whose head notes its argument. The head is
+A pass runs on a twin of the model (`twins.twin_of`) whose head notes its argument. The head is
 the module that is called last with floating point numbers and gives one number for each id. Whether
 the model returns its output is tried out: if the output is replaced by numbers that increase from
 id to id, scaled and soft-capped logits increase as well. mlx is lazy, so no layer is computed.
@@ -16,7 +16,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.weights import once_per_model, twin_of, vocabulary_size
+from tokalign.runtime.mlx.twins import mixed_in, twin_of
+from tokalign.runtime.mlx.weights import once_per_model, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
@@ -115,11 +116,7 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
     def replace(module: Any) -> Any:
         if not wanted(module):
             return None
-        kind: Any = type(module)
-        watched = kind.__new__(type(f"Watched{kind.__name__}", (_Watched, kind), {}))
-        dict.update(watched, module)  # a module is a dict; its own `update` takes parameters only
-        vars(watched).update(vars(module), _calls=calls, _original=module)
-        return watched
+        return mixed_in(_Watched, module, _calls=calls, _original=module)
 
     return twin_of(model, replace)
 

@@ -1,6 +1,6 @@
 """Taps: the outputs of some of a target's layers, for the ids of a context, for a trained drafter.
 
-A pass runs on a twin of the model (`weights.twin_of`) whose tapped layers note their output; the
+A pass runs on a twin of the model (`twins.twin_of`) whose tapped layers note their output; the
 model itself is never changed. Rows are kept until a drafter takes them, only those of the path that
 was accepted, and of a long context only the latest. Nothing is waited for.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.weights import twin_of
+from tokalign.runtime.mlx.twins import mixed_in, twin_of
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
@@ -75,7 +75,12 @@ class Taps:
             )
         self._noted: list[list[Array]] = [[] for _ in layers]
         tapped = {id(own[index]): tap for index, tap in zip(layers, self._noted, strict=True)}
-        self.model = twin_of(model, lambda module: _with_tap(module, tapped.get(id(module))))
+
+        def replace(module: Any) -> Any:
+            tap = tapped.get(id(module))
+            return None if tap is None else mixed_in(_Tapped, module, _tap=tap)
+
+        self.model = twin_of(model, replace)
         self.model(mx.zeros((1, 1), mx.uint32))  # lazy: no layer is computed
         if any(len(tap) != 1 or tap[0].ndim != 3 or tap[0].shape[0] != 1 for tap in self._noted):
             raise IncompatibleError(
@@ -133,14 +138,3 @@ class Taps:
             parts.append(self._passes[number].rows[mx.array(rows)])
         self._passes = [one for one in self._passes if one.begin >= end]
         return begin, mx.concatenate(parts) if parts else None
-
-
-def _with_tap(module: Any, tap: list[Array] | None) -> Any:
-    """A copy of a layer that notes its outputs; None for a layer that is not tapped."""
-    if tap is None:
-        return None
-    kind: Any = type(module)
-    tapped = kind.__new__(type(f"Tapped{kind.__name__}", (_Tapped, kind), {}))
-    dict.update(tapped, module)  # a module is a dict; its own `update` takes parameters only
-    vars(tapped).update(vars(module), _tap=tap)
-    return tapped

@@ -2,7 +2,7 @@
 
 An mlx-lm model takes rows as one sequence. Two things make a tree of them: the mask that the cache
 hands to attention, which is set on the session's own cache, and the rotary positions, which are set
-in a *twin* of the model (`weights.twin_of`). `mx.fast.rope` takes an offset per batch item and not
+in a *twin* of the model (`twins.twin_of`). `mx.fast.rope` takes an offset per batch item and not
 per row, so rows are moved to the batch axis.
 Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa (Cai et al., 2024).
 
@@ -28,7 +28,8 @@ from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_promp
 from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.layers import Layers, becomes_window, leaves_of
-from tokalign.runtime.mlx.weights import once_per_model, twin_of
+from tokalign.runtime.mlx.twins import twin_of
+from tokalign.runtime.mlx.weights import once_per_model
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
