@@ -1,4 +1,4 @@
-"""What the target found likely after each id when it last verified it: one row per id.
+"""The target's top-k logits after each id when it last verified it: one row per id.
 
 Token Recycling (Luo et al., 2024) keeps the ranks of the most probable ids in an adjacency matrix
 of one row per id of the vocabulary; UniSpec (Do, Le and Nguyen, 2026) adds a confidence matrix with
@@ -61,7 +61,7 @@ class Adjacency:
         self._latest = len(ids), tree, rows
 
     def after(self, token: TargetId) -> Successors | None:
-        """What the target found likely after an id; None if it never verified that id."""
+        """The target's top-k logits after an id; None if it never verified that id."""
         return self._rows.get(token)
 
     def beside_last(self, ids: Sequence[TargetId]) -> Successors | None:

@@ -51,7 +51,7 @@ SAM_COPIED = 40
 
 
 class TokenRecyclingDrafter(Drafter):
-    """Drafts the published tree of what the target found likely after each id.
+    """Drafts the published tree of the target's top-k logits after each id.
 
     adjacency: the verifier's store of rows. max_tokens: the first ids of the tree, level by level,
     that are proposed; None for all 80.

@@ -69,7 +69,7 @@ UNCALIBRATED_SIZE = 110
 
 
 class UniSpecDrafter(Drafter):
-    """Drafts the surest ids of a tree of what the target found likely.
+    """Drafts the surest ids of a tree of the target's top-k logits.
 
     adjacency: the verifier's store of rows. size: ids proposed in a round, g.
     branches: whether the target can verify a tree; the first ranks are proposed as a chain if not.

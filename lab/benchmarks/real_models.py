@@ -54,7 +54,7 @@ _PER_PLAIN, _WARM_UP_TOKENS = 2, 8
 
 
 class Condition(NamedTuple):
-    """A way to decode. keeps: from prompt to prompt, what the target found likely."""
+    """A way to decode. keeps: from prompt to prompt, the target's top-k logits."""
 
     name: str
     options: DraftingOptions

@@ -153,7 +153,7 @@ class LastPass:
 class RememberingVerifier:
     """A verifier that computes only the rows of a proposal that were not computed before.
 
-    store: is told what the target found likely, as by `TargetVerifier`; None where nobody asks.
+    store: is told the target's top-k logits, as by `TargetVerifier`; None where nobody asks.
     """
 
     def __init__(self, session: TargetModelSession, text: Text, store: RowStore | None) -> None:

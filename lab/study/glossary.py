@@ -34,7 +34,7 @@ _CONDITIONS = {
     "dictionary": "a table of likely continuations in the text's language, without any model",
     "copy": "continuations of the same words earlier in the text",
     "prompt-lookup": "the same as published: the latest match of the last few tokens",
-    "recycling": "Token Recycling, as published: what the target found likely at earlier positions",
+    "recycling": "Token Recycling, as published: the target's top-k logits at earlier positions",
     "sam": "SAM-Decoding, as published: the longest match in the text so far",
     "unispec": "UniSpec, as published: several such sources in one tree",
     "hybrid": "all sources at hand in one tree, which grows only while it is expected to pay",

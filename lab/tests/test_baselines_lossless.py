@@ -1,4 +1,4 @@
-"""Drafts from what the target found likely never change its output, and do save passes."""
+"""Drafts from the target's top-k logits never change its output, and do save passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No drafter that learns changes the output: a recurrent one, what the target found likely, a plan.
+"""No drafter that learns changes the output: a recurrent one, the target's top-k logits, a plan.
 
 The recurrent drafter was taught a part of the greedy output, so that accepted paths, rejected ones
 and hidden states of inner rows all occur.
@@ -225,7 +225,7 @@ def test_no_decision_changes_the_output(seed: int, temperature: float) -> None:
     assert drafted or seed % 2 == 0  # a model is at least tried
 
 
-# -- what the target found likely ------------------------------------------------------------------
+# -- the target's top-k logits ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("branches", [True, False])

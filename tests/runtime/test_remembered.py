@@ -1,4 +1,4 @@
-"""What a target found likely is kept between processes, privately, and never gets in the way."""
+"""A target's top-k logits are kept between processes, privately, and never gets in the way."""
 
 from __future__ import annotations
 

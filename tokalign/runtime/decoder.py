@@ -145,7 +145,7 @@ class Decoder:
         return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
-        """Have what the target found likely written to its file, if that is to be remembered.
+        """Have the target's top-k logits written to their file, if they are to be remembered.
 
         A thread of its own writes, now and then, and when the process ends (`written_later.py`).
         """

@@ -61,7 +61,7 @@ class Drafting:
     packs: give a dictionary for the language of a prompt besides; None if `dictionary` is for all.
     alignment: gives the pair's tables, if a translation needs them.
     costs: by which a hybrid decides where there is no knowledge.
-    logits: what the target found likely so far, kept for a conversation or a session; None keeps it
+    logits: the target's top-k logits so far, kept for a conversation or a session; None keeps it
         for a request alone. known_rows: what every store of this kind begins with.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     noise: of the coming choices of one request; None where nothing is drawn.
@@ -95,12 +95,12 @@ class Drafting:
 
     @property
     def uses_logits(self) -> bool:
-        """Whether the method drafts with what the target found likely."""
+        """Whether the method drafts with the target's top-k logits."""
         return self.options.method == "hybrid"
 
     @property
     def row_store(self) -> RowStore | None:
-        """Is told by the verifier what the target found likely; None if the method needs none."""
+        """Is told by the verifier the target's top-k logits; None if the method needs none."""
         return self.logits if self.uses_logits else None
 
     def for_prompt(self, prompt: Sequence[TargetId]) -> Drafting:

@@ -178,7 +178,7 @@ class TargetVerifier:
     One pass over the last committed id and the proposal gives the target's choice after each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
     At most one path of a tree agrees, as a choice depends on its position and not on its row.
-    store: is told what the target found likely after every row, which is read with the choices. It
+    store: is told the target's top-k logits after every row, which are read with the choices. It
     is told while the next pass runs, as rows hardly ever say what follows the id that ends them.
     constraint: the grammar that the output follows. Its masks are made while the pass runs.
     """

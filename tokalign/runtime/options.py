@@ -192,7 +192,7 @@ class DraftingOptions:
     )
     remember: bool = declared(
         False,
-        "Keep what the target found likely for later runs; tables forget --remembered deletes it.",
+        "Keep the target's top-k logits for later runs; tables forget --remembered deletes it.",
     )
 
     def __post_init__(self) -> None:

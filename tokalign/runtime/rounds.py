@@ -211,7 +211,7 @@ class Verifier(Protocol):
 
 
 class RowStore(Protocol):
-    """Keeps what the target found likely after the rows that it verified, for later drafts.
+    """Keeps the target's top-k logits after the rows that it verified, for later drafts.
 
     width: how many of the most probable ids of every row it is told.
     """

@@ -1,4 +1,4 @@
-"""Sources that are looked up: dictionaries, and what the target itself found likely before."""
+"""Sources that are looked up: dictionaries, and the target's own earlier top-k logits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
     return [DictionarySource(name, one) for name, one in tables.items()]
 
 
-# -- what the target found likely ------------------------------------------------------------------
+# -- the target's top-k logits ------------------------------------------------------------------
 
 LOGITS = "logits"
 """What the sources of a logit store are called, with the length of their keys."""
@@ -111,7 +111,7 @@ def extended(tail: Tail, token: TargetId) -> Tail:
 
 
 class LogitStore:
-    """What the target itself found likely, kept for every verified row; looked up by the last ids.
+    """The target's own top-k logits for every verified row, looked up by the last ids.
 
     A pass computes the target's distribution after every row of a proposal, and verification uses
     one id of each. The store keeps the top `KEPT` ids of every row, whether the row was accepted or
@@ -223,7 +223,7 @@ def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], 
 
 
 class LogitSource:
-    """Expects what the target found likely the last time that the same `length` ids came.
+    """Expects the target's top-k logits from the last time that these `length` ids were read.
 
     It is a source of a hybrid (`mixing.Source`).
     """
