@@ -1,13 +1,7 @@
 """Types of options, and commands that check their options together.
 
-    ALIGNMENT = Option("--alignment", "A table.", FILE, hidden=True)
-
-    @click.command("decode", cls=Command, params=[TARGET, DRAFT, METHOD, ALIGNMENT])
-    def command(*, alignment: Path | None, …) -> None:
-
 Which options go together is in `conflicts.py`. Rare options are hidden: `--help-all` shows them.
-An empty text is neither a path nor a name: it is what a shell makes of a variable that is not set.
-As a path it would stand for the current folder.
+An empty text, which a shell makes of a variable that is not set, is neither a path nor a name.
 """
 
 from __future__ import annotations
@@ -31,10 +25,9 @@ _EMPTY = "it is empty; give a name or a path."
 
 
 class FilePath(click.Path):
-    """click's type of a path, as `pathlib.Path`; an empty one is refused.
+    """click's type of a path, as `pathlib.Path`. shown: what the help calls it.
 
-    kind: the ending that a file to write has to have, such as ".html". A file of another kind is
-    never overwritten. shown: what the help calls it.
+    kind: the ending that a file to write must have, such as ".html", or it is not overwritten.
     """
 
     def __init__(self, kind: str = "", *, shown: str = "FILE") -> None:
@@ -57,8 +50,8 @@ class FilePath(click.Path):
 class Reads(click.ParamType[Any]):
     """The type of a value that a function reads.
 
-    name: in capitals, what the help calls the value. read: is given the option as typed in full and
-    its text, and raises UsageError for a text that it cannot read.
+    name: in capitals, what the help calls it. read: from the option's name and its text, or raises
+    UsageError.
     """
 
     def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:
@@ -126,10 +119,7 @@ MAX_TOKENS, VARIABLES = Reads("n", _read_max_tokens), Reads("json", _read_variab
 
 
 class FiniteRange(click.FloatRange):
-    """click's range of numbers, without the two that are in none: NaN and infinity.
-
-    click compares a number with the bounds, and NaN is neither below nor above any.
-    """
+    """click's range of numbers without NaN, which is neither below nor above any, and infinity."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -82,11 +82,10 @@ Entries = StreamEntries | EditedEntries
 
 
 def open_entries(*, keeps: bool) -> Entries:
-    """Line editing if stdin and stdout are a terminal, else plain lines.
+    """Line editing if stdin and stdout are a terminal, else plain lines. keeps: a history.
 
-    keeps: whether entries are kept, in the user's folder for what programs remember.
-    Raises: MissingAssetError if the library for it is not installed; UsageError or OutputError for
-        a history that cannot be kept.
+    Raises: MissingAssetError without prompt_toolkit; UsageError or OutputError for a history that
+        cannot be kept.
     """
     if not _is_terminal():
         if isinstance(sys.stdin, TextIOWrapper):  # `read_entry` refuses the line, not all of them

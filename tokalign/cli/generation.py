@@ -40,12 +40,14 @@ class PromptOptions:
         )
 
 
+_LOADING = ("dtype", "trust_remote_code", "ends", "extra_eos_token")
+
+
 def load(values: dict[str, Any], *, measures: bool = False) -> Decoder:
     """Load what is named and assemble a decoder.
 
-    given: the values of `MODEL`, `DRAFTING`, `SAMPLING`, `ENDS` and `CACHE` by name,
-    which are taken out. measures: what passes cost is measured if it is not known.
-    Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
+    values: of `MODEL`, `DRAFTING`, `SAMPLING`, `ENDS` and `CACHE` by name, which are taken out.
+    measures: what passes cost is measured if it is not known. Raises: as `load_decoder`.
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
@@ -55,11 +57,8 @@ def load(values: dict[str, Any], *, measures: bool = False) -> Decoder:
         values.pop("target"),
         values.pop("draft"),
         drafting,
-        dtype=values.pop("dtype"),
         adapter=values.pop("adapter_path"),
-        trust_remote_code=values.pop("trust_remote_code"),
-        ends=values.pop("ends"),
-        extra_eos_token=values.pop("extra_eos_token"),
+        **{name: values.pop(name) for name in _LOADING},
         cache=cache,
         before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
         note=note,

@@ -1,9 +1,9 @@
 """Downloading and uploading tables and drafters: `tokalign tables push` and `tables pull`.
 
 A repository is one on the Hub or a local folder, of a model or of tables alone. Tables are pushed
-into its folder `tokalign`; they are pulled from there, from its top level and from any other folder
-at the top level. Recurrent drafters are shared in the same way, each as a folder `drafter` or
-NAME.drafter. Every byte is verified in memory, and what is uploaded or kept is written from there.
+into its folder `tokalign`, and pulled from its top level and any folder there. Recurrent drafters
+are shared as folders `drafter` or NAME.drafter. Every byte is verified in memory and written from
+there.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ def push_tables(
 ) -> tuple[str, list[Verified]]:
     """Verify tables and put them into a folder of a repository, on the Hub all of them or none.
 
-    files: of tables, and folders of drafters. repository: a Hub repository, an alias, or an
-        existing local folder. folder: at the top level of the repository, where tables are found
-        beside a model.
-    Returns: the repository, and the tables.
+    files: of tables, and folders of drafters. repository: on the Hub, an alias, or a local folder.
+    folder: at its top level. Returns: the repository, and the tables.
     Raises: BundleError or MissingAssetError for a table that cannot be used, UsageError for names
     that cannot be found again and for what `tokalign learn` made; as `hub.upload`.
     """
@@ -91,9 +89,8 @@ def push_tables(
 def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> list[Path]:
     """Fetch the tables and drafters of a model or of a repository; returns where they are now.
 
-    name: a Hub repository, an alias, or a local folder. If an alias has two repositories, the first
-    one with tables is used, and `note` is given its name. The tables are in `pulled_folder()`, in a
-    folder named after the repository; tables of the same names there are replaced.
+    name: a Hub repository, an alias, of whose repositories the first one with tables is used, or a
+        local folder. The tables replace those of the same names from that repository.
     Raises: BundleError for a damaged table, and then none of them is kept; MissingAssetError if
     there are none or they cannot be reached.
     """
@@ -129,11 +126,7 @@ def _tables_in(folder: Path, repository: str) -> list[Verified]:
 
 
 def _verified(source: Path, folder: str, shown: str) -> Verified:
-    """Read a table file or a drafter's folder. folder: of its repository. shown: for errors.
-
-    Raises: BundleError or MissingAssetError for what cannot be used; UsageError for a name by which
-        a table would not be found.
-    """
+    """Read a table file or a drafter's folder. folder: of its repository. shown: for errors."""
     name, files, facts = _drafter(source) if source.is_dir() else _table(source, shown)
     texts = facts.pop("texts")
     about = {

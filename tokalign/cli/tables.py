@@ -1,4 +1,4 @@
-"""`tokalign tables`: look into table files, check them, carry them, and forget what was learned."""
+"""`tokalign tables`: show, verify, pull, push and forget table files."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ def pull(*, name: str) -> None:
 
     if flags.quiet:
         hide_progress()
-    paths = pull_tables(name, note=note)
-    names = [str(path) for path in paths]
+    names = [str(path) for path in pull_tables(name, note=note)]
     show({"files": names}, lambda: "\n".join(map(one_line, names)))
 
 
@@ -101,10 +100,10 @@ def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     if flags.quiet:
         hide_progress()
     name, tables = push_tables(files, repository, folder=folder)
-    for one in tables:
-        note(f"{one.name} -> {name}/{one.about['path']}")
+    for table in tables:
+        note(f"{table.name} -> {name}/{table.about['path']}")
     card = model_card(tables, "OWNER/NAME" if as_path(name).is_dir() else name)
-    pushed = {"repository": name, "files": [one.about for one in tables], "model_card": card}
+    pushed = {"repository": name, "files": [table.about for table in tables], "model_card": card}
     show(pushed, lambda: card.removesuffix("\n"))
 
 
