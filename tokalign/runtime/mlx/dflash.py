@@ -27,7 +27,7 @@ from tokalign.errors import BundleError, IncompatibleError, shown
 from tokalign.runtime.mlx.hidden_states import as_head, head_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
-from tokalign.runtime.mlx.taps import Taps
+from tokalign.runtime.mlx.taps import taps_of
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
@@ -356,7 +356,7 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
     except (OSError, ValueError) as error:
         raise BundleError(f"{folder}/config.json cannot be read: {error}") from error
     shape = DFlashConfig.from_json(config, name=str(folder))
-    Taps(target, shape.target_layer_ids)
+    taps_of(target, shape.target_layer_ids)
     drafter = DFlashDrafter(shape, target)
     weights: dict[str, Array] = {}
     for file in sorted(folder.glob("*.safetensors")):

@@ -9,8 +9,8 @@ Models that multiply by a weight outside of a module have no such head; `docs/mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -19,7 +19,6 @@ from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.twins import mixed_in, twin_of
 from tokalign.runtime.mlx.weights import once_per_model, vocabulary_size
 from tokalign.runtime.rounds import Array
-from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
 
 class _Calls:
@@ -119,74 +118,3 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
         return mixed_in(_Watched, module, _calls=calls, _original=module)
 
     return twin_of(model, replace)
-
-
-class _States(NamedTuple):
-    """Hidden states f[1 + tree, hidden] of one pass.
-
-    ids: the first row has read the first `read` of them; passes that ran ahead append to the same
-    list. fed: the last id i[1] that the first row has read, if the host had not seen it then; it is
-    not in the list. tree: the ids of the other rows.
-    """
-
-    ids: list[int]
-    read: int
-    fed: Array | None
-    tree: TokenTree[Any]
-    hidden: Array
-
-    def before_last(self, ids: Sequence[int]) -> Array | None:
-        """The state f[1, hidden] before the last of `ids`; None if no row has it.
-
-        Cost: comparing the ids, about 1 µs per 1,000.
-        """
-        new = ids[self.read : -1]
-        path = self.tree.path_of(new)
-        known = self.read if self.fed is None else self.read - 1
-        if len(ids) <= self.read or len(path) < len(new) or list(ids[:known]) != self.ids[:known]:
-            return None
-        if self.fed is not None and ids[known] != self.fed.item():
-            return None
-        row = path[-1] + 1 if path else 0
-        return self.hidden[row : row + 1]
-
-
-class KeptStates:
-    """The hidden states of a session's latest passes. They are not waited for.
-
-    model: to be called in the place of the one given. Raises: as `HiddenStates`.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._watched = HiddenStates(model)
-        self.model = self._watched.model
-        self._latest: tuple[_States, ...] = ()
-
-    def before_last(self, ids: Sequence[int]) -> Array | None:
-        """The state f[1, hidden], lazy, of the row that chose the last of `ids`.
-
-        None if no recent pass has computed that row, as before the first pass.
-        """
-        rows = (states.before_last(ids) for states in self._latest)
-        return next((row for row in rows if row is not None), None)
-
-    def keep(self, ids: Sequence[int], tree: TokenTree[Any], fed: Array | None = None) -> None:
-        """Keep the states of the pass's last rows, and those of the pass before it.
-
-        ids, fed, tree: as in `_States`. A pass that ran ahead has read the last id already, so the
-        row before that id is one of the pass before.
-        """
-        hidden = self._watched.take()[-1 - len(tree.ids) :]
-        ids = ids if isinstance(ids, list) else list(ids)
-        read = len(ids) if fed is None else len(ids) + 1
-        self._latest = (_States(ids, read, fed, tree, hidden), *self._latest[:1])
-
-    def keep_fed(self, token: Array) -> None:
-        """Keep the state of a pass over one id i[1] that the host has not seen yet."""
-        if not self._latest:
-            return
-        before = self._latest[0]
-        if before.fed is not None:  # its round is over, so the host has seen it
-            before.ids.append(int(before.fed.item()))
-        before.ids.extend(before.tree.ids)
-        self.keep(before.ids, EMPTY_TREE, fed=token)

@@ -14,9 +14,8 @@ import mlx.core as mx
 
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import ModelCache
-from tokalign.runtime.mlx.hidden_states import KeptStates
 from tokalign.runtime.mlx.passes_ahead import AHEAD
-from tokalign.runtime.mlx.taps import Taps
+from tokalign.runtime.mlx.taps import KeptRows, state_rows, taps_of
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import UNBOUNDED, Array
@@ -44,10 +43,10 @@ class ModelSession(ModelCache[Id]):
         taps: Sequence[int] = (),
     ) -> None:
         super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
-        self._states: KeptStates | Taps | None = KeptStates(model) if keeps_states else None
+        self._kept: KeptRows | None = state_rows(model) if keeps_states else None
         if taps:
-            self._states = Taps(model, taps)
-        self._twin = model if self._states is None else self._states.model
+            self._kept = taps_of(model, taps)
+        self._twin = model if self._kept is None else self._kept.model
         self.passes = self.rows = 0
 
     def logits(self, ids: Sequence[Id], last: int = 1) -> Array:
@@ -62,9 +61,9 @@ class ModelSession(ModelCache[Id]):
         self._held = ids
         self.passes += 1
         self.rows += len(ids) - kept
-        if self._states is not None:
+        if self._kept is not None:
             first = len(ids) - last + 1
-            self._states.keep(ids[:first], TokenTree.chain(ids[first:], ""))
+            self._kept.keep(ids[:first], TokenTree.chain(ids[first:], ""))
         return logits[-last:]
 
     def feed(self, token: Array) -> Array:
@@ -73,8 +72,8 @@ class ModelSession(ModelCache[Id]):
         self._unread.append(token)
         self.passes += 1
         self.rows += 1
-        if self._states is not None:
-            self._states.keep_fed(token)
+        if self._kept is not None:
+            self._kept.keep_fed(token)
         return logits
 
     @cached_property
@@ -103,8 +102,8 @@ class ModelSession(ModelCache[Id]):
         self._branches = context, tree
         self.passes += 1
         self.rows += len(tokens)
-        if self._states is not None and computed is None:
-            self._states.keep(context, tree)
+        if self._kept is not None and computed is None:
+            self._kept.keep(context, tree)
         return logits
 
     @cached_property
@@ -149,19 +148,18 @@ class ModelSession(ModelCache[Id]):
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """See `ModelCache.forward`."""
         logits = super().forward(tokens, self._twin if model is None else model, begin=begin)
-        if isinstance(self._states, Taps):
-            self._states.note(begin)
+        if self._kept is not None:
+            self._kept.note(begin)
         return logits
 
     def state_before_last(self, ids: Sequence[Id]) -> Array | None:
-        """See `KeptStates.before_last`; None where none are kept."""
-        kept = self._states
-        return kept.before_last(ids) if isinstance(kept, KeptStates) else None
+        """See `KeptRows.before_last`; None where none are kept."""
+        return None if self._kept is None else self._kept.before_last(ids)
 
     def take_taps(self, ids: Sequence[Id], first: int) -> tuple[int, Array | None]:
-        """See `Taps.take`. The session was made with taps."""
-        assert isinstance(self._states, Taps)
-        return self._states.take(ids, first)
+        """See `KeptRows.take`. The session was made with taps."""
+        assert self._kept is not None
+        return self._kept.take(ids, first)
 
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
         """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
