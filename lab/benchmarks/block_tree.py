@@ -43,7 +43,7 @@ from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.dflash import DFlashConfig, DFlashDrafter, DFlashSession, load_dflash
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.taps import Taps
+from tokalign.runtime.mlx.taps import taps_of
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
 from tokalign.runtime.rounds import Array, Context, Drafter, Round
 from tokalign.tables.opening import open_dictionary
@@ -122,7 +122,7 @@ def train(
     config = _config(ours.model, layers)
     mx.random.seed(seed)
     drafter = DFlashDrafter(DFlashConfig.from_json(config, name=str(output)), ours.model)
-    taps = Taps(ours.model, drafter.config.target_layer_ids)
+    taps = taps_of(ours.model, drafter.config.target_layer_ids)
     random = np.random.default_rng(seed)
     weights = mx.array(0.8 ** np.arange(BLOCK - 1), dtype=mx.float32)
 
