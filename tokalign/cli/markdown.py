@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from shutil import get_terminal_size
 
 from tokalign.cli.output import RESET
 
@@ -142,12 +143,6 @@ class Markdown:
 def for_terminal() -> Markdown | None:
     """Markdown of the width of stdout; None if that is no terminal, or one without styles."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return Markdown(_columns) if sys.stdout.isatty() and not is_plain else None
-
-
-def _columns() -> int:
-    """The width of the terminal, which may have changed."""
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except OSError:
-        return 80
+    if is_plain or not sys.stdout.isatty():
+        return None
+    return Markdown(lambda: get_terminal_size().columns)  # which may change
