@@ -6,9 +6,9 @@ Text comes as whole characters only, and nothing of it from a stop string on.
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from tokalign.errors import UsageError, require_integer, require_texts
@@ -79,8 +79,7 @@ class Generation:
             require_integer("max_tokens", max_tokens, least=0)
         stop = (stop,) if isinstance(stop, str) else stop
         require_texts("stop", stop)
-        text = partial(
-            TextStream,
+        self._text = TextStream(
             decoder.target.tokenizer,
             prompt=prompt.target,
             silent=decoder.target.stop_ids,
@@ -92,13 +91,12 @@ class Generation:
             Limits(
                 max_tokens=max_tokens,
                 stop_ids=decoder.target.stop_ids,
-                completes_stop=text().completes_stop if stop else None,
+                completes_stop=self._text.completes_stop if stop else None,
             ),
             target=target_session,
             draft=draft_session,
             ends_with_context=ends_with_context,
         )
-        self._text = text()
         self._shown: list[str] = []
         self.statistics = Statistics()
         self.rounds: list[Round] = []
@@ -193,15 +191,19 @@ class TextStream:
         self._pending = [] if ended or self._tokenizer is None else list(prompt[-_BEFORE:])
         self._written = "" if self._tokenizer is None else tokenizer.decode_whole(self._pending)
         self._held = ""
+        self._decoded: deque[str] = deque()  # texts of tokens that are not pushed yet
         self.stop_string: str | None = None
 
     def push(self, token: TargetId) -> str:
-        """The text that can be released now: often none, sometimes that of earlier tokens too."""
-        return self._release(self._spell(token))
+        """The text that can be released now: often none, sometimes that of earlier tokens too.
+
+        A token that `completes_stop` has decoded already is not decoded again.
+        """
+        return self._decoded.popleft() if self._decoded else self._release(self._spell(token))
 
     def completes_stop(self, token: TargetId) -> bool:
-        """Whether this token completes a stop string; an alternative to `push`."""
-        self.push(token)
+        """Whether this token completes a stop string; it has to be pushed afterwards."""
+        self._decoded.append(self._release(self._spell(token)))
         return self.stop_string is not None
 
     def finish(self) -> str:
