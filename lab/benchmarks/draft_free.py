@@ -153,8 +153,8 @@ def drafting_as(drafting: Drafting) -> Condition:
     """A way to draft that tokalign has."""
 
     def make(store: RowStore | None, noise: ComingNoise | None) -> Drafter:
-        known = replace(drafting, logits=store, noise=noise)  # type: ignore[arg-type]
-        return make_drafter(known)
+        known = replace(drafting, logits=store)  # type: ignore[arg-type]
+        return make_drafter(known, noise=noise)
 
     return Condition(lambda: drafting.with_stores().row_store, make)
 
@@ -170,7 +170,7 @@ def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
 
     def storeless(most: int) -> Condition:
         how = hybrid(most)
-        return Condition(lambda: None, lambda _, noise: make_drafter(replace(how, noise=noise)))
+        return Condition(lambda: None, lambda _, noise: make_drafter(how, noise=noise))
 
     return {
         "prompt lookup": published("prompt-lookup"),

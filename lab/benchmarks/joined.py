@@ -42,7 +42,7 @@ from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
-from tokalign.runtime.draft.tree import FREE_ROWS
+from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -155,7 +155,7 @@ class World:
 
     def rounds(
         self,
-        make: Callable[[Answers, Drafting], Drafter],
+        make: Callable[[Answers, Drafting, ComingNoise | None], Drafter],
         timed: Callable[[Verifier], Verifier] = lambda verifier: verifier,
         *,
         options: Mapping[str, object] = MappingProxyType({}),
@@ -176,7 +176,7 @@ class World:
         )
         for text, answers in zip(self.texts, self.answers, strict=True):
             verifier = timed(RememberingVerifier(self.session, text, store))
-            drafter = make(answers, replace(how, noise=text.noise(self.vocabulary)))
+            drafter = make(answers, how, text.noise(self.vocabulary))
             context = Context(text.ids[: text.given])
             limits = Limits(max_tokens=min(self.tokens, len(text.output)))
             events = decode(context, drafter, verifier, limits=limits, clock=clock)
@@ -190,11 +190,11 @@ def fixed_rows(world: World, counts: Sequence[int], steps: int) -> None:
     click.echo("| | " + " | ".join(map(str, counts)) + " |")
     click.echo("|---" * (1 + len(counts)) + "|")
 
-    def free(_: Answers, how: Drafting) -> Drafter:
-        return make_drafter(how, None)
+    def free(_: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
+        return make_drafter(how, None, noise=noise)
 
-    def both(answers: Answers, how: Drafting) -> Drafter:
-        return make_drafter(how, RecordedModel(answers, steps))
+    def both(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
+        return make_drafter(how, RecordedModel(answers, steps), noise=noise)
 
     for name, make in (("free sources", free), (f"and the draft model, K = {steps}", both)):
         cells = []
@@ -203,7 +203,7 @@ def fixed_rows(world: World, counts: Sequence[int], steps: int) -> None:
             emitted = sum(len(one.emitted) for one in rounds)
             cells.append(f"{emitted / len(rounds):.3f}")
         click.echo(f"| {name} | {' | '.join(cells)} |")
-    rounds = list(world.rounds(lambda answers, _: RecordedModel(answers, steps)))
+    rounds = list(world.rounds(lambda answers, *_: RecordedModel(answers, steps)))
     emitted, rows = sum(len(one.emitted) for one in rounds), sum(one.rows for one in rounds)
     click.echo(
         f"the draft model alone: {emitted / len(rounds):.3f} with {rows / len(rounds) - 1:.1f} ids"
@@ -237,9 +237,9 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
     def took(passes: int) -> None:
         clock.now += passes * costs.draft_pass
 
-    def make(answers: Answers, how: Drafting) -> Drafter:
+    def make(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
         model = RecordedModel(answers, MOST_PASSES, took) if with_model else None
-        return make_drafter(how, model)
+        return make_drafter(how, model, noise=noise)
 
     timed = partial(TimedVerifier, costs=costs, clock=clock)
     how = {"method": method}
@@ -250,8 +250,8 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
 def cost_aware(world: World, costs: Costs, steps: int) -> str:
     """What the cost-aware hybrid makes of them."""
 
-    def make(answers: Answers, how: Drafting) -> Drafter:
-        return make_drafter(how, RecordedModel(answers, steps))
+    def make(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
+        return make_drafter(how, RecordedModel(answers, steps), noise=noise)
 
     rounds = list(world.rounds(make, costs=costs))
     time = sum(costs.verify(one.rows) + one.draft_passes * costs.draft_pass for one in rounds)

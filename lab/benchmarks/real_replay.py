@@ -157,11 +157,10 @@ class Player:
     def _rounds(
         self, decoder: Decoder, prompt: Prompt, text: Text, tokens: int
     ) -> tuple[Context, list[Round]]:
-        drafting, clock = decoder.drafting.with_stores(), SimulatedClock()
+        drafting, clock, noise = decoder.drafting.with_stores(), SimulatedClock(), None
         verifier: Verifier = ReplayVerifier(text.ids)
         if drafting.uses_logits:
             noise = decoder.sampler.noise_ahead(vocabulary_size(decoder.target.model))  # type: ignore[union-attr]
-            drafting = replace(drafting, noise=noise)
             self._read_answer(text)
             verifier = RememberingVerifier(self._target, text, drafting.row_store)
         session = self._draft if decoder.draft is not None else None
@@ -170,7 +169,7 @@ class Player:
         if drafting.knowledge is not None:
             verifier = TimedVerifier(verifier, self.costs, clock)
             model = None if neural is None else TimedModel(neural, self.costs, clock)
-        drafter = make_drafter(drafting, model)
+        drafter = make_drafter(drafting, model, noise=noise)
         context = Context(prompt.target)
         limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
         events = decode(context, drafter, verifier, limits=limits, clock=clock)

@@ -224,22 +224,24 @@ class Decoder:
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request."""
-        drafting = replace(self.drafting, size=target.vocabulary_size)
-        drafting = drafting.for_prompt(prompt.target).with_stores()
+        size = target.vocabulary_size
+        drafting = self.drafting.for_prompt(prompt.target).with_stores(size)
+        noise = None
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
-            noise = self.sampler.noise_ahead(drafting.size)
-            drafting = replace(drafting, noise=noise)
+            noise = self.sampler.noise_ahead(size)
         constraint = self.grammar
         if isinstance(constraint, Grammar):
             constraint = self.constrain(constraint, prompt.target)
-        drafting = replace(drafting, constraint=constraint)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
         branches = target.can_branch
         trained = self._trained(target, branches=branches)
         model = trained or self.translated(prompt, draft, trees=branches)
         if model is not None:
             model.wait_for_others = target.wait_for_others
-        return make_drafter(drafting, model, branches=branches), verifier
+        drafter = make_drafter(
+            drafting, model, branches=branches, noise=noise, constraint=constraint, size=size
+        )
+        return drafter, verifier
 
     def _trained(self, target: TargetModelSession, *, branches: bool) -> ModelDrafter | None:
         """The trained drafter as a drafter for one request; None if it is not used."""

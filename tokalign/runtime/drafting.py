@@ -64,12 +64,9 @@ class Drafting:
     logits: the target's top-k logits so far, kept for a conversation or a session; None keeps it
         for a request alone. known_rows: what every store of this kind begins with.
     outputs: other texts to copy from, such as earlier outputs of the same session.
-    noise: of the coming choices of one request; None where nothing is drawn.
     knowledge: by which the controller chooses every draft length; None where lengths are given.
     model_worth: what was learned of a draft model where lengths are given; requests share it.
     mixing: what was learned about sources; requests share it.
-    constraint: the grammar that the output of one request follows, if it follows one.
-    size: how many ids the target has; the tokenizer and the tables may know more.
     """
 
     options: DraftingOptions = PLAINLY
@@ -80,9 +77,6 @@ class Drafting:
     logits: LogitStore | None = None
     known_rows: LogitRows | None = None
     outputs: Sequence[SuffixAutomaton] = ()
-    noise: ComingNoise | None = None
-    constraint: Constraint | None = None
-    size: int = UNBOUNDED
     knowledge: Knowledge | None = None
     model_worth: ModelWorth = field(default_factory=ModelWorth)
     mixing: Mixing = field(default_factory=Mixing)
@@ -109,16 +103,16 @@ class Drafting:
             self if self.packs is None else replace(self, dictionary=self.packs.for_prompt(prompt))
         )
 
-    def with_stores(self) -> Drafting:
+    def with_stores(self, size: int = UNBOUNDED) -> Drafting:
         """The same with a logit store of its own, if the method needs one and has none.
 
-        An empty logit store begins with the rows that are known.
+        An empty logit store begins with the rows that are known, of the target's `size` ids.
         """
         if not self.uses_logits:
             return self
         store = LogitStore() if self.logits is None else self.logits
         if self.known_rows is not None and not len(store):
-            store.begin_with(self.known_rows.within(self.size))
+            store.begin_with(self.known_rows.within(size))
         return replace(self, logits=store)
 
 
@@ -127,14 +121,19 @@ def make_drafter(
     model: ModelDrafter | None = None,
     *,
     branches: bool = True,
+    noise: ComingNoise | None = None,
+    constraint: Constraint | None = None,
+    size: int = UNBOUNDED,
 ) -> Drafter:
     """The drafter that a method stands for, for one request. The hybrid uses what there is.
 
-    branches: whether the target can verify a tree.
+    branches: whether the target can verify a tree. noise: of the coming choices; None where
+    nothing is drawn. constraint: the grammar that the output follows, if it follows one.
+    size: how many ids the target has; the tokenizer and the tables may know more.
     """
     options, knowledge = drafting.options, drafting.knowledge
     method, most = options.method, options.num_draft_tokens
-    directly = knowledge is None and drafting.constraint is None
+    directly = knowledge is None and constraint is None
     if method == "plain":
         return NoDrafter()
     if method in ("draft", "drafter"):
@@ -155,9 +154,9 @@ def make_drafter(
         rows=options.draft_rows,
         branches=branches and method not in ("copy", "dictionary"),
         mixing=drafting.mixing,
-        noise=drafting.noise,
-        constraint=drafting.constraint,
-        size=drafting.size,
+        noise=noise,
+        constraint=constraint,
+        size=size,
     )
     if knowledge is not None:
         return Controller(knowledge, free, model)
