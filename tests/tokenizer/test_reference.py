@@ -12,6 +12,7 @@ from tokenizer_files import (
     added,
     byte_level_document,
     character_document,
+    library_tokenizer,
     sentencepiece_model,
     template,
 )
@@ -149,7 +150,9 @@ def test_a_token_of_space_marks_is_found_where_a_prompt_has_the_marks(tmp_path: 
     write(tmp_path, document, beside(), model_type="unheard_of")
     tokenizer = assert_prompts_are_the_same(tmp_path)
     assert tokenizer.level is Level.ALIGNED
-    assert mark in tokenizer.encode("a▁▁b", specials=True)
+    for text in ("a▁▁kot", " ▁▁ kot"):
+        ids = library_tokenizer(tmp_path / "tokenizer.json").encode(text).ids
+        assert tokenizer.encode(text, specials=True) == ids != tokenizer.encode(text)
 
 
 def test_a_vocabulary_and_merges_in_files_of_their_own_are_opened(tmp_path: Path) -> None:
