@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -24,9 +24,9 @@ from tokalign.runtime.chat import with_bos
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.hidden_states import HiddenStates
-from tokalign.runtime.mlx.layers import Layers, leaves_of
-from tokalign.runtime.mlx.session import top_k
-from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
+from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.session import TargetModelSession, top_k
+from tokalign.runtime.mlx.tree_attention import can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.storage import locked
@@ -49,9 +49,8 @@ class FutureIds:
     """
 
     def __init__(self, model: Any, labelling: Labelling) -> None:
-        self._model, self._labelling = model, labelling
+        self._labelling = labelling
         self._states = HiddenStates(model)
-        self._tree = TreeModel(model)
         if labelling.kind != "text" and not can_branch(model, make_prompt_cache(model)):
             raise IncompatibleError(
                 f"a {getattr(model, 'model_type', 'model')} model cannot verify trees, so it does "
@@ -64,43 +63,36 @@ class FutureIds:
         number: of the window, so that each has its own random numbers.
         Raises: UsageError for a window that is too long for layers with a sliding window.
         """
-        cache = self._cache(len(window))
-        logits = self._states.model(mx.array([window], mx.uint32), cache=cache)[0]
-        hidden = self._states.take()
+        future = self._labelling.future
         if self._labelling.kind == "text":
-            future, text = self._labelling.future, np.array(window, np.int32)
-            following = np.lib.stride_tricks.sliding_window_view(text[1:], future)
-            return Labels(np.array(hidden[: len(following)].astype(mx.float16)), following.copy())
-        keys = mx.random.split(_key(self._labelling, number), self._labelling.future)
-        columns = [choose(logits, keys[0], self._labelling)]
-        mx.eval(columns[0], hidden)
+            self._states.model(mx.array([window], mx.uint32))
+            following = np.lib.stride_tricks.sliding_window_view(np.array(window[1:]), future)
+            hidden = self._states.take()[: len(following)]
+            return Labels(np.array(hidden.astype(mx.float16)), following.astype(np.int32))
+        session = TargetModelSession(self._states.model)
+        keys = mx.random.split(_key(self._labelling, number), future)
+        logits = session.tree(window[:1], _tree(window, []))
+        self._require_room(session, len(window))
+        hidden, columns = self._states.take(), [choose(logits, keys[0], self._labelling)]
+        mx.eval(hidden, columns[0])
         for key in keys[1:]:
             tree = _tree(window, columns)
-            with self._tree.pass_over(cache, len(window), tree) as model:
-                logits = model(columns[-1][None], cache=cache)[0]
+            logits = session.tree(window[:1], tree, len(tree) - len(window))
             columns.append(choose(logits, key, self._labelling))
             mx.eval(columns[-1])
-        return Labels(
-            np.array(hidden.astype(mx.float16)), np.array(mx.stack(columns, axis=1), np.int32)
-        )
+        ids = np.array(mx.stack(columns, axis=1), np.int32)
+        return Labels(np.array(hidden.astype(mx.float16)), ids)
 
-    def _cache(self, length: int) -> list[Any]:
-        """An empty cache for a window of this length.
-
-        Raises: UsageError if layers with a sliding window would forget parts of the tree.
-        """
-        cache: list[Any] = make_prompt_cache(self._model)
-        if self._labelling.kind == "text":
-            return cache
-        Layers(cache, rewinds=True).open()
-        sizes = [leaf.max_size for leaf in leaves_of(cache) if isinstance(leaf, WindowCache)]
+    def _require_room(self, session: TargetModelSession, length: int) -> None:
+        """Raises: UsageError if layers with a sliding window would forget parts of the tree."""
+        leaves = leaves_of(session.layers)
+        sizes = [leaf.max_size for leaf in leaves if isinstance(leaf, WindowCache)]
         most = min(sizes, default=UNBOUNDED) // self._labelling.future
         if length > most:
             raise UsageError(
                 f"this model sees {min(sizes)} ids in some layers, too few for windows of {length} "
                 f"with {self._labelling.future} ids after each position; give --window {most}"
             )
-        return cache
 
 
 def _key(labelling: Labelling, number: int) -> Array:
@@ -117,13 +109,10 @@ def choose(logits: Array, key: Array, labelling: Labelling) -> Array:
 
 
 def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:
-    """The window as a chain, and a branch after each of its ids, depth by depth."""
-    count = len(window)
-    parents = list(range(-1, count - 1))
-    for depth in range(len(columns)):
-        parents += range(depth * count, (depth + 1) * count)
-    own = cast("list[TargetId]", [token for column in columns for token in column.tolist()])
-    return TokenTree((*window, *own), tuple(parents), ("future",) * len(parents))
+    """What follows a window's first id: the others, and a branch after each id, depth by depth."""
+    own = [token for column in columns for token in column.tolist()]
+    parents = (*range(-1, len(window) - 2), *range(-1, len(own) - 1))
+    return TokenTree((*window[1:], *own), parents, ("",) * len(parents))
 
 
 class NextIds:
