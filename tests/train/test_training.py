@@ -141,7 +141,7 @@ def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -
 
 
 def evaluated(accepted: float, step: int) -> Evaluation:
-    more: Any = {"steps": 10, "steps_since": 1, "loss": 1.0, "is_best": False}
+    more: Any = {"steps": 10, "loss": 1.0, "is_best": False}
     return Evaluation(step=step, by_depth=(accepted,), **more)
 
 

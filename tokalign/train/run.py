@@ -63,13 +63,11 @@ class Evaluation:
     """How good a drafter is in the middle of its training.
 
     step, steps: how far it is. loss: on the batches since the last evaluation, in nats per id.
-    steps_since: how many steps this process has made since then.
     by_depth: the share of positions at which the first d guesses are all right, d = 1, 2, …
     """
 
     step: int
     steps: int
-    steps_since: int
     loss: float
     by_depth: tuple[float, ...]
     is_best: bool
@@ -124,7 +122,6 @@ def fit(
                     evaluation = Evaluation(
                         step=training.step,
                         steps=steps,
-                        steps_since=len(losses),
                         loss=sum(losses) / len(losses),
                         by_depth=(by_depth := learner.measure()),
                         is_best=sum(by_depth) > course.best,
