@@ -43,10 +43,12 @@ _WAIT = Proposal()
 _BARE = Proposal(run_ahead=True, bare=True)
 _KEEP = Proposal(run_ahead=True)
 
-_FIRST_TIMING, _TIMING, _ALONE = 6, 5, 2
-"""Rounds of the first timing of plain decoding, and of later ones, which notice a change of the
-consumer or the machine: bare rounds, of which the first reads the prompt or begins to run ahead,
-and two that do not run ahead. The first of these ends the pass that has begun."""
+_FIRST_TIMING = _BARE, _BARE, _BARE, _BARE, _WAIT, _WAIT
+"""The rounds in which plain decoding is timed first: bare ones, of which the first reads the prompt
+and the second may compile, and one that does not run ahead. The one before that ends a pass."""
+
+_TIMING = _BARE, _BARE, _WAIT
+"""The same now and then, to notice a change of the consumer or the machine."""
 
 _MEMORY = 32
 """Drafts and offers that their means look back on."""
@@ -242,7 +244,7 @@ class Knowledge:
     model: ModelWorth = field(default_factory=ModelWorth)
     model_trials: Trials = field(default_factory=lambda: Trials(8, 128, at_once=True))
     long_drafts: Trials = field(default_factory=lambda: Trials(8))
-    plain_timings: Trials = field(default_factory=lambda: Trials(64, 512))
+    plain_timings: Trials = field(default_factory=lambda: Trials(64, 1024))
     losses: Losses = field(default_factory=lambda: Losses(total=Balance()))
     offers: float = 0.05
     rounds: int = 0
@@ -286,7 +288,7 @@ class Controller(Drafter):
         self._knowledge, self._free, self._model, self._steps = knowledge, free, model, steps
         self._timed = timed
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
-        self._plain_due = _FIRST_TIMING if timed and not knowledge.rounds else 0
+        self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
         self._before, self._now = _WAIT, _WAIT  # the proposals of the latest two rounds
         self._begun = self._had_tree = False
         self._rounds = -1  # of all requests, after the latest one of this
@@ -314,22 +316,21 @@ class Controller(Drafter):
             limit = min(limit, costs.rows.reach - 1)
         offer, plan = self._ask(context, limit)
         model, trial = self._model_plan(limit)
-        if self._timed and not self._plain_due and knowledge.plain_timings.is_due:
+        if self._timed and not self._timing and knowledge.plain_timings.is_due:
             knowledge.plain_timings.tried()
-            self._plain_due = _TIMING
+            self._timing = [*_TIMING]
         rate = 0.0 if model is None else model.rate
         pays = rate * costs.plain > 1.0
         rests = self._timed and self.losses.forbids(costs.plain * max(plan.rate, rate))
-        if not (under_way or rests or self._plain_due):
+        if not (under_way or rests or self._timing):
             if model is not None and (trial or (pays and rate > plan.rate)):
                 knowledge.model_trials.tried(pays=not trial)
                 return self._draft(context, model.length, limit, trial=trial, alone=not offer)
             if offer:
                 self._count_draft()
                 return Proposal(tree=offer)
-        due, self._plain_due = self._plain_due, max(0, self._plain_due - 1)
-        if due:
-            return _BARE if due > _ALONE else _WAIT
+        if self._timing:
+            return self._timing.pop(0)
         if rests:
             return _BARE
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
