@@ -40,7 +40,7 @@ def refused(
     Context(theirs)  # refused
     context.extend(theirs)  # refused
     context.extend(text.ids)  # refused
-    context.extend(draft.draft(theirs, 1).read().ids)  # refused
+    context.extend(draft.draft(theirs, 1).ids)  # refused
     context.extend([3])  # refused
     Verdict(ids=tuple(theirs), path=(), rows=1)  # refused
     Proposal(tree=TokenTree.chain(theirs, "draft"))  # refused

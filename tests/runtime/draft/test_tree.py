@@ -14,7 +14,7 @@ from trees import ids, reached
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.draft.mixing import Mixer, Mixing
-from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.draft.tree import Answer, TreeDrafter
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
@@ -140,7 +140,7 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
         ids(9, 4, 1, 5, 6), (-1, 0, -1, 2, 2), ("draft",) * 5, (0.6, 0.9, 0.1, 0.01, 0.9)
     )
     hybrid = TreeDrafter([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
-    tree, _ = hybrid.offer(ids(7), 16, [1.1] * 17, answer=answer)
+    tree, _ = hybrid.offer(ids(7), 16, [1.1] * 17, answer=Answer(answer))
     assert {(9, 4, 3), (1, 6, 8)} <= reached(tree).keys()
 
 
