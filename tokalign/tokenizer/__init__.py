@@ -1,8 +1,8 @@
 """Tokenizers: a file of any kind becomes a vocabulary (id -> bytes) and an encoder.
 
-Imports `bpe`. Start with `vocabulary.py` and `tokenizer.py`. `files.py` reads tokenizer files, with
-a reader for each kind that returns a `spec.py`: `tokenizer_json.py`, `sentencepiece.py` and
-`ranks.py`. `self_check.py` compares what was read with the library that owns the format, and finds
-the level at which it can be used. What only the library knows is in `library.py`. `foreign.py` has
-tokenizers that are programs.
+The path: `files.py` opens a file, a reader (`tokenizer_json.py`, `sentencepiece.py`, `ranks.py`)
+returns a `spec.py`, and `self_check.py` compares the `tokenizer.py` made of it with what mlx-lm
+runs (`reference.py`). What passes is used, and noted on disk (`note.py`). Start with
+`vocabulary.py` and `tokenizer.py`. `bpe/` is the theory; `library.py` and `backend.py` have what
+the `tokenizers` library does, and `foreign.py` tokenizers that are programs.
 """
