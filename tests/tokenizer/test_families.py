@@ -187,8 +187,9 @@ def test_text_of_ids_alone_is_what_the_library_writes(read: Any, name: str) -> N
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs $TOKALIGN_REAL_MODELS")
 @pytest.mark.parametrize("folder", sorted(REAL.iterdir()) if REAL.is_dir() else [])
 def test_real_files_are_aligned(folder: Path) -> None:
-    tokenizer: Tokenizer[Any] = read_tokenizer(folder)
-    assert tokenizer.level is Level.ALIGNED
+    assert read_tokenizer(folder).level is Level.ALIGNED
+    # For a folder mlx-lm's tokenizer counts, whose class may do something else than the file says.
+    tokenizer: Tokenizer[Any] = read_tokenizer(folder / "tokenizer.json")
     agree(tokenizer, folder / "tokenizer.json", 2000)
     for text in texts(20, seed=5):
         data = tokenizer.text_bytes(text)[:120]
