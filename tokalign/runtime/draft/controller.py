@@ -149,7 +149,7 @@ class ModelWorth:
         self._added += (added - self._added) / _MEMORY
 
 
-FIRST_LOSS, EARLY_SHARE = 1.0, 0.02
+FIRST_LOSS, EARLY_SHARE = 1.0, 0.015
 MOST_LOST, SHARE = 7.0, 0.003
 """After n tokens, drafting may have lost the time of `FIRST_LOSS` + `EARLY_SHARE` n passes, or of
 `MOST_LOST` + `SHARE` n if that is less."""
@@ -304,7 +304,7 @@ class Controller(Drafter):
         knowledge = self._knowledge
         knowledge.model_trials.count()
         knowledge.plain_timings.count()
-        self._before, self._passes = self._now, 0
+        self._before, self._passes, self._asked_beside = self._now, 0, False
         self._now = self._plan(context, limit) if limit else _WAIT
         return self._now
 
@@ -314,23 +314,23 @@ class Controller(Drafter):
             limit = min(limit, MAX_IDS)
         if self._timed:
             limit = min(limit, costs.rows.reach - 1)
-        offer, plan = self._ask(context, limit)
-        model, trial = self._model_plan(limit)
         if self._timed and not self._timing and knowledge.plain_timings.is_due:
             knowledge.plain_timings.tried()
             self._timing = [*_TIMING]
+        if self._timing:
+            return self._timing.pop(0)
+        offer, plan = self._ask(context, limit)
+        model, trial = self._model_plan(limit)
         rate = 0.0 if model is None else model.rate
         pays = rate * costs.plain > 1.0
         rests = self._timed and self.losses.forbids(costs.plain * max(plan.rate, rate))
-        if not (under_way or rests or self._timing):
+        if not (under_way or rests):
             if model is not None and (trial or (pays and rate > plan.rate)):
                 knowledge.model_trials.tried(pays=not trial)
                 return self._draft(context, model.length, limit, trial=trial, alone=not offer)
             if offer:
                 self._count_draft()
                 return Proposal(tree=offer)
-        if self._timing:
-            return self._timing.pop(0)
         if rests:
             return _BARE
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
