@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from shutil import get_terminal_size
+from os import get_terminal_size
 
 from tokalign.cli.output import RESET
 
@@ -145,4 +145,5 @@ def for_terminal() -> Markdown | None:
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if is_plain or not sys.stdout.isatty():
         return None
-    return Markdown(lambda: get_terminal_size().columns)  # which may change
+    # Asked for at every word: a window may be resized. COLUMNS is what it was when a shell began.
+    return Markdown(lambda: get_terminal_size(sys.stdout.fileno()).columns)
