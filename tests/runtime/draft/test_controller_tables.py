@@ -93,7 +93,7 @@ def test_drafting_rests_once_the_loss_exceeds_its_bound(rounds: list[tuple[float
     each, tokens = [lost for lost, _ in rounds], sum(tokens for _, tokens in rounds)
     worst = max((sum(each[start:]) for start in range(len(each))), default=0.0)
     lost = max(sum(each), worst - CREDIT) if each else 0.0
-    bound = min(1.0 + 0.015 * tokens, MOST_LOST + SHARE * tokens)
+    bound = min(1.5 + 0.015 * tokens, MOST_LOST + SHARE * tokens)
     if lost > bound + 1e-6:
         assert losses.forbids(1.0)
     if lost < bound - _REST - 1e-6:
@@ -102,7 +102,7 @@ def test_drafting_rests_once_the_loss_exceeds_its_bound(rounds: list[tuple[float
 
 def test_early_on_little_may_be_lost() -> None:
     """At most a twenty-fifth of the first 50 tokens, a fortieth of 300, half a percent of 3,000."""
-    for tokens, most in ((50, 1.75), (300, 5.5), (3000, 16.0)):
+    for tokens, most in ((50, 2.25), (300, 6.0), (3000, 16.0)):
         assert Balance(lost=most, tokens=tokens).excess <= 0.0
         assert Balance(lost=most + 0.1, tokens=tokens).excess > 0.0
 

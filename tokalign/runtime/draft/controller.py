@@ -149,7 +149,7 @@ class ModelWorth:
         self._added += (added - self._added) / _MEMORY
 
 
-FIRST_LOSS, EARLY_SHARE = 1.0, 0.015
+FIRST_LOSS, EARLY_SHARE = 1.5, 0.015
 MOST_LOST, SHARE = 7.0, 0.003
 """After n tokens, drafting may have lost the time of `FIRST_LOSS` + `EARLY_SHARE` n passes, or of
 `MOST_LOST` + `SHARE` n if that is less."""
@@ -208,9 +208,12 @@ class Losses:
         wait = max(_FIRST_WAIT, self.wait / 4)
         return replace(self, own=Balance(), wait=wait)
 
-    def forbids(self, promised: float) -> bool:
-        """Whether drafting rests although it promises so many times plain decoding's rate."""
-        excess = max(self.own.excess, self.total.excess)
+    def forbids(self, promised: float, worst: float = 0.0) -> bool:
+        """Whether drafting rests although it promises so many times plain decoding's rate.
+
+        worst: how many plain rounds the draft would lose if nothing of it was accepted.
+        """
+        excess = max(self.own.excess, self.total.excess) + worst
         self.is_resting = excess > (-_REST if self.is_resting else 0.0)
         waits = promised < _PROMISE or self.rested * (promised - 1.0) < self.wait
         return self.is_resting and waits
@@ -323,9 +326,12 @@ class Controller(Drafter):
         model, trial = self._model_plan(limit)
         rate = 0.0 if model is None else model.rate
         pays = rate * costs.plain > 1.0
-        rests = self._timed and self.losses.forbids(costs.plain * max(plan.rate, rate))
+        drafts = model is not None and (trial or (pays and rate > plan.rate))
+        rests = self._timed and self.losses.forbids(
+            costs.plain * max(plan.rate, rate), self._worst(model if drafts else None, plan)
+        )
         if not (under_way or rests):
-            if model is not None and (trial or (pays and rate > plan.rate)):
+            if model is not None and drafts:
                 knowledge.model_trials.tried(pays=not trial)
                 return self._draft(context, model.length, limit, trial=trial, alone=not offer)
             if offer:
@@ -335,6 +341,14 @@ class Controller(Drafter):
             return _BARE
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
         return _WAIT if waits or not self._timed else _KEEP
+
+    def _worst(self, model: Plan | None, plan: Plan) -> float:
+        """How many plain rounds a draft loses of which nothing is accepted; without one, a round
+        that waits for nothing."""
+        costs, drafting = self._knowledge.costs, 0.0
+        if model is not None:
+            plan, drafting = model, self._draft_time(model.length)
+        return (costs.rows(1 + plan.length) + drafting) / costs.plain - 1.0
 
     def _ask(self, context: Context, limit: int) -> tuple[TokenTree[TargetId], Plan]:
         """The free sources' best tree, and its plan; asked seldom where it cannot be used."""
@@ -395,7 +409,7 @@ class Controller(Drafter):
         if not proposal.draft_passes:  # a recurrent drafter before the target's first pass
             return replace(proposal, waited=waited)
         self._passes, self._drafted = passes, proposal.tree
-        spent = self._draft_time()
+        spent = self._draft_time(passes)
         answer = self._model.answer(proposal)
         most = min(limit, self._free.most)
         tree: TokenTree[TargetId] = EMPTY_TREE
@@ -405,11 +419,10 @@ class Controller(Drafter):
                 tree, _ = self._free.offer(context.ids, limit, times, answer=answer, alone=alone)
         return replace(proposal, tree=tree, waited=waited)
 
-    def _draft_time(self) -> float:
-        """What the draft of this round is expected to take."""
+    def _draft_time(self, passes: int) -> float:
+        """What a draft of so many passes is expected to take."""
         assert self._model is not None
-        passes = 1 if self._model.in_one_pass else self._passes
-        return self._knowledge.costs.draft_times(passes)[-1]
+        return self._knowledge.costs.draft_times(1 if self._model.in_one_pass else passes)[-1]
 
     def _count_draft(self) -> None:
         """Record a draft. If a longer one is due, this is the longer one."""
@@ -480,5 +493,5 @@ class Controller(Drafter):
         added = len(accepted) - right
         knowledge.model.learn(passes, right, known=known, rows=len(one.tree), added=added)
         # By what such a round takes: this one may have included reading the prompt.
-        if self._draft_time() + costs.rows(one.rows) < costs.plain * known:
+        if self._draft_time(passes) + costs.rows(one.rows) < costs.plain * known:
             knowledge.model_trials.paid()
