@@ -19,9 +19,12 @@ from block_drafters import (
 from random_models import WildDrafter, generate, plainly, random_model, rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
+from tokalign.evaluate.calibrate import measure_briefly
+from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.controller import Controller, Knowledge
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.opening_knowledge import knowledge_from
 from tokalign.runtime.draft.trained import BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, BlockAnswer, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
@@ -190,6 +193,17 @@ def test_a_block_joins_every_branch() -> None:
     )
     paths = {tuple(tree.ids[i] for i in tree.path_to(index)) for index in range(len(tree))}
     assert {(1, 5, 6), (2, 5, 6)} <= paths
+
+
+def test_what_its_pass_costs_is_measured_and_believed() -> None:
+    model, drafter = random_model(), random_block_drafter(random_model())
+    curve = measure_briefly(model, drafter)
+    assert curve.draft_pass_at(0)
+    assert knowledge_from(curve, model, drafter).costs.draft_times(1)[0] == pytest.approx(
+        curve.draft_pass_at(128)
+    )
+    assumed = knowledge_from(read_curve("24-percent-per-row"), model, drafter)
+    assert 0 < assumed.costs.draft_times(1)[0] < 10
 
 
 def test_a_folder_in_the_published_layout_is_read(tmp_path: Path) -> None:

@@ -131,12 +131,15 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
     )
     from tokalign.runtime.cost import ASSUMED_DRAFT
     from tokalign.runtime.draft.costs import costs_at
+    from tokalign.runtime.mlx.dflash import DFlashDrafter
 
-    ends, drafts = perf_counter() + budget, decoder.drafting_model is not None
+    drafter, ends = decoder.drafting_model, perf_counter() + budget
+    # A block takes one pass however long it is, so there is no length to choose.
+    drafts = drafter is not None and not isinstance(drafter, DFlashDrafter)
     with progress(100, "measuring the passes") as advance:
         curve = measure_curve(
             decoder.target.model,
-            decoder.drafting_model,
+            drafter,
             budget=budget * (_CURVE_SHARE if drafts else 1),
             advance=lambda share: advance(100 * share),
         )

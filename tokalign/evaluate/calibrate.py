@@ -52,7 +52,7 @@ def measure_curve(
 ) -> CostCurve:
     """Measure the cost curve of loaded models.
 
-    target: an mlx-lm model. draft: another one, or a recurrent drafter of the target.
+    target: an mlx-lm model. draft: another one, or a trained drafter of the target.
     budget: after how many seconds it ends, with what has been measured until then.
     advance: called with the share of the budget spent since the last call.
     """

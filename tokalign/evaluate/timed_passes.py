@@ -18,6 +18,7 @@ from typing import Any
 from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.beam_search import BeamShape, DrafterSession
+from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
@@ -35,8 +36,9 @@ _FIRST_ROWS = 6
 """This many counts of rows are timed before the passes of the draft model."""
 
 Pass = int | str | BeamShape
-"""A pass over this many rows, a beam search, or a pass named "draft", "tree" (of the draft model
-where it grows one) or "ahead" (of plain decoding that runs ahead)."""
+"""A pass over this many rows, a beam search, or a pass named "draft" (of a draft model or a block
+drafter), "tree" (of the draft model where it grows one) or "ahead" (of plain decoding that runs
+ahead)."""
 
 
 class TimedPasses:
@@ -47,11 +49,14 @@ class TimedPasses:
 
     def __init__(self, target: Any, draft: Any, length: int) -> None:
         drafter = draft if isinstance(draft, RecurrentDrafter) else None
-        model = draft if drafter is None else None
-        session = TargetModelSession(target, keeps_states=drafter is not None)
+        block = draft if isinstance(draft, DFlashDrafter) else None
+        model = draft if drafter is None and block is None else None
+        taps = () if block is None else block.config.target_layer_ids
+        session = TargetModelSession(target, keeps_states=drafter is not None, taps=taps)
         self._verifier = TargetVerifier(session, Sampling())
         self._draft = None if model is None else DraftModelSession(model)
         self._drafter = None if drafter is None else DrafterSession(drafter, session)
+        self._block = None if block is None else DFlashSession(block, session)
         self.length = length
         self._chosen = TargetId(0)
         self._committed = Context([])
@@ -85,6 +90,8 @@ class TimedPasses:
             timed["draft"] = self.draft_pass
             if self._draft.can_branch:
                 timed["tree"] = self.tree_pass
+        if self._block is not None:
+            timed["draft"] = self.block_pass
         timed["ahead"] = self.run_ahead
         timed |= verified
         if self._drafter is not None:
@@ -121,6 +128,14 @@ class TimedPasses:
         ids, began = self._draft_ids[: self.length], perf_counter()
         self._draft.draft(ids, _DRAFT_PASSES)
         return (perf_counter() - began) / _DRAFT_PASSES
+
+    def block_pass(self) -> float:
+        """A pass of the block drafter, after one of the target that has just ended."""
+        assert self._block is not None
+        self.verify(1)
+        began = perf_counter()
+        self._block.draft(self._committed.ids, 8)
+        return perf_counter() - began
 
     def tree_pass(self) -> float:
         """A pass in which the draft model goes on after the most texts that `Growth` chooses."""
