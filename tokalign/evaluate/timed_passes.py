@@ -56,7 +56,7 @@ class TimedPasses:
         self._verifier = TargetVerifier(session, Sampling())
         self._draft = None if model is None else DraftModelSession(model)
         self._drafter = None if drafter is None else DrafterSession(drafter, session)
-        self._block = None if block is None else DFlashSession(block, session)
+        self._block, self._target = block, session
         self.length = length
         self._chosen = TargetId(0)
         self._committed = Context([])
@@ -133,8 +133,9 @@ class TimedPasses:
         """A pass of the block drafter, after one of the target that has just ended."""
         assert self._block is not None
         self.verify(1)
-        began = perf_counter()
-        self._block.draft(self._committed.ids, 8)
+        # It reads the row of that pass alone. A session goes on and never back, so each has its own.
+        session, began = DFlashSession(self._block, self._target), perf_counter()
+        assert session.draft(self._committed.ids, 8), "the target has just read the context"
         return perf_counter() - began
 
     def tree_pass(self) -> float:
