@@ -133,7 +133,7 @@ class TimedPasses:
         """A pass of the block drafter, after one of the target that has just ended."""
         assert self._block is not None
         self.verify(1)
-        # It reads the row of that pass alone. A session goes on and never back, so each has its own.
+        # It reads the row of that pass alone. A session never goes back, so each has its own.
         session, began = DFlashSession(self._block, self._target), perf_counter()
         assert session.draft(self._committed.ids, 8), "the target has just read the context"
         return perf_counter() - began
