@@ -5,9 +5,10 @@
 
 A tracer counts the functions of tokalign that are called from one piece of text to the next, in
 rounds that verify a tree with branches; text and statistics are included, the models' own layers
-are not. A *crossing* is a call from one module into another, or the return to it from a library
-that called back. Medians over the rounds are printed. Equal arguments give equal counts: nothing is
-timed. With --most, the functions that are called most often follow.
+are not. There is no dictionary, so that what is on a machine changes nothing. A *crossing* is a
+call from one module into another, or the return to it from a library that called back. Medians over
+the rounds are printed. Equal arguments give equal counts: nothing is timed. With --most, the
+functions that are called most often follow.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
-from tokalign.tables.opening import open_alignment, open_dictionary
+from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +116,6 @@ def benchmark(
         options=DraftingOptions(
             method=method, translation=translation, num_draft_tokens=num_draft_tokens
         ),
-        dictionary=open_dictionary(ours.tokenizer, model_folder=target),
         alignment=cache(lambda: open_alignment(ours.tokenizer, theirs.tokenizer, otherwise=align)),
         knowledge=knowledge,
     )
