@@ -333,7 +333,7 @@ class Controller(Drafter):
         if not (under_way or rests):
             if model is not None and drafts:
                 knowledge.model_trials.tried(pays=not trial)
-                return self._draft(context, model.length, limit, trial=trial, alone=not offer)
+                return self._draft(context, model.length, limit, offer, trial=trial)
             if offer:
                 self._count_draft()
                 return Proposal(tree=offer)
@@ -390,12 +390,14 @@ class Controller(Drafter):
         return plan, self._timed and loses and knowledge.model_trials.is_due
 
     def _draft(
-        self, context: Context, passes: int, limit: int, *, trial: bool, alone: bool
+        self, context: Context, passes: int, limit: int, offer: TokenTree[TargetId], *, trial: bool
     ) -> Proposal:
         """Draft with the model, and join what the free sources expect.
 
-        trial: whether it is not expected to pay. Then, and now and then, the draft is longer than
-        expected to be best, to see what that costs and brings. alone: without the free sources.
+        offer: of the free sources. If they know nothing here, the model is asked without them; if
+        the model does not answer, it is proposed. trial: whether the draft is not expected to pay.
+        Then, and now and then, it is longer than expected to be best, to see what that costs and
+        brings.
         """
         assert self._model is not None
         knowledge = self._knowledge
@@ -407,7 +409,7 @@ class Controller(Drafter):
         waited = self._model.wait_for_others()
         proposal = self._model.draft(context, steps=passes, limit=limit)
         if not proposal.draft_passes:  # a recurrent drafter before the target's first pass
-            return replace(proposal, waited=waited)
+            return replace(proposal, tree=offer, waited=waited)
         self._passes, self._drafted = passes, proposal.tree
         spent = self._draft_time(passes)
         answer = self._model.answer(proposal)
@@ -416,7 +418,9 @@ class Controller(Drafter):
         for hopeful in (False, True)[: 1 + longer]:
             times = [time + spent for time in knowledge.costs.by_proposed(most, hopeful=hopeful)]
             if tree or not hopeful:
-                tree, _ = self._free.offer(context.ids, limit, times, answer=answer, alone=alone)
+                tree, _ = self._free.offer(
+                    context.ids, limit, times, answer=answer, alone=not offer
+                )
         return replace(proposal, tree=tree, waited=waited)
 
     def _draft_time(self, passes: int) -> float:

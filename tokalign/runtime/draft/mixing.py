@@ -6,7 +6,8 @@ names others only. The three weights of logits were fitted by logistic regressio
 the tiny target sampled after the project's own prompts. Those of a draft model and of a recurrent
 drafter lie between such fits with greedy and with sampled texts, the former also between two draft
 models (`lab/results/trees.md`). Those of copy and dictionary were fitted to the answers of
-a real model and to prose, alike (`lab/results/real-models.md`). The others are assumed. They hold
+a real model and to prose, alike (`lab/results/real-models.md`). The others, that of a block drafter
+among them, are assumed. They hold
 for usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
 named the id, which others named something, and about how likely that made it. A second shift, of
 all ids that the same sources named, is learned sooner, because it has fewer situations.
@@ -127,6 +128,7 @@ WEIGHTS = {
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(1.0, 2.2, -0.9),
     "drafter": Weights(0.7, 1.7, -0.9),
+    "block": Weights(0.7, 0.5, -0.3),
 }
 """By the name of a source, or by the part of it before a colon."""
 
@@ -135,7 +137,7 @@ _OTHER = Weights(0.8, 0.0, -0.6)
 ALONE = Weights(1.0, 0.0, 0.0)
 """Weights of a source that nothing is mixed with: its probabilities are taken as they are."""
 
-MODELS = ("draft", "drafter")
+MODELS = ("draft", "drafter", "block")
 """Sources whose probabilities are taken as they are where no other source knows anything."""
 
 _TRUST_RATE = 0.02

@@ -70,6 +70,10 @@ class BeamDrafter(ModelDrafter):
         return Proposal(tree=tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps))
 
 
+BLOCK = "block"
+"""The source of ids that a block drafter guessed."""
+
+
 class BlockDrafter(ModelDrafter):
     """A block drafter as a drafter of one request, alone or as the model of a hybrid.
 
@@ -93,7 +97,7 @@ class BlockDrafter(ModelDrafter):
         self._positions = self._session.draft(context.ids, _LISTED, self._sampler)
         best = [listed[0] for listed in self._positions[:steps]]
         ids, probabilities = [token for token, _ in best], [exp(logprob) for _, logprob in best]
-        return Proposal(tree=TokenTree.chain(ids, SOURCE, probabilities))
+        return Proposal(tree=TokenTree.chain(ids, BLOCK, probabilities))
 
     def answer(self, proposal: Proposal) -> Answer:
-        return BlockAnswer(self._positions, SOURCE)
+        return BlockAnswer(self._positions, BLOCK)
