@@ -9,8 +9,7 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import make_translation as product_translation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.rounds import Proposal
-from tokalign.runtime.translation.base import Learned, Pair, Translation, chain_with_leaves
+from tokalign.runtime.translation.base import ChainTranslation, Pair, Translation
 from tokalign.runtime.translation.committed_text import DraftText
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -18,7 +17,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 PUBLISHED_TRANSLATIONS = ("raw", "naive")
 
 
-class RawIds:
+class RawIds(ChainTranslation):
     """`raw`: ids of one vocabulary are read in the other one as they are, whatever they mean.
 
     Where the two tokenizers differ, the draft model reads other text than the target, and what it
@@ -32,23 +31,17 @@ class RawIds:
     def __init__(self, pair: Pair) -> None:
         self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
 
-    def draft(
-        self,
-        ids: Sequence[TargetId],
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Proposal:
-        """See `Translation`."""
+    def chain(
+        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
+    ) -> Sequence[TargetId]:
+        """See `ChainTranslation`."""
         known = [DraftId(token) for token in ids if token < self._sizes[0]]
         drafted = session.draft(known, steps).ids
         common = takewhile(lambda token: token < self._sizes[1], drafted)
-        return Proposal(tree=chain_with_leaves([TargetId(token) for token in common], learned))
+        return [TargetId(token) for token in common]
 
 
-class Naive:
+class Naive(ChainTranslation):
     """`naive`: `encode(decode(draft ids))`, each chunk an isolated string to both tokenizers.
 
     Source: Transformers' universal assisted decoding without its context window. A target with a
@@ -58,20 +51,14 @@ class Naive:
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
-    def draft(
-        self,
-        ids: Sequence[TargetId],
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Proposal:
-        """See `Translation`."""
+    def chain(
+        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
+    ) -> Sequence[TargetId]:
+        """See `ChainTranslation`."""
         self._text.follow(ids)
         chunk, end = self._pair.split_end(session.draft(self._text.ids, steps).ids)
-        chain = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
-        return Proposal(tree=chain_with_leaves([*chain, *end], learned))
+        text = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
+        return [*text, *end]
 
 
 def make_translation(

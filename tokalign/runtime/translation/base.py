@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -44,6 +45,28 @@ class Translation(Protocol):
         Nothing is proposed where nothing can be translated: slower, never wrong.
         """
         ...
+
+
+class ChainTranslation(ABC):
+    """A `Translation` that drafts chains alone, and says nothing of their probabilities."""
+
+    @abstractmethod
+    def chain(
+        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
+    ) -> Sequence[TargetId]:
+        """Target ids that may follow `ids`, drafted in at most `steps` passes."""
+
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        session: DraftModelSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Proposal:
+        """See `Translation`."""
+        return Proposal(tree=chain_with_leaves(self.chain(ids, session, steps), learned))
 
 
 def chain_with_leaves(

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.rounds import Proposal
-from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
+from tokalign.runtime.translation.base import ChainTranslation, Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
 from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Node, can_grow, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
@@ -159,7 +159,7 @@ def token_intersection(
     return ByToken(text, pair.with_roles(table), sampler)
 
 
-class ContextWindow:
+class ContextWindow(ChainTranslation):
     """`context:P`: encode the text of the last P target tokens and of the draft together, and drop
     as many ids as the former has alone.
 
@@ -171,22 +171,15 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def draft(
-        self,
-        ids: Sequence[TargetId],
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Proposal:
+    def chain(
+        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
+    ) -> Sequence[TargetId]:
         self._text.follow(ids)
         drafted = session.draft(self._text.ids, steps)
         prefix = self._prefix(ids)
         chunk, end = self._pair.split_end(drafted.ids)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))
-        chain = (*whole[len(self._encode(prefix)) :], *end)
-        return Proposal(tree=chain_with_leaves(chain, learned))
+        return (*whole[len(self._encode(prefix)) :], *end)
 
     def _prefix(self, committed: Sequence[TargetId]) -> bytes:
         """The bytes of the window's tokens after the last special one."""
