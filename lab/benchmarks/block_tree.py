@@ -67,10 +67,9 @@ def block_logits(drafter: DFlashDrafter, taps: Array, ids: Array, anchors: Array
 
     taps: f[length, layers * width]. ids: i[length]. anchors: i[anchors], 1 or more.
     """
-    context = drafter.hidden_norm(drafter.fc(taps))[None]
+    context = drafter.context(taps)
     masks = mx.full((len(anchors), BLOCK - 1), drafter.config.mask_token_id, dtype=mx.uint32)
-    block = drafter._embed(mx.concatenate([ids[anchors][:, None], masks], axis=1))
-    block = block * drafter._scale
+    block = drafter.embedded(mx.concatenate([ids[anchors][:, None], masks], axis=1))
     length = context.shape[1]
     before = mx.arange(length)[None] < anchors[:, None]  # [anchors, length]
     own = mx.ones((len(anchors), BLOCK), dtype=mx.bool_)
@@ -93,7 +92,7 @@ def block_logits(drafter: DFlashDrafter, taps: Array, ids: Array, anchors: Array
         )
         block = block + attention.o_proj(output.swapaxes(1, 2).reshape(count, BLOCK, -1))
         block = block + layer.mlp(layer.post_attention_layernorm(block))
-    return drafter._unembed(drafter.norm(block[:, 1:]))
+    return drafter._ends.unembed(drafter.norm(block[:, 1:]))
 
 
 def pieces(target: LanguageModel[TargetId], texts: Sequence[Path], seed: int) -> Iterator[Array]:

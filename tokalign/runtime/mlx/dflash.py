@@ -10,7 +10,6 @@ Source: DFlash (z-lab): the published layout of its folders, and `dflash` 0.1.0,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -24,12 +23,13 @@ from mlx_lm.models.qwen3 import MLP
 from mlx_lm.models.rope_utils import initialize_rope
 
 from tokalign.errors import BundleError, IncompatibleError, shown
-from tokalign.runtime.mlx.hidden_states import as_head, head_of
+from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
 from tokalign.runtime.mlx.taps import taps_of
-from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
+from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
+from tokalign.storage import parse_json
 from tokalign.tokenizer.vocabulary import TargetId
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -238,18 +238,16 @@ class DFlashDrafter(nn.Module):  # type: ignore[misc]
     def __init__(self, config: DFlashConfig, target: Any) -> None:
         super().__init__()
         self.config = config
-        embedding, head = embedding_of(target), head_of(target)
-        width = int(embedding(mx.array([0])).shape[-1])
-        if width != config.hidden_size or len(target.layers) != config.num_target_layers:
+        self._ends = ends = TargetEnds.of(target)
+        if (ends.hidden_size, len(target.layers)) != (config.hidden_size, config.num_target_layers):
             raise IncompatibleError(
                 f"the drafter is for a target with {config.num_target_layers} layers of width "
-                f"{config.hidden_size}, and this one has {len(target.layers)} of {width}; give "
-                "its own target"
+                f"{config.hidden_size}, and this one has {len(target.layers)} of "
+                f"{ends.hidden_size}; give its own target"
             )
         inner = getattr(target, "model", target)
-        scale = getattr(embedding, "embed_scale", getattr(inner, "embed_scale", 1.0))
-        self._embed, self._unembed = embedding, as_head(head)
-        self._scale, self._head_bytes = scale * config.input_embedding_scale, weight_bytes(head)
+        scale = getattr(ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))
+        self._scale = scale * config.input_embedding_scale
         taps = len(config.target_layer_ids) * config.hidden_size
         self.fc = nn.Linear(taps, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -276,23 +274,32 @@ class DFlashDrafter(nn.Module):  # type: ignore[misc]
         `known` does not have yet.
         """
         ids = mx.array([[last, *[self.config.mask_token_id] * count]], dtype=mx.uint32)
-        block = self._embed(ids) * self._scale
-        context = self.hidden_norm(self.fc(taps.astype(self.fc_dtype)[None]))
+        block = self.embedded(ids)
+        context = self.context(taps)
         for layer, keys in zip(self.layers, known, strict=True):
             block = layer(block, context, self._rope, keys)
-        logits = self._unembed(self.norm(block[:, 1:]))[0] * self.config.output_multiplier
+        logits = self._ends.unembed(self.norm(block[:, 1:]))[0] * self.config.output_multiplier
         if cap := self.config.final_logit_softcapping:
             logits = mx.tanh(logits / cap) * cap
         return logits
 
     @property
-    def fc_dtype(self) -> Any:
-        return self.norm.weight.dtype
+    def dtype(self) -> Any:
+        """The number format of the target's ends."""
+        return self._ends.dtype
+
+    def embedded(self, ids: Array) -> Array:
+        """i[..., n] -> f[..., n, width], by the target's embedding."""
+        return self._ends.embed(ids) * self._scale
+
+    def context(self, taps: Array) -> Array:
+        """f[n, layers * width] -> f[1, n, width], what all layers read of the context."""
+        return self.hidden_norm(self.fc(taps.astype(self.norm.weight.dtype)[None]))
 
     @property
     def step_bytes(self) -> int:
         """How many bytes of weights a pass reads, those of the target's head included."""
-        return weight_bytes(self) + self._head_bytes
+        return weight_bytes(self) + self._ends.head_bytes
 
 
 class DFlashSession:
@@ -341,9 +348,10 @@ class DFlashSession:
 def is_dflash(folder: Path) -> bool:
     """Whether a folder holds a drafter of this kind."""
     try:
-        return "dflash_config" in json.loads((folder / "config.json").read_text("utf-8"))
+        config = parse_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):
         return False
+    return isinstance(config, dict) and "dflash_config" in config
 
 
 def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
@@ -352,7 +360,7 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
     Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
     """
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = parse_json((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise BundleError(f"{folder}/config.json cannot be read: {error}") from error
     shape = DFlashConfig.from_json(config, name=str(folder))
@@ -374,6 +382,6 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
         raise BundleError(f"{folder}: {' '.join(str(error).split())}") from error
     drafter.eval()
     if not shape.quantization:
-        drafter.set_dtype(embedding_of(target)(mx.array([0])).dtype)
+        drafter.set_dtype(drafter.dtype)
     mx.eval(drafter.parameters())
     return drafter
