@@ -408,25 +408,29 @@ class Controller(Drafter):
         self._count_draft()
         waited = self._model.wait_for_others()
         proposal = self._model.draft(context, steps=passes, limit=limit)
-        if not proposal.draft_passes:  # a recurrent drafter before the target's first pass
+        if not proposal.draft_passes:  # a trained drafter before the target's first pass
             return replace(proposal, tree=offer, waited=waited)
         self._passes, self._drafted = passes, proposal.tree
         spent = self._draft_time(passes)
         answer = self._model.answer(proposal)
         most = min(limit, self._free.most)
-        tree: TokenTree[TargetId] = EMPTY_TREE
-        for hopeful in (False, True)[: 1 + longer]:
+
+        def joined(*, hopeful: bool) -> TokenTree[TargetId]:
             times = [time + spent for time in knowledge.costs.by_proposed(most, hopeful=hopeful)]
-            if tree or not hopeful:
-                tree, _ = self._free.offer(
-                    context.ids, limit, times, answer=answer, alone=not offer
-                )
+            return self._free.offer(context.ids, limit, times, answer=answer, alone=not offer)[0]
+
+        tree = joined(hopeful=False)
+        if tree and longer:
+            tree = joined(hopeful=True)
         return replace(proposal, tree=tree, waited=waited)
 
-    def _draft_time(self, passes: int) -> float:
-        """What a draft of so many passes is expected to take."""
-        assert self._model is not None
-        return self._knowledge.costs.draft_times(1 if self._model.in_one_pass else passes)[-1]
+    def _draft_time(self, steps: int) -> float:
+        """What a draft of so many steps is expected to take."""
+        return self._knowledge.costs.draft_times(self._passes_of(steps))[-1]
+
+    def _passes_of(self, steps: int) -> int:
+        """The passes that a draft of so many steps takes: one for each, or one for all."""
+        return 1 if self._model is not None and self._model.in_one_pass else steps
 
     def _count_draft(self) -> None:
         """Record a draft. If a longer one is due, this is the longer one."""
@@ -469,8 +473,7 @@ class Controller(Drafter):
             costs.rows.observe(one.rows, verification)
             if passes:
                 assert costs.drafts is not None
-                in_one_pass = self._model is not None and self._model.in_one_pass
-                costs.drafts.observe(1 if in_one_pass else passes, drafting)
+                costs.drafts.observe(self._passes_of(passes), drafting)
             if one.tree:
                 took = min(verification + drafting, _HICCUP * expected)
             else:  # what waiting for a draft costs in the mean: this round may have been slow

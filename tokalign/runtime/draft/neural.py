@@ -1,4 +1,5 @@
-"""Drafting with a model: of any tokenizer, or recurrent (`mlx/beam_search.py`)."""
+"""Drafting with a model: what all have in common, and those of any tokenizer (`trained.py` has the
+others)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters that were trained for one target and start from its hidden states."""
+"""Drafters that were trained for one target and start from what its layers computed."""
 
 from __future__ import annotations
 

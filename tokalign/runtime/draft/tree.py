@@ -403,10 +403,10 @@ class TreeDrafter(Drafter):
         return growth.best_chain(times)
 
     def _mixer(self, answering: str | None) -> Mixer:
-        names = [source.name for source in self.sources]
         key = answering or ""
         if key not in self._mixers:
-            names += [] if answering is None else [answering]
+            answers = [] if answering is None else [answering]
+            names = [*[source.name for source in self.sources], *answers]
             asked = zip([source.expect for source in self.sources], self._read_by, strict=True)
             self._mixers[key] = Mixer(self._mixing, names, [*asked], self._size)
         return self._mixers[key]
