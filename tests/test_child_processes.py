@@ -71,6 +71,24 @@ def test_processes_do_not_import_from_the_current_folder(
     start_some(folder)
 
 
+def test_nor_do_those_that_track_the_locks_of_a_first_pool(folder: Path) -> None:
+    """In a process of its own, as one of them serves a process for its whole life."""
+    (folder / "list.md").write_text("Żółw idzie.", "utf-8")
+    program = "\n".join(
+        [
+            "import sys",
+            "sys.path.remove('')",  # as where a script is run
+            "from pathlib import Path",
+            "from tokalign.build.document_reader import DocumentReader",
+            "with DocumentReader() as read:",
+            "    print(read(Path('list.md')))",
+        ]
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.strip() == "Żółw idzie."
+
+
 def test_those_that_libraries_start_for_a_command_do_not_either(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,9 +53,9 @@ class DocumentReader:
     def _started(self) -> ProcessPoolExecutor:
         """A pool of one process that is ready to read."""
         if self._pool is None:
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, spawn, initializer=_begin)
-            with safe_path():
+            with safe_path():  # making a pool starts a process too, which tracks its locks
+                spawn = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(1, spawn, initializer=_begin)
                 self._process = self._pool.submit(os.getpid).result()
         return self._pool
 
