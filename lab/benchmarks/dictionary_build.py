@@ -27,7 +27,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-_MODERN = ("openstax_pl", "poquad_wiki", "sejm10", "wikisource_pages")
+MODERN = ("openstax_pl", "poquad_wiki", "sejm10", "wikisource_pages")
 _PUBLISHED_P_MIN = 0.2
 
 Texts = dict[str, list[list[TargetId]]]
@@ -45,7 +45,7 @@ def benchmark(shared: Path) -> None:
     texts = dev_texts(target, shared)
     train = shared / "corpus" / "train"
     corpora = {
-        "modern (56 MB)": [train / f"{name}.txt.zst" for name in _MODERN],
+        "modern (56 MB)": [train / f"{name}.txt.zst" for name in MODERN],
         "all of train (131 MB)": sorted(train.iterdir()),
     }
     for name, files in corpora.items():

@@ -1,10 +1,19 @@
-"""The dictionary as DictSpec publishes it: context -> one whole continuation."""
+"""The dictionary as DictSpec publishes it: context -> one whole continuation, in a marisa trie.
+
+The paper names the trie and not its layout. Here an entry is one key: how many ids its context has,
+the context, the continuation; so the beginnings that contexts share are stored once, and with them
+most of what continues them. A look-up asks for the keys that begin with a context, the longest one
+first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log
 from typing import NamedTuple
+
+import marisa_trie
+import numpy as np
 
 from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Ids
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -33,18 +42,42 @@ class DictSpecTable:
     """
 
     def __init__(self, entries: Mapping[Ids, tuple[Ids, float]]) -> None:
-        self.entries = entries
+        most = max((token for ids, (rest, _) in entries.items() for token in ids + rest), default=0)
+        self._type = np.dtype(">u2" if most < 1 << 16 else ">u4")
+        keys = {
+            bytes([len(context)]) + self._pack(context + rest): probability
+            for context, (rest, probability) in entries.items()
+        }
+        self._trie = marisa_trie.BinaryTrie(keys, num_tries=8)
+        self._probabilities = np.empty(len(keys), dtype=np.float32)
+        for key, probability in keys.items():
+            self._probabilities[self._trie.key_id(key)] = probability
 
     def __len__(self) -> int:
         """The number of stored contexts."""
-        return len(self.entries)
+        return len(self._trie)
+
+    @property
+    def size(self) -> int:
+        """In bytes: what the trie takes on disk. Probabilities, which the paper
+        does not store, are left out."""
+        return len(self._trie.tobytes())
+
+    def entries(self) -> Iterator[tuple[Ids, Ids, float]]:
+        """Every context with its continuation and the probability of its first id."""
+        for key in self._trie.iterkeys():
+            start = 1 + key[0] * self._type.itemsize
+            probability = float(self._probabilities[self._trie.key_id(key)])
+            yield self._unpack(key[1:start]), self._unpack(key[start:]), probability
 
     def longest_match(self, suffix: Sequence[TargetId]) -> Continuation | None:
         """The continuation of the longest stored suffix of `suffix`; None if none is stored."""
-        for length in range(min(MAX_CONTEXT, len(suffix)), 0, -1):
-            found = self.entries.get(tuple(suffix[len(suffix) - length :]))
-            if found is not None:
-                return Continuation(*found, length)
+        packed, width = self._pack(suffix[-MAX_CONTEXT:]), self._type.itemsize
+        for length in range(len(packed) // width, 0, -1):
+            beginning = bytes([length]) + packed[-length * width :]
+            for key in self._trie.keys(beginning):
+                probability = float(self._probabilities[self._trie.key_id(key)])
+                return Continuation(self._unpack(key[len(beginning) :]), probability, length)
         return None
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
@@ -75,3 +108,9 @@ class DictSpecTable:
             return EMPTY_TREE
         ids = found.ids[:limit]
         return TokenTree.chain(ids, SOURCE, (found.probability,) * len(ids))
+
+    def _pack(self, ids: Sequence[TargetId]) -> bytes:
+        return np.array(ids, dtype=self._type).tobytes()
+
+    def _unpack(self, packed: bytes) -> Ids:
+        return tuple(np.frombuffer(packed, dtype=self._type).tolist())

@@ -37,7 +37,7 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
             [tokens[i].decode() for i in rest],
             pytest.approx(probability),
         )
-        for prefix, (rest, probability) in table.entries.items()
+        for prefix, rest, probability in table.entries()
     }
     assert found == {
         (" w",): ([" Pol", "s", "ce"], 1.0),
@@ -137,3 +137,20 @@ def test_a_longer_continuation_goes_on_where_no_context_matches() -> None:
     assert [token for token, _ in table.expected([1, 2])] == [3]  # type: ignore[list-item]
     assert table.follow([1], 8, p_min=0.6).ids == ()  # type: ignore[list-item]
     assert table.follow([1], 8).ids == (2, 3)  # type: ignore[list-item]
+
+
+@given(encoded_ngrams)
+def test_a_table_keeps_what_it_is_given(ngrams: list[EncodedNgram]) -> None:
+    given: Any = best_continuations(ngrams, p_min=0.2)
+    table = DictSpecTable(given)
+    found = {prefix: (rest, probability) for prefix, rest, probability in table.entries()}
+    assert found == {
+        prefix: (rest, pytest.approx(probability)) for prefix, (rest, probability) in given.items()
+    }
+    assert len(table) == len(given)
+
+
+def test_ids_of_large_vocabularies_fit() -> None:
+    table = DictSpecTable({(1, 262_143): ((262_142, 7), 0.5)})  # type: ignore[dict-item]
+    found = table.longest_match([9, 1, 262_143])  # type: ignore[list-item]
+    assert found == ((262_142, 7), 0.5, 2)
