@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.api.choosing import choose_drafting, fail_early
 from tokalign.errors import UsageError
-from tokalign.names.registry import resolve_drafter, resolve_model
+from tokalign.names.published_drafters import named_or_published
+from tokalign.names.registry import resolve_model
 from tokalign.runtime.options import ALL_ENDS, AUTO, CacheOptions, DraftingOptions
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.spec import Level
@@ -115,6 +116,8 @@ def load_decoder(
     """
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
+    if options.drafter is not None and options.uses_drafter and draft is None:
+        options = replace(options, drafter=named_or_published(str(options.drafter), target))
     loading = {name: how.pop(name) for name in _LOADING if name in how}
     names = [target] if draft is None else [target, draft]
     ours, *theirs = load_models(names, note=note, **loading)
@@ -252,5 +255,6 @@ def _open_drafter(
     if not options.uses_drafter or with_model:
         return None
     if options.drafter is not None:
-        return named_drafter(resolve_drafter(str(options.drafter)), target, note=note)
+        folder = named_or_published(str(options.drafter), target.folder)
+        return named_drafter(folder, target, note=note)
     return find_drafter(target, note=note)

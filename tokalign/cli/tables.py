@@ -159,6 +159,7 @@ def _describe_table(path: Path) -> dict[str, Any]:
 
 
 def _describe_tokenizer(name: str) -> dict[str, Any]:
+    from tokalign.names.published_drafters import published_for
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.spec import Level
     from tokalign.tokenizer.vocabulary import TargetId
@@ -176,4 +177,6 @@ def _describe_tokenizer(name: str) -> dict[str, Any]:
     if tokenizer.level is not Level.IDS_ONLY:
         facts["added_tokens_in_text"] = len(tokenizer.encoder.added)
         facts["bytes_that_no_token_spells"] = len(tokenizer.encoder.missing)
+    if published := published_for(name):
+        facts["published_drafter"] = str(published)
     return facts

@@ -176,7 +176,10 @@ class DraftingOptions:
     draft_rows: int | None = declared(None, least=1, most=256)
 
     drafter: FilePath | None = declared(
-        None, "A trained drafter: recurrent or DFlash. Default: the one found.", takes="FOLDER"
+        None,
+        f"A trained drafter: a folder, a Hub repository, or {AUTO}, the one published for the "
+        "target. Default: the one found here.",
+        takes="FOLDER",
     )
     dictionary: FilePath | Sequence[FilePath] | None = declared(
         None,

@@ -18,6 +18,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
+from tokalign.names.published_drafters import AUTO, published_for
 from tokalign.runtime.mlx.dflash import DFlashDrafter, is_dflash, load_dflash
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
@@ -177,11 +178,14 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
 
 
 def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDrafter | None:
-    """The first drafter of this target in its folder or in those of tables; None without one.
+    """The first drafter of this target in its folder or in those of tables, else the published one
+    if it is downloaded; None without one.
 
-    note: told which is used, and of one that should fit and does not.
+    note: told which is used, of one that should fit and does not, and of one to download.
     """
-    for folder in drafter_folders(target.folder):
+    published = published_for(target.folder)
+    downloaded = None if published is None else published.downloaded()
+    for folder in (*drafter_folders(target.folder), *([downloaded] if downloaded else [])):
         try:
             if is_dflash(folder):
                 return named_drafter(folder, target, note=note)
@@ -190,4 +194,6 @@ def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDraft
                 return named_drafter(folder, target, note=note)
         except TokalignError as error:
             note(f"{error}; it is not used")
+    if published is not None and downloaded is None:
+        note(f"published for this target: {published}; --drafter {AUTO} downloads and uses it")
     return None
