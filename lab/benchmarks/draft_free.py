@@ -56,7 +56,7 @@ from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DraftingOptions
-from tokalign.runtime.rounds import Context, Drafter, Finished, RowStore, Started, Verifier
+from tokalign.runtime.rounds import Context, Drafter, Round, RowStore, Verifier
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import open_dictionary, open_logit_rows
 from tokalign.tokenizer.vocabulary import TargetId
@@ -134,7 +134,7 @@ def decoded(outputs: OwnOutputs, condition: Condition, found: Found) -> Iterator
         passes = len(found.rows)
         for event in decode(context, drafter, verifier, limits=limits, clock=condition.clock):
             found.statistics.observe(event)
-            if not isinstance(event, Started | Finished):
+            if isinstance(event, Round):
                 found.rows.append(event.rows)
         found.of_text.append((len(context.emitted), len(found.rows) - passes))
         yield list(context.emitted)

@@ -290,18 +290,16 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions: list[TargetModelSession] = []
-    watch = ModelSession.watch_prefill
+    reading = ModelSession.reading
 
-    def watched(session: TargetModelSession, callback: Any) -> None:
-        def step(ids: int) -> None:
+    def interrupted(session: TargetModelSession, ids: Any, **stops: Any) -> Iterator[int]:
+        sessions.append(session)
+        for read in reading(session, ids, **stops):
             if len(sessions) == 2:  # the second prompt is being read
                 signal.raise_signal(signal.SIGINT)
-            callback(ids)
+            yield read
 
-        sessions.append(session)
-        watch(session, step)
-
-    monkeypatch.setattr(ModelSession, "watch_prefill", watched)
+    monkeypatch.setattr(ModelSession, "reading", interrupted)
     options = [*PLAIN, "--prefill-step-size", "16"]
     long = "Zażółć gęślą jaźń, " * 4
     first, second, third = answers(target, "Kto?", long, "A to?", options=options)

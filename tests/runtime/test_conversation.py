@@ -123,6 +123,7 @@ def conversation(seed: int, pair: Models) -> Iterator[tuple[list[int], list[int]
             if count == interrupted_after:
                 break
         answer = list(turn.context.emitted)
+        assert answer or turn.reading is not None, "a step of reading may be the last"
         yield answer, expected if count < interrupted_after else expected[: len(answer)]
         prompt = next_prompt(draw, pair, prompt, answer)
 
@@ -134,7 +135,6 @@ SEEDS = [*range(16), *(pytest.param(seed, marks=pytest.mark.long) for seed in ra
 def test_every_turn_is_that_of_a_fresh_run(pair: Models, seed: int) -> None:
     """With edits, retries, resets, rewritten ends and interrupts; drafts of two vocabularies."""
     for answer, expected in conversation(seed, pair):
-        assert answer
         assert answer == expected
 
 

@@ -93,14 +93,18 @@ class Call:
         """
         context, total = self.generation.context, len(self.prompt)
         held = first = len(context.prompt) - (not keeps_last)
+        cached = len(context.prompt) - total
+        report = report or (lambda done, total: None)
         try:
-            if report is not None:
-                self._report_prefill(report)
-            for piece in self._steps():
-                if report is not None and held == first:
-                    report(total, total)
-                held += 1
-                yield piece
+            report(0, total)
+            for pieces in self._rounds():
+                if not pieces and (reading := self.generation.reading) is not None:
+                    report(reading.done - cached, total)
+                for piece in pieces:
+                    if held == first:
+                        report(total, total)
+                    held += 1
+                    yield piece
         except (Exception, KeyboardInterrupt):
             held = min(held, len(self._target.held))
             raise
@@ -124,26 +128,15 @@ class Call:
         self._target.embed(len(self._target.held), embeddings)
         return list(ids) or [TargetId(0)] * shape[0]
 
-    def _steps(self) -> Iterator[Piece]:
-        """The pieces of the generation, each computed on the stream."""
-        pieces = iter(self.generation)
+    def _rounds(self) -> Iterator[list[Piece]]:
+        """The rounds of the generation, each computed on the stream."""
+        rounds = self.generation.by_round()
         while True:
             with nullcontext() if self._stream is None else mx.stream(self._stream):
-                piece = next(pieces, None)
-            if piece is None:
+                pieces = next(rounds, None)
+            if pieces is None:
                 return
-            yield piece
-
-    def _report_prefill(self, report: Callable[[int, int], None]) -> None:
-        done, total = 0, len(self.prompt)
-
-        def count(read: int) -> None:
-            nonlocal done
-            done = min(total, done + read)
-            report(done, total)
-
-        self._target.watch_prefill(count)
-        report(0, total)
+            yield pieces
 
     def _settle(self, prompt_cache: list[Any], ids: Sequence[TargetId]) -> None:
         """Leave exactly these ids in the target's cache, and what the draft model read of them."""

@@ -270,7 +270,8 @@ class Chat:
         printer.write(beginning)
         try:
             with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
-                self._target.watch_prefill(interrupts.check)
+                if self._draft is not None:
+                    self._draft.after_step = interrupts.check
                 try:
                     for pieces in rounds:
                         for piece in pieces:

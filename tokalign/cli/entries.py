@@ -140,7 +140,7 @@ class Interrupts:
             raise KeyboardInterrupt
         self.pressed = True
 
-    def check(self, _ids: int) -> None:
+    def check(self) -> None:
         """Raises: KeyboardInterrupt if Ctrl-C was pressed; by then a step of a prompt is done."""
         if self.pressed:
             self.between_steps = True

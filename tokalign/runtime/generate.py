@@ -19,7 +19,7 @@ from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
-from tokalign.runtime.rounds import Array, FinishReason, Outcome, Round
+from tokalign.runtime.rounds import Array, FinishReason, Outcome, Reading, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -60,7 +60,7 @@ class Generation:
     max_tokens: None for as many as the context holds. stop: the output ends before these texts, or
     this text.
     target_session, draft_session: ones to reuse; new ones are opened otherwise.
-    ends_with_context: as in `Decoder.run`.
+    ends_with_context: as in `Decoder.run`. reading: how far the prompt was read, if it is long.
     Raises: as `Decoder.run`; UsageError for a wrong argument.
     """
 
@@ -97,6 +97,7 @@ class Generation:
             draft=draft_session,
             ends_with_context=ends_with_context,
         )
+        self.reading: Reading | None = None
         self._shown: list[str] = []
         self.statistics = Statistics()
         self.rounds: list[Round] = []
@@ -107,11 +108,17 @@ class Generation:
             yield from pieces
 
     def by_round(self) -> Generator[list[Piece], None, None]:
-        """The pieces of each round. Between two rounds a generation may be left for good."""
+        """The pieces of each round; none after a step of reading the prompt, see `reading`.
+
+        Between two rounds or steps a generation may be left for good.
+        """
         with wired(self._decoder.target.model):
             for event in self.events:
                 self.statistics.observe(event)
-                if isinstance(event, Round):
+                if isinstance(event, Reading):
+                    self.reading = event
+                    yield []
+                elif isinstance(event, Round):
                     self.rounds.append(replace(event, logprobs=None))  # too large to keep
                     yield list(self._pieces(event))
 

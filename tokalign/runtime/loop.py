@@ -6,7 +6,7 @@ never asks for a rollback: sessions compare the committed context with their cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -24,6 +24,7 @@ from tokalign.runtime.rounds import (
     Finished,
     FinishReason,
     Proposal,
+    Reading,
     Round,
     RowStore,
     Started,
@@ -54,6 +55,7 @@ class Limits:
     quantized, and how many ids the next pass reads once more.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
+    stops: numbers of ids of the prompt after which reading it pauses.
     """
 
     max_tokens: int | None
@@ -62,6 +64,7 @@ class Limits:
     completes_stop: Callable[[TargetId], bool] | None = None
     target: TargetModelSession | None = None
     drafts_last_id: bool = False
+    stops: Collection[int] = ()
 
     def room(self, context: Context) -> int:
         """How many more ids may be emitted."""
@@ -120,6 +123,11 @@ def decode(
     yield Started(len(context.ids))
     room = limits.room(context)
     ends: FinishReason | None = None if room > 0 else "length"
+    if ends is None and limits.target is not None:
+        began = clock()
+        for done in limits.target.reading(context.ids, stops=limits.stops):
+            yield Reading(done, len(context.ids), clock() - began)
+            began = clock()
     learning = 0.0  # time that the drafter took to learn from the round before
     while ends is None:
         began = clock()

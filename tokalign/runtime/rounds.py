@@ -173,8 +173,8 @@ class Round:
         return Outcome.CORRECTED if self.rejected else Outcome.BONUS
 
 
-# A stream of events is `Started Round* Finished`. It may end early when its consumer closes it or
-# is interrupted, so a fold has to be right after every event.
+# A stream of events is `Started Reading* Round* Finished`. It may end early when its consumer
+# closes it or is interrupted, so a fold has to be right after every event.
 
 
 class Started(NamedTuple):
@@ -183,13 +183,25 @@ class Started(NamedTuple):
     prompt_tokens: int
 
 
+class Reading(NamedTuple):
+    """A step of reading a long prompt is done. done: how many ids of it the target's cache holds.
+
+    total: ids of the prompt. seconds: of this step. Between two steps a consumer may do something
+    else, or leave.
+    """
+
+    done: int
+    total: int
+    seconds: float = 0.0
+
+
 class Finished(NamedTuple):
     """The generation came to its own end."""
 
     reason: FinishReason
 
 
-Event: TypeAlias = Started | Round | Finished
+Event: TypeAlias = Started | Reading | Round | Finished
 
 
 class Drafter(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tokalign.runtime.rounds import TARGET, Event, Finished, Round, Started
+from tokalign.runtime.rounds import TARGET, Event, Finished, Reading, Round, Started
 
 
 class Statistics:
@@ -39,6 +39,8 @@ class Statistics:
             case Started():
                 self.prompt_tokens += event.prompt_tokens
                 self._first = True
+            case Reading():
+                self._first_rounds[1] += event.seconds
             case Round():
                 self._count(event)
                 self._time(event)

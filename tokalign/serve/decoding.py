@@ -6,10 +6,11 @@ Its draft model's cache and what was learned about its text wait in its `Specula
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
+from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from mlx_lm.generate import BatchGenerator, StopSequences
@@ -20,9 +21,10 @@ from tokalign.runtime.draft.context_copy import SuffixAutomaton
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import forgets, remembered
+from tokalign.runtime.mlx.pace import pace_of
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
-from tokalign.runtime.rounds import Round, common_prefix
+from tokalign.runtime.rounds import Reading, Round, common_prefix
 from tokalign.serve import Settings
 from tokalign.serve.job import Job
 from tokalign.serve.metrics import Metrics
@@ -69,18 +71,22 @@ class Speculation:
 
     def __init__(self, job: Job, decoder: Decoder, metrics: Metrics) -> None:
         self._job, self._decoder, self._metrics = job, decoder, metrics
-        self._step = decoder.cache.prefill_step_size
         self._target = decoder.open_target()
         self._forgets = forgets(self._target.layers)
         draft, job.opening = list(job.opening.draft), job.opening._replace(draft=())
         self._draft = decoder.open_draft(draft if remembered(draft) else None)
         self._context, self._events = decoder.run(
             job.prompt,
-            Limits(max_tokens=job.max_tokens, stop_ids=job.ends),
+            Limits(max_tokens=job.max_tokens, stop_ids=job.ends, stops=self._marks),
             target=self._target,
             draft=self._draft,
         )
         self._is_reading = True
+
+    @property
+    def _marks(self) -> Mapping[int, bool]:
+        """Where a cache that can only be continued where it ends is kept."""
+        return self._job.marks if self._forgets else {}
 
     def enter(self, job: Job, held: Held) -> None:
         """Go on with this cache, after the ids that the job has by now."""
@@ -92,11 +98,12 @@ class Speculation:
 
     def step(self) -> list[Kept]:
         """Read a part of a long prompt, or decode one round and hand over its ids."""
-        kept = self._read_on()
-        if self._is_reading:
-            return kept
         job = self._job
-        decoded = next(event for event in self._events if isinstance(event, Round))
+        decoded = next(event for event in self._events if isinstance(event, Reading | Round))
+        self._is_reading = isinstance(decoded, Reading)
+        if isinstance(decoded, Reading):
+            job.put(decoded)
+            return self._at_mark(decoded.done)
         job.passes += 1
         job.plain_seconds = self._decoder.plain_seconds
         for index, (token, source) in enumerate(zip(decoded.emitted, decoded.sources, strict=True)):
@@ -106,7 +113,7 @@ class Speculation:
         self._metrics.observe(decoded)
         job.accepted += decoded.accepted
         job.rejected += len(decoded.tree) - decoded.accepted
-        return kept
+        return []
 
     def leave(self, job: Job) -> Held:
         """The cache for its next user: it holds a prefix of the job's ids, without the last one."""
@@ -122,24 +129,14 @@ class Speculation:
             return ()
         return _handed_over(self._draft, list(self._draft.held)).layers or ()
 
-    def _read_on(self) -> list[Kept]:
-        """Read a part of the prompt if more than one is left, so that others need not wait.
-
-        A cache that can only be continued where it ends is also kept at the prompt's marks.
-        """
-        if not self._is_reading:
+    def _at_mark(self, read: int) -> list[Kept]:
+        """The cache after so many ids of the prompt, if it is to be kept there."""
+        if read not in self._marks:
             return []
-        job, read = self._job, len(self._target.held)
-        marks = {mark for mark in job.marks if self._forgets and mark > read}
-        self._is_reading = bool(marks) or len(job.ids) - read > self._step + 1
-        if not self._is_reading:
-            return []
-        ids = job.ids[: min([read + self._step, *marks])]
+        ids = self._job.ids[:read]
         self._target.settle(ids)
-        if len(ids) not in marks:
-            return []
         held = Held(deepcopy(self._target.layers), list(ids))
-        return [Kept(job, held, job.marks[len(ids)])]
+        return [Kept(self._job, held, self._marks[read])]
 
 
 def _handed_over(session: ModelSession[Any], ids: list[Any]) -> Held:
@@ -166,6 +163,7 @@ class Batch:
             max_kv_size=settings.cache.max_kv_size,
             stream=stream,
         )
+        self._pace, self._most = pace_of(model), settings.cache.prefill_step_size
         self._jobs: dict[int, Job] = {}
         self._ended: dict[int, Held] = {}
 
@@ -195,14 +193,22 @@ class Batch:
         self._jobs[uid] = job
 
     def step(self) -> list[Kept]:
-        """One id for every job whose prompt has been read, and more of the other prompts.
+        """One id for every job whose prompt has been read, and a step of the other prompts.
 
         A job whose logits could not be processed has its `failure` then, and no further id.
         """
+        prompts = sum(not job.completion_tokens for job in self._jobs.values()) or 1
+        step = max(1, self._pace.step(self._most) // prompts)
+        self._generator.prefill_step_size = step
+        began = perf_counter()
         read, emitted = self._generator.next()
+        if read and not any(response.end_of_segment for response in read):
+            self._pace.learn(step * len(read), perf_counter() - began)
         kept: list[Kept] = []
         for response in read:
             job, (done, total) = self._jobs[response.uid], response.progress
+            if total - done > 1:
+                job.put(Reading(len(job.ids) - total + done, len(job.ids)))
             is_shared = job.marks.get(len(job.ids) - total + done)
             if is_shared is not None and response.end_of_segment and not response.end_of_prompt:
                 layers, ids = self._generator.extract_cache([response.uid])[response.uid]

@@ -18,7 +18,7 @@ from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.contexts import NOTHING, Chain, Held
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
-from tokalign.runtime.rounds import TARGET, Array, Outcome
+from tokalign.runtime.rounds import TARGET, Array, Outcome, Reading
 from tokalign.serve.request import Request
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -222,5 +222,6 @@ class Job:
         return values[0], tuple({"id": other, "logprob": value} for other, value in top)
 
 
-Item: TypeAlias = Job | Emitted | Exception | None
-"""The job when its answer begins, every token, and at the end None or an error."""
+Item: TypeAlias = Job | Reading | Emitted | Exception | None
+"""The job when its answer begins, every step of a long prompt, every token, and at the end None or
+an error."""

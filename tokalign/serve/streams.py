@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tokalign.conversation.blocks import Step
+from tokalign.runtime.rounds import Reading
 from tokalign.serve.admission import Refusal, refusal_of
 from tokalign.serve.answer import Choice, Rendering
 from tokalign.serve.job import Emitted, Item, Job
@@ -59,8 +60,9 @@ class Answers:
                 self._early.append((index, item))
         self.choices = [started[index] for index in sorted(started)]
 
-    async def steps(self) -> AsyncIterator[tuple[Choice, Step | None] | None]:
-        """The steps of all choices, where None follows the last of each; None for a silence.
+    async def steps(self) -> AsyncIterator[tuple[Choice, Step | None] | Reading | None]:
+        """The steps of all choices, where None follows the last of each, and of reading prompts;
+        None for a silence.
 
         Raises: what an answer fails with.
         """
@@ -74,7 +76,9 @@ class Answers:
             choice = self.choices[index]
             if isinstance(item, Exception):
                 raise item
-            if isinstance(item, Emitted):
+            if isinstance(item, Reading):
+                yield item
+            elif isinstance(item, Emitted):
                 for step in choice.feed(item):
                     yield choice, step
             else:
@@ -131,7 +135,12 @@ class Stream(StreamingResponse):
             for data in rendering.begin(choices):
                 yield data
             async for step in self._answers.steps():
-                events = [rendering.keep_alive()] if step is None else rendering.step(*step)
+                events: Iterable[bytes]
+                if isinstance(step, Reading):  # a comment, the same as of mlx-lm's server
+                    comment = f": keepalive {step.done}/{step.total}\n\n".encode()
+                    events = [comment, rendering.keep_alive()]
+                else:
+                    events = [rendering.keep_alive()] if step is None else rendering.step(*step)
                 for data in events:
                     yield data
             for data in rendering.end(choices):

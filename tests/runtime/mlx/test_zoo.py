@@ -361,7 +361,7 @@ def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) ->
     """Also where every proposal is rejected: no pass is spent on accepted ids alone."""
     session = TargetModelSession(zoo.zoo_model(name))
     passes_without_rows: list[int] = []
-    session.watch_prefill(passes_without_rows.append)
+    session.after_step = lambda: passes_without_rows.append(len(session.held))
     limits = Limits(max_tokens=60, target=session)
     drafter = zoo.WildDrafter()
     _, rounds = rounds_of(drafter, session, prompt=PROMPT[:12], limits=limits)

@@ -6,7 +6,8 @@ the cache is not computed again. Read next: `session.py`, which runs passes with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
 from typing import Any, Generic, cast
 
 import mlx.core as mx
@@ -22,6 +23,7 @@ from tokalign.runtime.mlx.layers import (
     remember,
     remembered,
 )
+from tokalign.runtime.mlx.pace import pace_of
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.mlx.weights import (
     context_length,
@@ -48,6 +50,7 @@ class ModelCache(Generic[Id]):
     layers: a cache to continue, changed in place. Content whose ids are not known, of
     `unknown_positions`, stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
+    after_step: called after each step of a long text that a pass begins with; it may raise.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
 
@@ -71,7 +74,7 @@ class ModelCache(Generic[Id]):
         self.context_length = context_length(model)
         self.vocabulary_size = vocabulary_size(model)
         self._even_length = even_length(model)
-        self.on_prefill: Callable[[int], None] = lambda _: None
+        self.after_step: Callable[[], None] = lambda: None
         if rewinds and (kinds := self._layers.unknown_kinds):
             raise _cannot_rewind(kinds)
 
@@ -109,6 +112,28 @@ class ModelCache(Generic[Id]):
 
         Returns: how many of the ids the cache holds then; the last `last` are left to compute.
         """
+        if self._has_long_rest(ids, last):
+            for _ in self._steps(ids, len(ids) - last):
+                self.after_step()
+        kept = len(self._held)
+        self._layers.mark(kept)
+        return kept
+
+    def reading(self, ids: Sequence[Id], *, stops: Iterable[int] = ()) -> Iterator[int]:
+        """Read a long prompt in steps of about a second, but for its last id.
+
+        stops: numbers of ids after which a step ends. Yields: after each step how many ids the
+        cache holds. The caller may do something else meanwhile, or leave the rest unread. What one
+        pass can read is left to it, unless there is a stop in it.
+        """
+        ids, known = list(ids), len(ids) - 1
+        is_long = self._has_long_rest(ids, 1)
+        stops = [stop for stop in stops if len(self._held) < stop <= known]
+        if is_long or stops:
+            yield from self._steps(ids, known if is_long else max(stops), stops)
+
+    def _has_long_rest(self, ids: list[Id], last: int) -> bool:
+        """Rewind to what the cache shares with `ids`. Returns: whether the rest is for steps."""
         self._layers.open()
         self._settle_branches(ids)
         self._read_unread()
@@ -116,15 +141,12 @@ class ModelCache(Generic[Id]):
         read = min(common_prefix(ids, self._held), known)
         kept = self._rewind(read)
         most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
-        if (
+        return kept < known and (
             len(ids) - kept > most
             or kept < self.quantized_from <= known
             or known > self.rewindable  # in a pass over several rows the last one would differ
             or (read < known and self._layers.show_a_prompt_more(known))
-        ):
-            kept = self._prefill(ids, kept, known)
-        self._layers.mark(kept)
-        return kept
+        )
 
     def tokens(self, ids: list[Id]) -> Array:
         """These ids as u32[n] for a pass.
@@ -144,7 +166,7 @@ class ModelCache(Generic[Id]):
         self._embeddings = begin, embeddings
 
     def quantize(self) -> None:
-        """Quantize what the cache holds, if it is time; `forward` does so, too. It replaces layers.
+        """Quantize what the cache holds, if it is time. It replaces layers.
 
         mlx-lm does so after a pass; here rejected rows are gone first. Raises: CacheError.
         """
@@ -165,7 +187,7 @@ class ModelCache(Generic[Id]):
             ) from error
 
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
-        """Logits f[n, vocabulary] of a pass over ids i[n], lazy.
+        """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it.
 
         model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
         the first id in the context, where embeddings may have been given for some of them.
@@ -173,7 +195,6 @@ class ModelCache(Generic[Id]):
         Raises: CacheError where a model's attention cannot read a quantized cache.
         """
         model = self.model if model is None else model
-        self.quantize()
         try:
             logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         except (AttributeError, TypeError) as error:  # quantized keys are no array
@@ -193,11 +214,12 @@ class ModelCache(Generic[Id]):
         ids = list(ids)
         self._settle_branches(ids)
         self._read_unread()
-        kept = self._rewind(common_prefix(ids, self._held))
-        self._prefill(ids, kept, len(ids))
+        self._rewind(common_prefix(ids, self._held))
+        self._fill(ids)
         if not self._layers.can_hand_over:
             self._begin_anew()
-            self._prefill(ids, 0, len(ids))
+            self._held = []
+            self._fill(ids)
         self.quantize()
         self._layers.hand_over()
         if not self.unknown_positions:
@@ -248,17 +270,32 @@ class ModelCache(Generic[Id]):
             self._held += cast("list[Id]", mx.concatenate(self._unread).tolist())
             self._unread.clear()
 
-    def _prefill(self, ids: list[Id], begin: int, end: int) -> int:
-        """Fill the cache with ids[begin:end]; returns `end`. A callback may raise to end it."""
-        step = self._options.prefill_step_size
-        for at in range(begin, end, step):
-            read = ids[: min(at + step, end)]
+    def _fill(self, ids: list[Id]) -> None:
+        for _ in self._steps(ids, len(ids)):
+            pass
+
+    def _steps(self, ids: list[Id], end: int, stops: Iterable[int] = ()) -> Iterator[int]:
+        """Fill the cache with the ids up to `end`; yields after each step how many it holds.
+
+        Steps lie in blocks of `prefill_step_size`. What a row sees may depend on where a block
+        begins, if the cache is quantized there or keeps its first positions in a ring; it does not
+        depend on the steps, which the clock decides.
+        """
+        pace, begin, block = pace_of(self.model), len(self._held), self._options.prefill_step_size
+        while (at := len(self._held)) < end:
+            self._layers.open()  # the caller may have copied the cache as mlx-lm knows it
+            most = block - (at - begin) % block
+            if most == block:
+                self.quantize()
+            step = pace.step(most) if self._layers.can_be_read_in_steps else most
+            read = ids[: min([at + step, end, *[stop for stop in stops if stop > at]])]
+            began = perf_counter()
             self.forward(self.tokens(read[at:]), begin=at)
             self._held = read
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
-            self.on_prefill(len(read) - at)
-        return end
+            pace.learn(len(read) - at, perf_counter() - began)
+            yield len(read)
 
     def _embedded(self, begin: int, tokens: Array) -> dict[str, Array]:
         """The argument that a model takes embeddings by; nothing where none were given."""

@@ -62,6 +62,13 @@ class Layers:
         rings = (c for c in leaves_of(self.all) if isinstance(c, RotatingKVCache) and c.keep)
         return min((int(ring.max_size) - 1 for ring in rings), default=UNBOUNDED)
 
+    @property
+    def can_be_read_in_steps(self) -> bool:
+        """Whether rows see the same positions however a prompt is cut into passes."""
+        return self.rewindable == UNBOUNDED and all(
+            window.widest <= window.max_size for window in self._windows
+        )
+
     def open(self) -> None:
         """Make the layers ready for a round."""
         if self._rewinds and not self._is_open:

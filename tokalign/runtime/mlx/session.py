@@ -6,7 +6,7 @@ A session is a cache (`cache.py`) that runs passes. The draft model's session ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
@@ -57,6 +57,7 @@ class ModelSession(ModelCache[Id]):
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
         kept = self.catch_up(ids, last)
+        self.quantize()
         logits = self.forward(self.tokens(ids[kept:]), begin=kept)
         self._held = ids
         self.passes += 1
@@ -68,6 +69,7 @@ class ModelSession(ModelCache[Id]):
 
     def feed(self, token: Array) -> Array:
         """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
+        self.quantize()
         logits = self.forward(token)
         self._unread.append(token)
         self.passes += 1
@@ -126,10 +128,6 @@ class ModelSession(ModelCache[Id]):
     def read(self, array: Array) -> list[Id]:
         """Wait for an array of ids."""
         return cast("list[Id]", array.tolist())
-
-    def watch_prefill(self, callback: Callable[[int], None]) -> None:
-        """Call this with the number of ids that each step of filling in a long prompt has read."""
-        self.on_prefill = callback
 
     def require_room(self, prompt_tokens: int) -> None:
         """Raises: ContextLengthError if a prompt leaves no room for a single token after it."""
