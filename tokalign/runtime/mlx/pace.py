@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tokalign.runtime.mlx.weights import once_per_model
+
 STEP_SECONDS = 1.0
 _FIRST, _LEAST = 64, 16
 
 
 class Pace:
-    """The ids of the next step of one model. most: of any step."""
+    """The ids of the next step of one model."""
 
     def __init__(self) -> None:
         self._ids = _FIRST
@@ -31,14 +33,7 @@ class Pace:
             ids, seconds, self._ids = 2 * ids, 2 * seconds, 2 * self._ids
 
 
-_NOTE = "tokalign_pace"
-
-
-def pace_of(model: Any) -> Pace:
-    """The pace of a model, which is noted on it, as all sessions share it."""
-    pace = getattr(model, _NOTE, None)
-    if pace is None:
-        pace = Pace()
-        setattr(model, _NOTE, pace)
-    assert isinstance(pace, Pace)
-    return pace
+@once_per_model
+def pace_of(_model: Any) -> Pace:
+    """The pace of a model, which all sessions of it share."""
+    return Pace()
