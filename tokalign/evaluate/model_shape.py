@@ -1,0 +1,86 @@
+"""A model's shape with random weights: what its passes cost, without its weights.
+
+A pass costs what its weights' sizes and number formats make it cost, whatever their values are. So
+a configuration of a few kilobytes is enough to measure the cost curve of a model that would have to
+be downloaded for an hour; and the curve is found again when the model itself is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.utils import _get_classes
+
+from tokalign.errors import UsageError
+
+_SCALE = 0.02  # of random weights, as models are initialized; larger ones overflow float16
+_CHUNK = 1 << 28
+"""Bytes of weights that are made at once."""
+
+
+def model_of_shape(config: Mapping[str, Any], *, dtype: str | None = None) -> Any:
+    """An mlx-lm model of this configuration whose weights are still to be made (`fill`).
+
+    config: a config.json, with the `quantization` that mlx-lm writes, if any. dtype: that of the
+    weights that are not quantized; None for that of the configuration.
+    Raises: UsageError for a configuration that mlx-lm has no model for.
+    """
+    try:
+        model_class, arguments = _get_classes(dict(config))
+        model = model_class(arguments.from_dict(dict(config)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"mlx-lm makes no model of this configuration ({error}); measure a model that is here: "
+            "tokalign calibrate --target FOLDER"
+        ) from error
+    model.set_dtype(getattr(mx, dtype or _number_format(config)))
+    if quantization := config.get("quantization"):
+        _quantize(model, quantization)
+    model.eval()
+    return model
+
+
+def fill(model: Any) -> None:
+    """Give a model random weights, a part at a time, so that no more memory is used than it has."""
+    made, size = [], 0
+    for name, shape in tree_flatten(model.parameters()):
+        if mx.issubdtype(shape.dtype, mx.floating):
+            weight = mx.random.normal(shape.shape, shape.dtype, scale=_SCALE)
+        else:
+            weight = mx.random.randint(0, 1 << 31, shape.shape).astype(shape.dtype)
+        made.append((name, weight))
+        size += weight.nbytes
+        if size > _CHUNK:
+            model.update(tree_unflatten(made))
+            mx.eval([weight for _, weight in made])
+            made, size = [], 0
+    model.update(tree_unflatten(made))
+    mx.eval(model.parameters())
+
+
+def _number_format(config: Mapping[str, Any]) -> str:
+    named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    return named if named in ("float16", "bfloat16", "float32") else "bfloat16"
+
+
+def _quantize(model: Any, quantization: Mapping[str, Any]) -> None:
+    """As mlx-lm does it for a folder: settings for all, and others for the layers that are named.
+
+    A layer that was left as it is and is not named counts as quantized: only weights tell.
+    """
+    common = {
+        key: quantization[key] for key in ("group_size", "bits", "mode") if key in quantization
+    }
+
+    def settings(path: str, module: nn.Module) -> Any:
+        if path in quantization:
+            return quantization[path]
+        if not hasattr(module, "to_quantized") or "weight" not in module:
+            return False
+        return module.weight.shape[-1] % quantization["group_size"] == 0
+
+    nn.quantize(model, **common, class_predicate=settings)
