@@ -29,7 +29,7 @@ from tokalign.runtime.translation.growth import CHILDREN, WIDTH
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-MOST_ROWS = 33
+MOST_ROWS = 64
 
 _FIRST_IDS, _DRAFT_PASSES = 8, 4
 _FIRST_ROWS = 6
