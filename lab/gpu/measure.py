@@ -25,9 +25,9 @@ import mlx.core as mx
 from lab.benchmarks.real_models import Condition, Runner, prompts
 from tokalign.api.assemble import load_models
 from tokalign.evaluate.calibrate import time_passes
-from tokalign.evaluate.model_shape import fill, model_of_shape
 from tokalign.evaluate.timed_passes import TimedPasses
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.shape import fill, model_of_shape
 from tokalign.runtime.mlx.weights import (
     device_name,
     load_weights,

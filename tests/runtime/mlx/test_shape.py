@@ -13,7 +13,7 @@ from mlx_lm.utils import quantize_model, save_config, save_model
 from places import DEMO
 
 from tokalign.errors import UsageError
-from tokalign.evaluate.model_shape import fill, model_of_shape
+from tokalign.runtime.mlx.shape import fill, model_of_shape
 from tokalign.runtime.mlx.weights import (
     load_weights,
     read_config,
