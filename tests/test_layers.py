@@ -132,7 +132,7 @@ RUNS_MODELS = {
         "runtime": "decoder generate",
         "runtime/draft": "opening_knowledge trained",
         "serve": "answer app body completions connections decoding job messages "
-        "models page preparing request responses scheduler server streams waiting",
+        "models openapi preparing request responses scheduler server streams waiting",
         "train": "from_model labelled_corpus run teaching training",
     }.items()
     for name in names.split()

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import wait_for
 from served import LOOP, chat, complete, content, demo_settings, request, serving
 
+from tokalign.serve import page as page_module
 from tokalign.serve.server import Server
 
 USER = "Opisz krótko Wisłę."
@@ -42,7 +44,8 @@ def test_it_may_run_its_own_script_and_style_and_ask_its_own_server(server: Serv
     assert rules["connect-src"] == "'self'"
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", page.text) == []
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write", page.text)
-    assert len(page.text.splitlines()) < 600
+    for script in Path(page_module.__file__).parent.glob("*.js"):
+        assert len(script.read_text("utf-8").splitlines()) < 250
 
 
 def test_it_is_kept_by_browsers_until_it_changes(server: Server) -> None:
@@ -91,6 +94,25 @@ def test_a_stream_says_it_with_every_part(server: Server, more: dict[str, object
     assert complete(server, USER, **SOURCES).json["choices"][0]["tokalign"]["tokens"]
 
 
+def test_a_model_says_how_long_its_context_is_and_what_drafts(
+    server: Server, alone: Server
+) -> None:
+    (model,) = request(server, "GET", "/v1/models").json["data"]
+    assert model["context_length"] == model["max_model_len"] > 1000
+    assert {"draft", "copy", "logits"} <= set(model["tokalign"]["sources"])
+    (model,) = request(alone, "GET", "/v1/models").json["data"]
+    assert "draft" not in model["tokalign"]["sources"]
+
+
+def test_markdown_is_parsed_for_whoever_has_the_key(server: Server, locked: Server) -> None:
+    reply = request(server, "POST", "/page/markdown", "**Łódź**".encode())
+    (block,) = reply.json["blocks"]
+    text = {"tag": "strong", "children": [{"at": 2, "text": "Łódź"}]}
+    assert block == {"from": 0, "to": 9, "node": {"tag": "p", "children": [text]}}
+    assert request(locked, "POST", "/page/markdown", b"x").status == 401
+    assert request(server, "POST", "/page/markdown", b"x" * ((1 << 18) + 1)).status == 413
+
+
 # -- in a browser ----------------------------------------------------------------------------------
 
 
@@ -123,10 +145,27 @@ def opened(browser: Any, server: Server, **context: Any) -> Iterator[Any]:
     assert wrong == []
 
 
+TEXT = ".assistant .text"
+
+
 def ended(page: Any) -> str:
-    """The text of the last answer, once it has ended."""
+    """The text of the last answer, once it has ended and its Markdown is drawn."""
     page.locator("#log[aria-busy=false] .assistant").last.wait_for()
-    return str(page.locator(".assistant > :nth-child(2)").last.inner_text())
+    page.locator(f"{TEXT} > *").last.wait_for()
+    page.wait_for_timeout(300)
+    return str(page.locator(TEXT).last.inner_text())
+
+
+def said(page: Any) -> list[str]:
+    """The contents of the messages that are shown, as they are kept."""
+    found: list[str] = page.evaluate("path(current).map(message => message.content)")
+    return found
+
+
+def ask(page: Any, text: str) -> str:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+    return ended(page)
 
 
 def without_end(page: Any) -> None:
@@ -139,43 +178,53 @@ def without_end(page: Any) -> None:
     page.route("**/v1/chat/completions", longer)
 
 
-def test_a_conversation_by_keyboard_alone(browser: Any, server: Server, tmp_path: Path) -> None:
+def settings(page: Any, **fields: str) -> None:
+    page.get_by_role("button", name="Settings").click()
+    for name, value in fields.items():
+        page.locator(f"#settings [name={name}]").fill(value)
+    page.keyboard.press("Enter")
+
+
+def test_a_conversation_by_keyboard_alone(browser: Any, server: Server) -> None:
     with opened(browser, server) as page:
         type_, press = page.keyboard.type, page.keyboard.press
         type_("Opisz krótko")
         press("Shift+Enter")
         type_("Wisłę.")
         press("Enter")
-        said = ended(page)
+        ended(page)
         body = {"messages": [{"role": "user", "content": "Opisz krótko\nWisłę."}]}
-        assert said == content(request(server, "POST", "/v1/chat/completions", body))
+        answer = content(request(server, "POST", "/v1/chat/completions", body))
+        assert said(page)[1] == answer
         type_("Opisz krótko Wisłę.")  # the focus stayed where one writes
         press("Enter")
         ended(page)
-        colours = page.locator(".coloured .t.draft, .coloured .t.copy, .coloured .t.logits")
+        colours = page.locator(".coloured .text :is(.draft, .copy, .logits, .session)")
         assert colours.count() > 0
-        ground = colours.first.evaluate("one => getComputedStyle(one).backgroundColor")
-        assert ground != "rgba(0, 0, 0, 0)"
+        ground = "one => getComputedStyle(one).backgroundColor"
+        assert colours.first.evaluate(ground) != "rgba(0, 0, 0, 0)"
         colours.first.hover()
         assert "guessed by" in page.locator(".note").filter(has_text="pass").inner_text()
         assert re.search(
             r"\d+ tokens in \d+ pass(es)? · [\d.]+ tokens per pass", page.inner_text("#log")
         )
+        page.get_by_role("button", name="Colours").press("Enter")
+        plain = page.locator(".text .t").first
+        assert plain.evaluate(ground) == "rgba(0, 0, 0, 0)"
 
+        before = said(page)
         page.reload()  # the conversation is still there, under the same address
-        assert page.locator("article").count() == 4
-        assert page.locator(".assistant > :nth-child(2)").first.inner_text() == said
-
+        assert said(page) == before
         page.get_by_label("Name of the conversation").fill("Rzeki")
         press("Enter")
         assert page.locator("#list").inner_text() == "Rzeki"
-        with page.expect_download() as download:
-            page.get_by_role("button", name="Export").press("Enter")
-        saved = json.loads(Path(download.value.path()).read_text("utf-8"))
-        assert download.value.suggested_filename == "Rzeki.json"
-        assert [one["role"] for one in saved["messages"]] == ["user", "assistant"] * 2
         page.get_by_role("button", name="New conversation").press("Enter")
         assert page.locator("article").count() == 0
+        page.get_by_role("searchbox").fill("wisłę")
+        assert page.locator("#list").inner_text() == "Rzeki"
+        page.get_by_role("searchbox").fill("Odrę")
+        assert page.locator("#list").inner_text() == ""
+        page.get_by_role("searchbox").fill("")
         page.get_by_role("button", name="Rzeki").press("Enter")
         page.get_by_role("button", name="Delete").press("Enter")
         press("Tab")
@@ -186,29 +235,147 @@ def test_a_conversation_by_keyboard_alone(browser: Any, server: Server, tmp_path
         assert page.locator("article").count() == 0
 
 
-def test_an_answer_is_stopped_and_made_again(browser: Any, server: Server) -> None:
+def test_the_first_view_names_only_sources_that_are_there(
+    browser: Any, server: Server, alone: Server
+) -> None:
+    for running, has_draft in ((server, True), (alone, False)):
+        with opened(browser, running) as page:
+            page.locator("#model option").wait_for(state="attached")
+            shown = page.locator("#hello").inner_text()
+            assert ("draft model" in shown) == has_draft
+            assert "context" in shown
+            assert "trained drafter" not in shown
+            assert page.locator("#hello p").inner_text().count(".") == 1  # and a colon
+            assert page.locator("#model").inner_text() == "target"
+
+
+def test_every_version_stays(browser: Any, server: Server) -> None:
+    with opened(browser, server) as page:
+        settings(page, temperature="1", max_tokens="30")
+        ask(page, USER)
+        first = said(page)
+        page.get_by_role("button", name="Regenerate").click()
+        page.get_by_text("2 / 2").wait_for()
+        ended(page)
+        second = said(page)
+        assert second[0] == first[0]
+        page.get_by_role("button", name="Version before").click()
+        assert said(page) == first
+        page.get_by_role("button", name="Edit").click()
+        page.get_by_label("Edit the message").fill("Opisz krótko Odrę.")
+        page.keyboard.press("Enter")
+        page.locator(".user").get_by_text("2 / 2").wait_for()
+        ended(page)
+        assert said(page)[0] == "Opisz krótko Odrę."
+        edited = said(page)
+        ask(page, "A dalej?")
+        page.get_by_role("button", name="Version before").first.click()
+        assert said(page) == first
+        page.reload()
+        assert said(page) == first
+        page.get_by_role("button", name="Version after").first.click()
+        assert said(page)[:2] == edited
+        assert len(said(page)) == 4
+
+
+def test_what_was_exported_is_imported(browser: Any, server: Server, tmp_path: Path) -> None:
+    with opened(browser, server) as page:
+        settings(page, temperature="1", max_tokens="20")
+        ask(page, USER)
+        page.get_by_role("button", name="Regenerate").click()
+        page.get_by_text("2 / 2").wait_for()
+        ended(page)
+        page.get_by_label("Name of the conversation").fill("Dwie rzeki?")
+        page.keyboard.press("Enter")
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Export").press("Enter")
+        assert download.value.suggested_filename == "Dwie-rzeki.json"
+        file = tmp_path / "a.json"
+        download.value.save_as(file)
+        before = said(page)
+    with opened(browser, server) as page:
+        page.locator("#file").set_input_files(file)
+        page.get_by_text("2 / 2").wait_for()
+        assert said(page) == before
+        page.get_by_role("button", name="Version before").click()
+        assert said(page) != before
+        saved = [{"role": "user", "content": "Co?"}, {"role": "assistant", "content": "**To.**"}]
+        file.write_text(json.dumps(saved), "utf-8")
+        page.locator("#file").set_input_files(file)
+        page.locator("strong").get_by_text("To.").wait_for()
+        assert said(page) == ["Co?", "**To.**"]
+        file.write_text("{}", "utf-8")
+        page.locator("#file").set_input_files(file)
+        page.get_by_role("alert").get_by_text("no conversation in it").wait_for()
+        assert said(page) == ["Co?", "**To.**"]
+
+
+def test_an_answer_is_stopped_continued_and_made_again(browser: Any, server: Server) -> None:
     with opened(browser, server) as page:
         without_end(page)
-        page.get_by_role("button", name="Settings").click()
-        page.get_by_label("Temperature").fill("1")
-        page.get_by_label("Longest answer").fill("1500")
-        page.get_by_label("Seed").fill("7")
+        settings(page, temperature="1", max_tokens="1500", seed="7")
+        page.get_by_label("Message", exact=True).fill(USER)
         page.keyboard.press("Enter")
-        page.get_by_label("Message").fill(USER)
-        page.keyboard.press("Enter")
-        page.locator(".coloured .t >> nth=25").wait_for()
+        page.locator(f"{TEXT} .t >> nth=25").wait_for()
         page.keyboard.press("Escape")
-        part = ended(page)
+        ended(page)
+        (_, part) = said(page)
         assert "stopped" in page.locator(".measured").inner_text()
         assert "tokens/s" in page.locator(".measured").inner_text()
         assert page.evaluate("document.activeElement.id") == "text"
-        page.get_by_role("button", name="Regenerate").click()
-        page.locator(".coloured .t >> nth=10").wait_for()
+        page.get_by_role("button", name="Continue").click()
+        wait_for(lambda: len(said(page)[1]) > len(part) + 20)
         page.get_by_role("button", name="Stop").click()
-        again = ended(page)
-        shorter, longer = sorted((part, again), key=len)
-        assert longer.startswith(shorter.rstrip("▍\ufffd"))  # the seed is the same
+        ended(page)
+        assert said(page)[1].startswith(part)
+        page.get_by_role("button", name="Regenerate").click()
+        wait_for(lambda: page.evaluate("current.messages.length") == 3)
+        page.keyboard.press("Escape")
+        ended(page)
         assert page.locator("article").count() == 2
+        shorter, longer = sorted((part, said(page)[1]), key=len)
+        assert longer.startswith(shorter.rstrip("\ufffd"))  # the seed is the same
+
+
+def test_a_dead_server_takes_nothing_away(browser: Any, server: Server) -> None:
+    with opened(browser, server) as page:
+        ask(page, USER)
+        before = said(page)
+        page.route("**/v1/chat/completions", lambda route: route.abort())
+        page.get_by_role("button", name="Regenerate").click()
+        page.get_by_role("alert").get_by_text("cannot be reached").wait_for()
+        assert said(page) == before
+        page.get_by_role("button", name="Try again").click()
+        page.get_by_role("alert").wait_for()
+        assert said(page) == before
+        page.get_by_label("Message", exact=True).fill("A Odra?")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").wait_for()
+        page.get_by_label("Message", exact=True).fill("half a sentence")
+        page.reload()
+        assert said(page) == [*before, "A Odra?"]
+        assert page.get_by_label("Message", exact=True).input_value() == "half a sentence"
+        page.unroute("**/v1/chat/completions")
+        page.get_by_role("button", name="Try again").click()
+        wait_for(lambda: len(said(page)) == 4)
+        ended(page)
+        assert page.get_by_role("alert").count() == 0
+
+
+def test_a_stream_that_breaks_keeps_what_had_come(browser: Any, server: Server) -> None:
+    with opened(browser, server) as page:
+        part = {
+            "choices": [{"index": 0, "delta": {"content": "Half a"}, "tokalign": {"tokens": []}}]
+        }
+        broken = f"data: {json.dumps(part)}\n\n"
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=broken))
+        page.get_by_label("Message", exact=True).fill(USER)
+        page.keyboard.press("Enter")
+        page.get_by_text("cut off by the server").wait_for()
+        assert said(page) == [USER, "Half a"]
+        page.reload()
+        assert said(page) == [USER, "Half a"]
+        assert page.get_by_role("button", name="Continue").is_visible()
 
 
 def test_a_key_is_asked_for_and_kept_until_the_tab_is_closed(browser: Any, locked: Server) -> None:
@@ -221,9 +388,7 @@ def test_a_key_is_asked_for_and_kept_until_the_tab_is_closed(browser: Any, locke
         page.keyboard.type(KEY)
         page.keyboard.press("Enter")
         asked.wait_for(state="hidden")
-        page.get_by_label("Message").fill(USER)
-        page.keyboard.press("Enter")
-        assert ended(page)
+        assert ask(page, USER)
         assert KEY not in page.evaluate("JSON.stringify({...localStorage})")
         page.reload()
         assert not asked.is_visible()
@@ -234,12 +399,35 @@ def test_a_key_is_asked_for_and_kept_until_the_tab_is_closed(browser: Any, locke
         page.get_by_role("alert").get_by_text("API key").wait_for()
 
 
-MARKUP = """# Rzeki\n\n1. **Wisła**, *długa*\n   - `a < b`\n2. Odra
+MARKUP = """# Rzeki\n\n1. **Wisła**, *długa*\n   - `a < b`\n   - [x] tak\n2. Odra
 
-```html
-<img src=x onerror=alert(1)> a very long line of code that is much wider than any telephone is
+| rzeka | km |\n|:--|--:|\n| Wisła | 1047 |
+
+```python
+def f(): return "<img src=x onerror=alert(1)> a very long line of code, wider than any telephone"
 ```
-> <b>tak</b>"""
+> <b>tak</b>, [dalej](https://example.org) [nie](javascript:alert(1))
+
+---
+
+Wzór: $a_b + c_d$."""
+
+
+def keep(page: Any, server: Server, text: str, sources: list[str]) -> None:
+    """Have the page show a conversation whose answer is this text, three letters a token."""
+    parts = [text[i : i + 3] for i in range(0, len(text), 3)]
+    tokens = [[part, sources[i % len(sources)], "accepted", i] for i, part in enumerate(parts)]
+    by = dict.fromkeys(sources, 1)
+    kept = {"role": "assistant", "content": text, "tokens": tokens, "by": by, "passes": 9}
+    asked = {"role": "user", "content": "Rzeki?"}
+    chat = {"id": "1", "title": "a" * 90, "changed": 1, "messages": [asked, {**kept, "count": 9}]}
+    page.evaluate("chat => localStorage.setItem('tokalign.chat.1', JSON.stringify(chat))", chat)
+    page.goto("about:blank")
+    page.goto(f"{server.url}/#1")
+    page.locator(f"{TEXT} hr").wait_for()
+
+
+EVERY = ["draft", "dictionary:x", "copy", "session", "logits", "grammar", "drafter"]
 
 
 def test_a_phone_in_the_dark_shows_text_that_cannot_do_harm(browser: Any, server: Server) -> None:
@@ -247,17 +435,22 @@ def test_a_phone_in_the_dark_shows_text_that_cannot_do_harm(browser: Any, server
     with opened(browser, server, viewport=phone, color_scheme="dark", has_touch=True) as page:
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert ground == "rgb(20, 24, 29)"
-        kept = {"role": "assistant", "content": MARKUP, "by": {}, "count": 0, "passes": 0}
-        chat = {"id": "1", "title": "a" * 90, "changed": 1, "messages": [kept]}
-        page.evaluate("chat => localStorage.setItem('tokalign.chat.1', JSON.stringify(chat))", chat)
-        page.goto("about:blank")
-        page.goto(f"{server.url}/#1")
-        text = page.locator(".text")
+        keep(page, server, MARKUP, EVERY)
+        text = page.locator(TEXT)
+        assert text.locator("h2").inner_text() == "Rzeki"
         assert text.locator("ol > li strong").inner_text() == "Wisła"
         assert text.locator("li li code").inner_text() == "a < b"
-        assert text.locator("pre").inner_text().startswith("<img src=x")
-        assert text.locator("blockquote").inner_text() == "<b>tak</b>"
+        assert text.locator("li input:checked").count() == 1
+        assert text.locator("td.right").inner_text() == "1047"
+        assert "<img src=x" in text.locator("pre .string").nth(1).inner_text()
+        assert text.locator("pre .keyword").first.inner_text() == "def"
+        assert "<b>tak</b>" in text.locator("blockquote").inner_text()
+        assert text.locator("a").get_attribute("href") == "https://example.org"
+        assert text.locator("p code").inner_text() == "a_b + c_d"
         assert text.locator("img, b").count() == 0
+        # The colours lie over it: every letter has the source of its token, also inside of code.
+        told = text.locator("code .t").first
+        assert re.fullmatch(r"“.{1,3}”: guessed by .*, pass \d+", note_of(page, told))
         wide = "[...document.querySelectorAll('html, #scroll')].map(e => e.scrollWidth)"
         assert page.evaluate(wide) == [360, 360]
         assert not page.locator("nav").is_visible()
@@ -265,3 +458,43 @@ def test_a_phone_in_the_dark_shows_text_that_cannot_do_harm(browser: Any, server
         assert page.get_by_role("button", name="Settings…").is_visible()
         page.keyboard.press("Escape")
         assert not page.locator("nav").is_visible()
+
+
+def note_of(page: Any, token: Any) -> str:
+    token.scroll_into_view_if_needed()
+    token.tap()
+    return str(page.locator(".note").inner_text())
+
+
+def test_a_block_of_code_is_copied(browser: Any, server: Server) -> None:
+    with opened(browser, server, permissions=["clipboard-read", "clipboard-write"]) as page:
+        keep(page, server, MARKUP, ["copy"])
+        page.locator("figure").get_by_role("button", name="Copy").click()
+        page.get_by_text("Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()").startswith("def f(): return")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1100])
+def test_axe_finds_nothing(browser: Any, server: Server, scheme: str, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+    size = {"width": width, "height": 700}
+    with opened(browser, server, viewport=size, color_scheme=scheme, bypass_csp=True) as page:
+
+        def check() -> None:
+            found = axe.run(page, options=rules).response["violations"]
+            told = [(rule["id"], [n["html"] for n in rule["nodes"]][:3]) for rule in found]
+            assert told == []
+
+        page.locator("#model option").wait_for(state="attached")
+        check()
+        keep(page, server, MARKUP, EVERY)
+        check()
+        page.get_by_role("button", name="Edit").click()
+        check()
+        if width < 500:
+            page.get_by_role("button", name="Conversations and settings").click()
+            check()
+        page.get_by_role("button", name="Settings…").click()
+        check()

@@ -29,7 +29,9 @@ from tokalign.serve.answer import Rendering, Usage
 from tokalign.serve.body import Common, read
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.messages import Messages
-from tokalign.serve.page import openapi, read_page
+from tokalign.serve.openapi import openapi
+from tokalign.serve.page import read_page
+from tokalign.serve.page.markdown import blocks
 from tokalign.serve.request import Request
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
@@ -44,6 +46,9 @@ _APIS: Mapping[str, type[Rendering]] = {
     "/v1/messages": Messages,
     _COUNT_TOKENS: Messages,
 }
+_LONGEST_TEXT = 1 << 18
+"""Bytes of a text whose Markdown is parsed for the page."""
+
 _PATIENCE = 3.0
 """Seconds that a question about the server's health waits while the models load."""
 
@@ -53,6 +58,7 @@ def create_app(scheduler: Scheduler, *, is_local: bool) -> Starlette:
     edge = _Edge(scheduler)
     routes = [
         Route("/", edge.page),
+        Route("/page/markdown", edge.markdown, methods=["POST"]),
         Route("/health", edge.health),
         Route("/metrics", edge.metrics),
         Route("/openapi.json", edge.openapi),
@@ -89,6 +95,15 @@ class _Edge:
         if headers["ETag"] in request.headers.get("If-None-Match", ""):
             return Response(status_code=304, headers=headers)
         return Response(page, headers=headers)
+
+    async def markdown(self, request: HttpRequest) -> Response:
+        """A text of the page as the tree of its Markdown."""
+        self._key(request)
+        data = await self._body(request)
+        if len(data) > _LONGEST_TEXT:
+            raise Refusal(413, f"the text has more than {_LONGEST_TEXT} bytes; it is not parsed")
+        text = data.decode("utf-8", "replace")
+        return Written({"blocks": await run_in_threadpool(blocks, text)})
 
     async def health(self, request: HttpRequest) -> Response:
         """Whether requests can be answered; it waits a moment for models that are loading."""

@@ -24,6 +24,7 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.layers import forgets, leaves_of
 from tokalign.runtime.mlx.weights import read_config
+from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Key
@@ -207,12 +208,40 @@ class Models:
         mx.clear_cache()
 
     def model_list(self) -> list[dict[str, Any]]:
-        """What `/v1/models` lists; with `allow_model_switching` all models on this machine."""
-        served = self._settings
+        """What `/v1/models` lists; with `allow_model_switching` all models on this machine.
+
+        The one that is loaded has its context's length, in vLLM's words and in others', and what
+        drafts for it.
+        """
+        served, loaded, key = self._settings, self._loaded, self._loaded_key
         names = [] if served.model is None else [served.model]
         if served.allow_model_switching:
             names += [name for name in models_here() if name not in names]
-        return [{**_LISTED, "id": name, "display_name": name} for name in names]
+        models = [{**_LISTED, "id": name, "display_name": name} for name in names]
+        for model in models:
+            if loaded is not None and key is not None and model["id"] == key[0]:
+                if (length := loaded.context_length) < UNBOUNDED:
+                    model |= {"context_length": length, "max_model_len": length}
+                sources = sources_of(loaded.decoder, reuses=served.reuse_outputs)
+                model["tokalign"] = {"sources": sources}
+        return models
+
+
+def sources_of(decoder: Decoder, *, reuses: bool) -> list[str]:
+    """What may guess ahead in a chat, as `source` of a token names it."""
+    drafting = decoder.drafting
+    method = drafting.options.method
+    copies = method in ("copy", "hybrid")
+    has_dictionary = drafting.dictionary is not None or drafting.packs is not None
+    there = {
+        "draft": decoder.draft is not None and method in ("draft", "hybrid"),
+        "drafter": decoder.drafter is not None and method in ("drafter", "hybrid"),
+        "dictionary": has_dictionary and method in ("dictionary", "hybrid"),
+        "copy": copies,
+        "session": copies and reuses,
+        "logits": drafting.uses_logits,
+    }
+    return [source for source, is_there in there.items() if is_there]
 
 
 _STARTED = int(time())
