@@ -16,9 +16,13 @@ COMMIT = "0" * 40
 
 @dataclass
 class Hub:
-    """What a served Hub was asked. cut: paths of which only the first half arrives."""
+    """What a served Hub was asked. cut: paths of which only the first half arrives.
+
+    sent: bytes of files.
+    """
 
     cut: set[str] = field(default_factory=set)
+    sent: int = 0
     tokens: set[str | None] = field(default_factory=set)
     read_only: bool = False
 
@@ -71,8 +75,14 @@ def serve_hub(
                 return
             path = self._path()
             tag = f'"{len(data)}-{path.replace("/", "-")}"'
-            self._begin(200, len(data), {"X-Repo-Commit": COMMIT, "ETag": tag})
+            status, headers = 200, {"X-Repo-Commit": COMMIT, "ETag": tag}
+            if path and (part := self.headers["Range"]):
+                begin, _, end = part.removeprefix("bytes=").partition("-")
+                headers["Content-Range"] = f"bytes {begin}-{end}/{len(data)}"
+                status, data = 206, data[int(begin) : int(end or len(data)) + 1]
+            self._begin(status, len(data), headers)
             if body:
+                seen.sent += len(data) if path else 0
                 self.wfile.write(data[: len(data) // 2] if path in seen.cut else data)
 
         def _send(self, text: str) -> None:

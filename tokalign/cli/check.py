@@ -15,7 +15,7 @@ from tokalign.cli.command import NAME, PATH, Command, Option
 from tokalign.cli.options import FIELD, TRUST
 from tokalign.cli.output import note, show
 from tokalign.cli.texts import language_of_model
-from tokalign.storage import LANGUAGES, sample_text
+from tokalign.storage import LANGUAGES, parse_json, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OPTIONS = (
     Option("--target", "The target, or its tokenizer alone.", NAME, required=True),
     Option("--draft", "A draft model to judge, or its tokenizer alone.", NAME),
+    Option("--drafter", "A trained drafter to judge, before its weights are downloaded.", NAME),
     Option(
         "--language",
         f"Language of the sample: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
@@ -41,20 +42,23 @@ _OPTIONS = (
 def command(
     *,
     draft: str | None,
+    drafter: str | None,
     target: str,
     file: Path | None,
     language: str | None,
     field: str,
     trust_remote_code: bool,
 ) -> None:
-    """Say what to expect of dictionaries and, with --draft, of a pair of tokenizers.
+    """Say what to expect of dictionaries, of a pair of tokenizers (--draft), of a --drafter.
 
     FILE is the text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet; without it, a
     sample text.
     """
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
+    from tokalign.evaluate.drafter_fit import drafter_facts, judge_drafter
     from tokalign.evaluate.replay import measure_dictionaries
+    from tokalign.names.published_drafters import published_for
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.runtime.cost import (
         ASSUMED_DRAFT,
@@ -81,7 +85,12 @@ def command(
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
     curve = find_curve_of_tokenizers(theirs.fingerprint, "" if ours is None else ours.fingerprint)
     measures = "tokalign calibrate --target TARGET" + " --draft DRAFT" * (ours is not None)
-    verdict, fit = _fit(ours, theirs, lines)
+    if drafter is None:
+        verdict, fit = _fit(ours, theirs, lines)
+    else:
+        config = None if decoding.folder is None else _config(decoding.folder)
+        verdict, fit = judge_drafter(drafter_facts(drafter, target), theirs, config, lines)
+    published = published_for(target)
     assumed = 0.0 if ours is None else ASSUMED_DRAFT
     result = {
         "target": target,
@@ -89,6 +98,8 @@ def command(
         "verdict": verdict,
         "dictionaries": _expectation(saving, own_text=file is not None),
         "this_machine": curve.expectation() if curve else f"not measured; {measures} does it",
+        **({} if drafter is None else {"drafter": drafter}),
+        "published_drafter": published and str(published),
         "target_tokenizer": theirs.describe(),
         "target_vocabulary_size": len(theirs.vocabulary),
         **fit,
@@ -101,6 +112,15 @@ def command(
         },
     }
     show(result)
+
+
+def _config(folder: Path) -> dict[str, object] | None:
+    """The `config.json` of the target; None where it cannot be read."""
+    try:
+        config = parse_json((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return config if isinstance(config, dict) else None
 
 
 def _fit(

@@ -155,6 +155,26 @@ def download_to(
     return repositories[0], folder
 
 
+def read_part(repository: str, file: str, begin: int, end: int) -> bytes:
+    """The bytes of a file on the Hub from one position to another; nothing else is downloaded.
+
+    Raises: MissingAssetError.
+    """
+    from huggingface_hub import build_hf_headers, get_session, hf_hub_url, hf_raise_for_status
+
+    headers = {**build_hf_headers(), "Range": f"bytes={begin}-{end - 1}"}
+    address = hf_hub_url(repository, file)
+    try:
+        with get_session().stream("GET", address, headers=headers, follow_redirects=True) as answer:
+            hf_raise_for_status(answer)
+            if answer.status_code != 206:
+                raise OSError("the server gives whole files only")
+            return bytes(answer.read())
+    except _errors() as error:
+        why = _reason(error, repository, f"hf download {repository}")
+        raise MissingAssetError(f"{file} of {repository} cannot be read: {why}") from error
+
+
 def upload(repository: str, files: Mapping[str, bytes], *, message: str) -> None:
     """Add files to a Hub repository in one commit, all of them or none.
 

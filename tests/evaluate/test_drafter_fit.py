@@ -1,0 +1,173 @@
+"""A trained drafter is judged by its config, and by the list of its own ids, before a download."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_lines import run
+from fake_hub import Hub, serve_hub
+from tokenizer_files import byte_level_document
+
+BLOCK = {
+    "architectures": ["DFlashDraftModel"],
+    "hidden_size": 64,
+    "vocab_size": 257,
+    "num_target_layers": 12,
+    "dflash_config": {"target_layer_ids": [1, 5, 9], "mask_token_id": 1},
+}
+BEAM = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": 64,
+    "vocab_size": 257,
+    "draft_vocab_size": 128,
+}
+NESTED = {
+    "speculators_model_type": "dspark",
+    "aux_hidden_state_layer_ids": [2, 6, 10],
+    "draft_vocab_size": 257,
+    "transformer_layer_config": {"hidden_size": 64, "vocab_size": 257},
+}
+TARGET = {"hidden_size": 64, "num_hidden_layers": 12, "vocab_size": 257}
+
+
+def weights(ids: Sequence[int]) -> bytes:
+    """A weights file with the list of a drafter's own ids, after a large matrix."""
+    large = bytes(1 << 20)
+    distances = (np.asarray(ids) - np.arange(len(ids))).astype("<i8").tobytes()
+    header = json.dumps(
+        {
+            "fc.weight": {"dtype": "U8", "shape": [1 << 20], "data_offsets": [0, 1 << 20]},
+            "d2t": {
+                "dtype": "I64",
+                "shape": [len(ids)],
+                "data_offsets": [1 << 20, (1 << 20) + len(distances)],
+            },
+        }
+    ).encode()
+    return len(header).to_bytes(8, "little") + header + large + distances
+
+
+ASCII = weights(range(128))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A tokenizer of bytes and one pair, beside a config."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(byte_level_document()))
+    (folder / "config.json").write_text(json.dumps(TARGET))
+    return folder
+
+
+def written(folder: Path, config: Any, data: bytes = b"") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(data)
+    return folder
+
+
+def judged(target: Path, drafter: object, text: str) -> Any:
+    file = target.parent / "text.txt"
+    file.write_text(text)
+    return run("check", "--target", target, "--drafter", drafter, file, "--json", "--quiet").json
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"), [(BLOCK, "DFlash"), (NESTED, "DSpark")], ids=["flat", "nested"]
+)
+def test_one_that_drafts_everything(config: Any, kind: str, target: Path, tmp_path: Path) -> None:
+    found = judged(target, written(tmp_path / "it", config), "Zażółć gęślą jaźń.\n")
+    assert found["verdict"].startswith(f"A good fit: a {kind} drafter that can draft 100.0%")
+    assert "layers 1, 5, 9; its size fits" in found["verdict"]
+    assert found["drafter_taps"] == [1, 5, 9]
+    assert (found["drafter_coverage"], found["drafter_fits"]) == (1.0, True)
+    assert list(found)[2] == "verdict"
+
+
+def test_what_its_own_vocabulary_covers_is_counted_in_the_text(
+    target: Path, tmp_path: Path
+) -> None:
+    drafter = written(tmp_path / "it", BEAM, weights([*range(32, 127), *range(160, 193)]))
+    english = judged(target, drafter, "a text\n")
+    polish = judged(target, drafter, "źdźbło żółte\n")
+    assert english["drafter_coverage"] == 1.0
+    assert english["drafter_taps"] == [1, 5, 8]
+    assert "as 128 ids are in its vocabulary" in english["verdict"]
+    assert polish["drafter_coverage"] < 0.8
+    assert polish["verdict"].startswith("A poor fit: an EAGLE-3 drafter")
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"num_target_layers": 36}, "for a target of 36 layers, and this one has 12"),
+        ({"hidden_size": 96}, "for a target of 96 dimensions, and this one has 64"),
+        ({"vocab_size": 300}, "for a target of 300 ids, and this one has 257"),
+        (
+            {"num_target_layers": None, "dflash_config": {"target_layer_ids": [1, 30]}},
+            "layers 1, 30, and this target has 12",
+        ),
+    ],
+)
+def test_one_of_another_size(changed: Any, told: str, target: Path, tmp_path: Path) -> None:
+    found = judged(target, written(tmp_path / "it", BLOCK | changed), "a\n")
+    assert found["verdict"].startswith("It does not fit: ")
+    assert told in found["verdict"]
+    assert found["drafter_fits"] is False
+
+
+def test_without_the_targets_config_no_sizes_are_compared(target: Path, tmp_path: Path) -> None:
+    (target / "config.json").unlink()
+    found = judged(target, written(tmp_path / "it", BLOCK), "a\n")
+    assert "the target's config is not here" in found["verdict"]
+    assert found["drafter_fits"] is None
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "told"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, b"", "no known format"),
+        ([], b"", "it is no object"),
+        (BEAM, b"", "no safetensors file"),
+        (BEAM, b"\xff" * 64, "no safetensors file"),
+        (BEAM, weights([])[:40], "cannot be judged"),
+        ({**BLOCK, "vocab_size": 257, "draft_vocab_size": 3}, b"\x02" + bytes(7) + b"{}", "d2t"),
+    ],
+)
+def test_files_of_no_drafter_are_one_line(
+    config: Any, data: bytes, told: str, target: Path, tmp_path: Path
+) -> None:
+    drafter = written(tmp_path / "it", config, data)
+    refused = run("check", "--target", target, "--drafter", drafter)
+    refused.is_refused(3, told, "fetch it again")
+
+
+def test_of_a_repository_its_list_of_ids_alone_is_downloaded(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"config.json": json.dumps(BEAM).encode(), "model.safetensors": ASCII}
+    hub = Hub()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with serve_hub({"someone/eagle": files}, hub) as address:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            address + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
+        found = judged(target, "someone/eagle", "żółw\n")
+    assert found["drafter_coverage"] == pytest.approx(1 / 7, abs=1e-4)
+    assert 0 < hub.sent < 5_000, "and none of its weights"
+    assert not list((tmp_path / "hub").rglob("*.safetensors"))
+
+
+def test_the_published_one_is_named(target: Path, tmp_path: Path) -> None:
+    folder = target.rename(tmp_path / "Qwen3-8B-4bit")
+    shown = run("check", "--target", folder, "--json").json
+    assert shown["published_drafter"].startswith("z-lab/Qwen3-8B-DFlash-b16 (DFlash, MIT")
