@@ -107,7 +107,7 @@ def judge_drafter(
 
 
 def _usual_taps(kind: str, config: Config) -> tuple[int, ...] | None:
-    """What EAGLE-3 reads by default: what goes into the third, the middle and the third last layer."""
+    """What EAGLE-3 reads by default: what the third, the middle and the third last layer get."""
     count = (config.get("text_config") or config).get("num_hidden_layers")
     return (1, count // 2 - 1, count - 4) if kind == "EAGLE-3" and count else None
 

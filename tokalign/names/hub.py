@@ -160,7 +160,8 @@ def read_part(repository: str, file: str, begin: int, end: int) -> bytes:
 
     Raises: MissingAssetError.
     """
-    from huggingface_hub import build_hf_headers, get_session, hf_hub_url, hf_raise_for_status
+    from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     headers = {**build_hf_headers(), "Range": f"bytes={begin}-{end - 1}"}
     address = hf_hub_url(repository, file)
