@@ -221,7 +221,7 @@ def rows(
             for number, prompt in track([*enumerate(ids)], console=Console(stderr=True)):
                 sampler = Sampling(temperature=temp, seed=number)
                 session = TargetModelSession(
-                    ours.model, taps=() if name == "free" else network.config.target_layer_ids
+                    ours.model, watch=None if name == "free" else network.watch
                 )
                 made = _drafter(
                     name, count - 1, session, network, sampler, dictionary, store, mixing
@@ -247,12 +247,8 @@ def _drafter(
     mixing: Mixing,
 ) -> Drafter:
     drawn = sampler if sampler.temperature > 0 else None
-    size = network.config.block_size
-    block = BlockDrafter(
-        DFlashSession(network, session),
-        min(size, 1 + most) if name == "chain" else size,
-        sampler=drawn,
-    )
+    length = most if name == "chain" else None
+    block = BlockDrafter(DFlashSession(network, session), length, sampler=drawn)
     if name == "chain":
         return block
     sources: list[Source] = []
@@ -263,7 +259,7 @@ def _drafter(
     free = TreeDrafter(sources, rows=most, mixing=mixing, noise=noise)
     if name == "free":
         return free
-    return Controller(Knowledge.given(FREE_ROWS), free, block, steps=size - 1, timed=False)
+    return Controller(Knowledge.given(FREE_ROWS), free, block, steps=block.steps, timed=False)
 
 
 def _decoded(

@@ -37,10 +37,10 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.mlx.beam_search import BeamShape, DrafterSession
+from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.hidden_states import HiddenStates
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size, weight_bytes
 from tokalign.runtime.rounds import Array, Context, Round
@@ -86,7 +86,7 @@ class World:
         """The rounds of all texts, without the first of each, which only reads the prompt."""
         for text, states in zip(self.texts, self.states, strict=True):
             sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
-            session = DrafterSession(self.drafter, states)  # type: ignore[arg-type]
+            session = RecurrentSession(self.drafter, states)  # type: ignore[arg-type]
             drafter = BeamDrafter(session, sampler=sampler, shape=shape, whole=True)
             context, limits = Context(text.ids[: text.given]), Limits(max_tokens=len(text.output))
             events = decode(context, drafter, ReplayVerifier(text.ids), limits=limits)

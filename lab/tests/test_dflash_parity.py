@@ -8,6 +8,7 @@ not compared.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from random_models import random_model
 
 from tokalign.runtime.mlx.dflash import DFlashSession, load_dflash
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import taps_of
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -47,7 +49,8 @@ def test_logits_are_those_of_the_authors(
     own_cache = reference.make_cache()
     mx.random.seed(1)
     ids: list[TargetId] = mx.random.randint(0, 90, (80,)).tolist()
-    features, target = TargetModelSession(model, taps=TAPS), TargetModelSession(model, taps=TAPS)
+    watch = partial(taps_of, layers=TAPS)
+    features, target = (TargetModelSession(model, watch=watch) for _ in range(2))
     session, n = DFlashSession(ours, target), PROMPT
     features.logits(ids[:n])
     target.logits(ids[:n])

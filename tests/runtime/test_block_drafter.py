@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,12 +33,14 @@ from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession, load_dflash
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import taps_of
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Array, Context, Drafter, Proposal, Round
 from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPT = (5, 17, 3)
 TAPS = (0, 1)
+WATCH = partial(taps_of, layers=TAPS)
 ARCHITECTURES = (
     "llama",
     "gemma3_text",  # windows
@@ -61,7 +64,7 @@ SAMPLINGS = {
 
 
 def opened(**options: Any) -> TargetModelSession:
-    return TargetModelSession(random_model(), CacheOptions(**options), taps=TAPS)
+    return TargetModelSession(random_model(), CacheOptions(**options), watch=WATCH)
 
 
 def layer_outputs(ids: list[int]) -> Array:
@@ -115,7 +118,7 @@ def test_taps_are_the_outputs_of_layers_for_the_committed_ids(seed: int, step: i
 def test_taps_of_every_kind_of_architecture_lose_nothing_and_change_nothing(name: str) -> None:
     model = zoo.zoo_model(name)
     prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
-    session = TargetModelSession(model, taps=(0, len(model.layers) - 1))
+    session = TargetModelSession(model, watch=partial(taps_of, layers=(0, len(model.layers) - 1)))
     reading = Reading(session, 1, trees=session.can_branch)
     emitted, _ = rounds_of(reading, session, prompt=prompt, limits=Limits(max_tokens=24))
     assert emitted == plainly(model, prompt, 24)
@@ -124,7 +127,7 @@ def test_taps_of_every_kind_of_architecture_lose_nothing_and_change_nothing(name
 
 def test_layers_with_several_outputs_for_an_id_are_refused() -> None:
     with pytest.raises(IncompatibleError, match="gemma3n"):
-        TargetModelSession(zoo.zoo_model("gemma3n"), taps=(0, 1))
+        TargetModelSession(zoo.zoo_model("gemma3n"), watch=WATCH)
 
 
 def test_of_a_long_context_the_latest_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +146,7 @@ def test_what_was_read_before_the_session_is_not_known() -> None:
     before = TargetModelSession(random_model())
     ids = [TargetId(n % 90) for n in range(20)]
     before.settle(ids[:12])
-    session = TargetModelSession(random_model(), cache=before.layers, taps=TAPS)
+    session = TargetModelSession(random_model(), cache=before.layers, watch=WATCH)
     session.logits(ids)
     begin, taps = session.take_taps([*ids, TargetId(1)], 0)
     assert begin == 12
@@ -154,7 +157,7 @@ def test_what_was_read_before_the_session_is_not_known() -> None:
 def made(
     how: str, session: TargetModelSession, network: DFlashDrafter, sampling: Sampling
 ) -> Drafter:
-    drafter = BlockDrafter(DFlashSession(network, session), 6, sampler=sampling)
+    drafter = BlockDrafter(DFlashSession(network, session), sampler=sampling)
     if how == "alone":
         return drafter
     free = TreeDrafter([ContextCopy()], rows=12 if how == "tree" else None)

@@ -27,10 +27,11 @@ from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape, DrafterSession
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import state_rows
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -66,12 +67,12 @@ def drafter() -> RecurrentDrafter:
 
 
 def opened(model: Any = None, **options: Any) -> TargetModelSession:
-    return TargetModelSession(model or random_model(), keeps_states=True, **options)
+    return TargetModelSession(model or random_model(), watch=state_rows, **options)
 
 
 def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) -> BeamDrafter:
     sampler = sampling.draft_sampler(VOCABULARY)
-    return BeamDrafter(DrafterSession(drafter(), session), sampler=sampler, **how)
+    return BeamDrafter(RecurrentSession(drafter(), session), sampler=sampler, **how)
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.runtime.draft.lookup import LogitStore
-    from tokalign.runtime.mlx.drafter_folder import TrainedDrafter
     from tokalign.runtime.mlx.sampling import Sampler
+    from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 
 T = TypeVar("T")
 

@@ -131,11 +131,10 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
     )
     from tokalign.runtime.cost import ASSUMED_DRAFT
     from tokalign.runtime.draft.costs import costs_at
-    from tokalign.runtime.mlx.dflash import DFlashDrafter
 
     drafter, ends = decoder.drafting_model, perf_counter() + budget
     # A block takes one pass however long it is, so there is no length to choose.
-    drafts = drafter is not None and not isinstance(drafter, DFlashDrafter)
+    drafts = drafter is not None and not getattr(drafter, "in_one_pass", False)
     with progress(100, "measuring the passes") as advance:
         curve = measure_curve(
             decoder.target.model,

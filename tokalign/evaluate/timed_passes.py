@@ -15,14 +15,14 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tokalign.runtime.draft.trained import BeamDrafter
+from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
 from tokalign.runtime.loop import TargetVerifier
-from tokalign.runtime.mlx.beam_search import BeamShape, DrafterSession
-from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession
+from tokalign.runtime.mlx.beam_search import BeamSession, BeamShape
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
@@ -48,15 +48,12 @@ class TimedPasses:
     """
 
     def __init__(self, target: Any, draft: Any, length: int) -> None:
-        drafter = draft if isinstance(draft, RecurrentDrafter) else None
-        block = draft if isinstance(draft, DFlashDrafter) else None
-        model = draft if drafter is None and block is None else None
-        taps = () if block is None else block.config.target_layer_ids
-        session = TargetModelSession(target, keeps_states=drafter is not None, taps=taps)
-        self._verifier = TargetVerifier(session, Sampling())
+        self._trained = draft if isinstance(draft, TrainedDrafter) else None
+        model = draft if self._trained is None else None
+        watch = None if self._trained is None else self._trained.watch
+        self._target = TargetModelSession(target, watch=watch)
+        self._verifier = TargetVerifier(self._target, Sampling())
         self._draft = None if model is None else DraftModelSession(model)
-        self._drafter = None if drafter is None else DrafterSession(drafter, session)
-        self._block, self._target = block, session
         self.length = length
         self._chosen = TargetId(0)
         self._committed = Context([])
@@ -90,11 +87,12 @@ class TimedPasses:
             timed["draft"] = self.draft_pass
             if self._draft.can_branch:
                 timed["tree"] = self.tree_pass
-        if self._block is not None:
+        in_one_pass = self._trained is not None and self._trained.in_one_pass
+        if in_one_pass:
             timed["draft"] = self.block_pass
         timed["ahead"] = self.run_ahead
         timed |= verified
-        if self._drafter is not None:
+        if self._trained is not None and not in_one_pass:
             timed |= {shape: partial(self.search, shape) for shape in searches}
         return timed
 
@@ -130,13 +128,8 @@ class TimedPasses:
         return (perf_counter() - began) / _DRAFT_PASSES
 
     def block_pass(self) -> float:
-        """A pass of the block drafter, after one of the target that has just ended."""
-        assert self._block is not None
-        self.verify(1)
-        # It reads the row of that pass alone. A session never goes back, so each has its own.
-        session, began = DFlashSession(self._block, self._target), perf_counter()
-        assert session.draft(self._committed.ids, 8), "the target has just read the context"
-        return perf_counter() - began
+        """A pass of the block drafter, until its chain is ready."""
+        return self.search(BeamShape(1, 1))
 
     def tree_pass(self) -> float:
         """A pass in which the draft model goes on after the most texts that `Growth` chooses."""
@@ -147,12 +140,19 @@ class TimedPasses:
         return perf_counter() - began
 
     def search(self, shape: BeamShape) -> float:
-        """A beam search of the recurrent drafter, until its tree is ready.
+        """A draft of the trained drafter, until its tree is ready.
 
-        It starts after a pass that has just ended.
+        It starts after a pass that has just ended, whose rows alone it reads. A session never goes
+        back, so each draft has its own.
         """
-        assert self._drafter is not None
+        assert self._trained is not None
         self.verify(1)
-        drafter, began = BeamDrafter(self._drafter, shape=shape), perf_counter()
-        drafter.draft(self._committed, steps=shape.length, limit=shape.length)
+        session = self._trained.session(self._target)
+        if isinstance(session, BeamSession):
+            drafter: ModelDrafter = BeamDrafter(session, shape=shape)
+        else:
+            drafter = BlockDrafter(session)
+        began = perf_counter()
+        drafted = drafter.draft(self._committed, steps=shape.length, limit=shape.length)
+        assert drafted.draft_passes, "the target has just read the context"
         return perf_counter() - began

@@ -22,16 +22,14 @@ from tokalign.runtime.chat import (
     plain_text,
 )
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
-from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
+from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape, DrafterSession
-from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import ends_of_mlx_lm, load_weights, vocabulary_size
 from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions
 from tokalign.runtime.remembered import RememberedStore
@@ -94,7 +92,7 @@ class Decoder:
 
     target: LanguageModel[TargetId]
     draft: LanguageModel[DraftId] | None = None
-    drafter: RecurrentDrafter | DFlashDrafter | None = None
+    drafter: TrainedDrafter | None = None
     drafting: Drafting
     sampler: Sampler
     grammar: Grammar | Constraint | None = None
@@ -102,7 +100,7 @@ class Decoder:
 
     @property
     def drafting_model(self) -> Any:
-        """The draft model's weights or the recurrent drafter; None without either."""
+        """The draft model's weights or the trained drafter; None without either."""
         return self.drafter if self.draft is None else self.draft.model
 
     @property
@@ -168,8 +166,7 @@ class Decoder:
             self.cache,
             cache=layers,
             rewinds=rewinds or self.drafting.options.method != "plain",
-            keeps_states=isinstance(drafter, RecurrentDrafter),
-            taps=drafter.config.target_layer_ids if isinstance(drafter, DFlashDrafter) else (),
+            watch=None if drafter is None else drafter.watch,
         )
 
     def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
@@ -248,18 +245,10 @@ class Decoder:
         options = self.drafting.options
         if self.drafter is None or not options.uses_drafter:
             return None
-        if isinstance(self.drafter, DFlashDrafter):
-            most = options.num_draft_tokens
-            block = self.drafter.config.block_size
-            return BlockDrafter(
-                DFlashSession(self.drafter, target),
-                block if most is None else min(block, 1 + most),
-                sampler=self._draft_sampler,
-            )
-        return BeamDrafter(
-            DrafterSession(self.drafter, target),
+        return with_trained(
+            self.drafter.session(target),
             sampler=self._draft_sampler,
-            shape=BeamShape(DEFAULT_SHAPE.width, options.num_draft_tokens or DEFAULT_SHAPE.length),
+            length=options.num_draft_tokens,
             rows=options.draft_rows,
             branches=branches,
         )

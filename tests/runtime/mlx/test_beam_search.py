@@ -17,13 +17,12 @@ from trees import paths
 from tokalign.runtime.mlx.beam_search import (
     Beams,
     BeamShape,
-    DrafterSession,
     beam_search,
-    compiled_step,
 )
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import state_rows
 from tokalign.tokenizer.vocabulary import TargetId
 
 HIDDEN = 32
@@ -43,8 +42,7 @@ def log_softmax(logits: mx.array, _: int) -> mx.array:
 def beams_of(drafter: RecurrentDrafter, shape: BeamShape, count: int) -> Beams:
     arrays = beam_search(
         drafter.step,
-        drafter.initial_state(hidden_state()),
-        mx.array([LAST]),
+        *drafter.step(drafter.initial_state(hidden_state()), mx.array([LAST])),
         shape,
         count=count,
         expect=log_softmax,
@@ -115,7 +113,7 @@ def compiling() -> Iterator[None]:
 def test_a_compiled_step_finds_the_same(compiling: None) -> None:
     drafter = random_drafter(random_model())
     start = drafter.initial_state(hidden_state())
-    state, logits = compiled_step(drafter)(start, mx.array([LAST]))
+    state, logits = drafter.compiled_step(start, mx.array([LAST]))
     other, expected = drafter.step(start, mx.array([LAST]))
     assert np.allclose(np.array(logits), np.array(expected), atol=1e-4)
     assert np.allclose(np.array(state.recurrent), np.array(other.recurrent), atol=1e-5)
@@ -153,8 +151,8 @@ SAMPLED = Sampling(temperature=0.7, top_p=0.9, seed=4)
 def test_drafting_waits_once_at_its_end(
     sampling: Sampling, draws: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = TargetModelSession(random_model(), keeps_states=True)
-    session = DrafterSession(random_drafter(random_model()), target)
+    target = TargetModelSession(random_model(), watch=state_rows)
+    session = RecurrentSession(random_drafter(random_model()), target)
     ids = [TargetId(i) for i in (5, 17, 3, 8)]
     target.logits(ids[:3])
     waits = Waits(monkeypatch)

@@ -14,6 +14,7 @@ import zoo
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import state_rows
 from tokalign.tokenizer.vocabulary import TargetId
 
 IDS = mx.array([[5, 17, 3, 40]])
@@ -64,7 +65,7 @@ def test_the_states_of_a_session_are_those_of_the_whole_text(name: str) -> None:
     states = HiddenStates(model)
     states.model(mx.array([ids]))
     expected = np.array(states.take())
-    session = TargetModelSession(model, keeps_states=True)
+    session = TargetModelSession(model, watch=state_rows)
     assert session.state_before_last(ids[:3]) is None
     for length in range(4, len(ids) + 1):
         session.logits(ids[: length - 1])

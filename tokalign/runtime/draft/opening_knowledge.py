@@ -13,8 +13,7 @@ from tokalign.runtime.draft.controller import Knowledge, ModelWorth
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
-from tokalign.runtime.mlx.dflash import DFlashDrafter
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
 
@@ -35,7 +34,7 @@ def opening_knowledge(
 ) -> Knowledge:
     """What the controller begins with, for a loaded target and what drafts for it.
 
-    draft: an mlx-lm model, or a recurrent drafter of the target.
+    draft: an mlx-lm model, or a trained drafter of the target.
     note: told once if a curve is assumed.
     """
     machine = machine_of(target, draft)
@@ -102,7 +101,7 @@ def _measured_drafts(curve: CostCurve) -> Sequence[float]:
 
 
 def _drafts_by_bytes(curve: CostCurve, target: Any, draft: Any) -> Sequence[float]:
-    if isinstance(draft, RecurrentDrafter | DFlashDrafter):
+    if isinstance(draft, TrainedDrafter):
         return _drafts(*[draft.step_bytes / weight_bytes(target)] * 2)
     share, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.rows_at(_CONTEXT))
     return _drafts(share, share * rows.verify(WIDTH) / rows.verify(1))

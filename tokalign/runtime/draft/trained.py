@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import exp
+from typing import Any
 
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import Answer, BlockAnswer
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamShape, DrafterSession
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
 from tokalign.runtime.mlx.dflash import DFlashSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
@@ -23,7 +24,7 @@ _LEAST_REACHED = 0.003
 
 
 class BeamDrafter(ModelDrafter):
-    """A recurrent drafter as a drafter of one request, alone or as the model of a hybrid.
+    """A drafter that extends beams as a drafter of one request, alone or as the model of a hybrid.
 
     session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
     decodes greedily. shape: its length is that of a search where the caller does not choose.
@@ -33,7 +34,7 @@ class BeamDrafter(ModelDrafter):
 
     def __init__(
         self,
-        session: DrafterSession,
+        session: BeamSession[Any],
         *,
         sampler: Sampling | None = None,
         shape: BeamShape = DEFAULT_SHAPE,
@@ -78,16 +79,16 @@ class BlockDrafter(ModelDrafter):
     """A block drafter as a drafter of one request, alone or as the model of a hybrid.
 
     Alone it proposes the most probable id of each position, as its authors do.
-    session: of the drafter. block: ids of a block, the last committed one included. sampler: how
-    the target's choices are predicted; None if it decodes greedily.
+    session: of the drafter. length: the most ids that it proposes; None for all of a block.
+    sampler: how the target's choices are predicted; None if it decodes greedily.
     """
 
     in_one_pass = True
 
     def __init__(
-        self, session: DFlashSession, block: int, *, sampler: Sampling | None = None
+        self, session: DFlashSession, length: int | None = None, *, sampler: Sampling | None = None
     ) -> None:
-        super().__init__(session, block - 1, 0)
+        super().__init__(session, min(session.most, length or session.most), 0)
         predicts = sampler is not None and not sampler.needs_history
         self._session, self._sampler = session, sampler if predicts else None
         self._positions: list[list[tuple[TargetId, float]]] = []
@@ -101,3 +102,21 @@ class BlockDrafter(ModelDrafter):
 
     def answer(self, proposal: Proposal) -> Answer:
         return BlockAnswer(self._positions, BLOCK)
+
+
+def with_trained(
+    session: BeamSession[Any] | DFlashSession,
+    *,
+    sampler: Sampling | None,
+    length: int | None = None,
+    rows: int | None = None,
+    branches: bool = True,
+) -> ModelDrafter:
+    """The drafter of one request with a trained drafter's session.
+
+    length: ids of a draft; None for as many as suit its kind. Other arguments: as for its kind.
+    """
+    if isinstance(session, DFlashSession):
+        return BlockDrafter(session, length, sampler=sampler)
+    shape = BeamShape(DEFAULT_SHAPE.width, length or DEFAULT_SHAPE.length)
+    return BeamDrafter(session, sampler=sampler, shape=shape, rows=rows, branches=branches)

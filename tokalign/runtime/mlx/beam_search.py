@@ -1,9 +1,7 @@
-"""A recurrent drafter at work for one request: a beam search, and the tree of what it found.
+"""A drafter that reads one id after another, at work for one request: a beam search, and its tree.
 
-It has no cache: a round starts from the target's hidden state in the row that chose the last
-committed id, which the target's session has kept. Every step of the beam search is one pass of the
-drafter over its beams, and which beams go on is decided on the device, too. So the host queues the
-whole search and waits once for its result.
+Every step of the search is one pass of the drafter over its beams, and which beams go on is decided
+on the device, too. So the host queues the whole search and waits once for its result.
 
 A search keeps `width` beams. In every step each beam is continued by its top `count` ids, and the
 best of these continuations are the next step's beams. All of them are children of a beam, so
@@ -17,15 +15,15 @@ Source: ReDrafter (Cheng et al., 2024), section 3.2.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import exp, isfinite
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import mlx.core as mx
 
-from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import TargetModelSession, top_k
+from tokalign.runtime.mlx.session import top_k
 from tokalign.runtime.rounds import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -111,14 +109,23 @@ class Beams(NamedTuple):
         return TokenTree(tuple(ids), tuple(parents), (source,) * count, tuple(probabilities))
 
 
-Step: TypeAlias = Callable[[DrafterState, Array], tuple[DrafterState, Array]]
+class BeamState(Protocol):
+    """What a drafter knows after the ids of some beams, one row for each."""
+
+    def of_beams(self, beams: Array) -> Any:
+        """The states i[n] of these beams, which may repeat."""
+
+
+S = TypeVar("S", bound=BeamState)
+
+Step: TypeAlias = Callable[[S, Array], tuple[S, Array]]
 """A drafter's step: (state, ids i[beams]) -> (state after them, logits f[beams, vocabulary])."""
 
 
 def beam_search(
-    step: Step,
-    state: DrafterState,
-    last: Array,
+    step: Step[S],
+    state: S,
+    logits: Array,
     shape: BeamShape,
     *,
     count: int,
@@ -126,26 +133,25 @@ def beam_search(
 ) -> tuple[Array, Array, Array]:
     """The arrays of a `Beams`: i[length, width, count], f[length, width, count], i[length, width].
 
-    state: before the ids `last` i[1] are read. count: ids listed after every beam, from the width,
-    so that the best continuations are among them, to the size of the vocabulary. expect: turns
-    logits f[beams, vocabulary] of a step (0, 1, ...) into the log-probabilities that the target
-    chooses each id.
+    state, logits: after the last committed id, f[1, vocabulary]. count: ids listed after every
+    beam, from the width, so that the best continuations are among them, to the size of the
+    vocabulary. expect: turns logits f[beams, vocabulary] of a step (0, 1, ...) into the
+    log-probabilities that the target chooses each id.
     Lazy: nothing waits for the device.
     """
     width, length = shape
     ids, values, chosen = [], [], []
-    token, reached = last, mx.zeros((1, 1))
+    reached = mx.zeros((1, 1))
     for number in range(length):
-        state, logits = step(state, token)
         found, of_found = top_k(expect(logits, number), count)
         paths = (reached + of_found).reshape(-1)
         best = mx.argsort(-paths)[:width]
         ids.append(_padded(found, width, 0))
         values.append(_padded(of_found, width, -mx.inf))
         chosen.append(best)
-        beams = best // count
-        state = DrafterState(state.recurrent[beams], state.context)
-        token, reached = found.reshape(-1)[best], paths[best][:, None]
+        if number + 1 < length:
+            reached = paths[best][:, None]
+            state, logits = step(state.of_beams(best // count), found.reshape(-1)[best])
     return mx.stack(ids), mx.stack(values), mx.stack(chosen)
 
 
@@ -155,19 +161,25 @@ def _padded(rows: Array, width: int, value: float) -> Array:
     return mx.pad(rows, [(0, missing), (0, 0)], constant_values=value) if missing else rows
 
 
-class DrafterSession:
-    """The drafter of one request, beside the target's session, from whose latest pass it goes on.
+class BeamSession(ABC, Generic[S]):
+    """A drafter of one request, beside the target's session, from whose latest pass it goes on.
 
-    It answers nothing (None) after ids whose last one no recent pass of the target has chosen, as
-    before the first pass of a generation.
-
-    target: keeps the hidden states of its passes. The drafter's steps are compiled on a GPU.
+    It answers nothing (None) before the first pass of a generation.
+    passes: of the drafter so far.
     """
 
-    def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
-        self._drafter, self._target = drafter, target
-        self._step = drafter.step if mx.default_device().type == mx.cpu else compiled_step(drafter)
-        self.passes = 0
+    passes = 0
+
+    @abstractmethod
+    def begin(self, ids: Sequence[TargetId]) -> tuple[S, Array] | None:
+        """State and logits f[1, vocabulary] after the last of `ids`; one pass, lazy.
+
+        None where the target's passes have not left what it starts from.
+        """
+
+    @abstractmethod
+    def step(self, state: S, ids: Array) -> tuple[S, Array]:
+        """See `Step`."""
 
     def search(
         self,
@@ -183,7 +195,7 @@ class DrafterSession:
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
         probabilities are the drafter's own.
         """
-        if (state := self._begin(ids)) is None:
+        if (begun := self.begin(ids)) is None:
             return None
 
         def expect(logits: Array, step: int) -> Array:
@@ -192,8 +204,8 @@ class DrafterSession:
                 return logits - logits.logsumexp(axis=-1, keepdims=True)
             return sampler.expect(logits, [len(ids) + step] * logits.shape[0])
 
-        count = min(max(count, shape.width), self._drafter.config.vocabulary_size)
-        found = beam_search(self._step, state, _last(ids), shape, count=count, expect=expect)
+        count = min(max(count, shape.width), begun[1].shape[-1])
+        found = beam_search(self.step, *begun, shape, count=count, expect=expect)
         self.passes += shape.length
         mx.eval(*found)  # the one wait of a round's drafting
         return Beams(*(array.tolist() for array in found))
@@ -202,41 +214,18 @@ class DrafterSession:
         self, ids: Sequence[TargetId], steps: int, *, sampler: Sampling
     ) -> list[TargetId] | None:
         """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
-        if (state := self._begin(ids)) is None:
+        if (begun := self.begin(ids)) is None:
             return None
+        state, logits = begun
 
         def advance(token: Array) -> Array:
             nonlocal state
-            state, logits = self._step(cast("DrafterState", state), token)
+            state, logits = self.step(state, token)
             return logits.astype(mx.float32)
 
         self.passes += steps
-        drawn = sampler.draw_chain(advance(_last(ids)), advance, steps, after=ids)
+        drawn = sampler.draw_chain(logits.astype(mx.float32), advance, steps, after=ids)
         return cast("list[TargetId]", drawn.tolist())
-
-    def _begin(self, ids: Sequence[TargetId]) -> DrafterState | None:
-        """The drafter before it reads the last of `ids`; None where the target has no state."""
-        hidden = self._target.state_before_last(ids)
-        return None if hidden is None else self._drafter.initial_state(hidden)
-
-
-def compiled_step(drafter: RecurrentDrafter) -> Step:
-    """The drafter's step as one compiled function; its shapes are those of two passes at most."""
-
-    @mx.compile
-    def step(recurrent: Array, context: Array, ids: Array) -> tuple[Array, Array]:
-        state, logits = drafter.step(DrafterState(recurrent, context), ids)
-        return state.recurrent, logits
-
-    def with_state(state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
-        recurrent, logits = step(state.recurrent, state.context, ids)
-        return DrafterState(recurrent, state.context), logits
-
-    return with_state
-
-
-def _last(ids: Sequence[TargetId]) -> Array:
-    return mx.array([ids[-1]], dtype=mx.uint32)
 
 
 DEFAULT_SHAPE = BeamShape(width=4, length=4)

@@ -26,7 +26,8 @@ from tokalign.errors import BundleError, IncompatibleError, shown
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
-from tokalign.runtime.mlx.taps import taps_of
+from tokalign.runtime.mlx.taps import KeptRows, taps_of
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
 from tokalign.storage import parse_json
@@ -229,7 +230,7 @@ class DFlashLayer(nn.Module):  # type: ignore[misc]
         return block + self.mlp(self.post_attention_layernorm(block))
 
 
-class DFlashDrafter(nn.Module):  # type: ignore[misc]
+class DFlashDrafter(TrainedDrafter):
     """The network. The target's embedding and head are no parameters of it.
 
     Raises: IncompatibleError for a target of another size.
@@ -260,6 +261,16 @@ class DFlashDrafter(nn.Module):  # type: ignore[misc]
             scaling_config=config.rope_scaling,
             max_position_embeddings=config.max_position_embeddings,
         )
+
+    in_one_pass = True
+
+    def watch(self, model: Any) -> KeptRows:
+        """See `TrainedDrafter`: the outputs of some layers."""
+        return taps_of(model, self.config.target_layer_ids)
+
+    def session(self, target: TargetModelSession) -> DFlashSession:
+        """See `TrainedDrafter`."""
+        return DFlashSession(self, target)
 
     def begin(self, position: int) -> list[ContextKeys]:
         """An empty context, whose first id is at `position`."""
@@ -305,15 +316,15 @@ class DFlashDrafter(nn.Module):  # type: ignore[misc]
 class DFlashSession:
     """The drafter of one request, beside the target's session, whose taps it reads.
 
-    passes: of the drafter so far. Of a context that a cache brings along, only what the target
-    reads now is known to it.
+    passes: of the drafter so far. most: ids that it guesses.
+    Of a context that a cache brings along, it knows only what the target reads now.
     """
 
     def __init__(self, drafter: DFlashDrafter, target: TargetModelSession) -> None:
         self._drafter, self._target = drafter, target
         self._known: list[ContextKeys] = []
         self._end = 0  # of what they know
-        self.passes = 0
+        self.passes, self.most = 0, drafter.config.block_size - 1
 
     def draft(
         self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None
@@ -329,7 +340,7 @@ class DFlashSession:
         if begin != self._end or not self._known:
             self._known = self._drafter.begin(begin)
         self._end = len(ids) - 1
-        count = self._drafter.config.block_size - 1
+        count = self.most
         logits = self._drafter(ids[-1], count, taps, self._known).astype(mx.float32)
         if sampler is None:
             logprobs = logits - logits.logsumexp(axis=-1, keepdims=True)

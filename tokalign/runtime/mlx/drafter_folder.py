@@ -12,16 +12,17 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
 from tokalign.names.published_drafters import AUTO, published_for
-from tokalign.runtime.mlx.dflash import DFlashDrafter, is_dflash, load_dflash
+from tokalign.runtime.mlx.dflash import is_dflash, load_dflash
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.tables.finding import (
@@ -145,10 +146,6 @@ def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str
             f"{str(wanted.get('weights'))[:12]}, and not {target['weights'][:12]}; quantization "
             f"and adapters count); give its own target, or train one with: {HOW_TO_TRAIN}"
         )
-
-
-TrainedDrafter: TypeAlias = RecurrentDrafter | DFlashDrafter
-"""A drafter that was trained for one target."""
 
 
 @once_per_model

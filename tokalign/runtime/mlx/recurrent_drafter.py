@@ -5,21 +5,29 @@ probabilities of the next one. It uses the target's embedding and, unless it has
 the target's output head, quantized or not.
 Source: ReDrafter (Cheng et al., 2024), section 3.1; the code published with it
 (apple/ml-recurrent-drafter), which starts from the state zero and reads the committed id first.
+
+It has no cache: a round starts from the target's hidden state in the row that chose the last
+committed id, which the target's session has kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from tokalign.runtime.mlx.beam_search import BeamSession, Step
 from tokalign.runtime.mlx.hidden_states import as_head, head_of
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import KeptRows, state_rows
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
+from tokalign.tokenizer.vocabulary import TargetId
 
 Head = Literal["tied", "factored"]
 
@@ -115,6 +123,10 @@ class DrafterState(NamedTuple):
     recurrent: Array
     context: Array
 
+    def of_beams(self, beams: Array) -> DrafterState:
+        """See `BeamState`."""
+        return DrafterState(self.recurrent[beams], self.context)
+
 
 class ResidualBlock(nn.Module):  # type: ignore[misc]
     """x + SiLU(A x + b)."""
@@ -128,7 +140,7 @@ class ResidualBlock(nn.Module):  # type: ignore[misc]
         return x + nn.silu(self.linear(x))
 
 
-class RecurrentDrafter(nn.Module):  # type: ignore[misc]
+class RecurrentDrafter(TrainedDrafter):
     """The network of section 3.1: s = SiLU(U s + W e), residual blocks on [h, s], a head.
 
     The target's ends are no parameters of it: they are neither trained nor saved.
@@ -156,6 +168,14 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
             rank = config.rank or 0
             down = nn.Linear(e, rank, bias=False)
             self.head = [down, nn.Linear(rank, config.vocabulary_size, bias=False)]
+
+    def watch(self, model: Any) -> KeptRows:
+        """See `TrainedDrafter`: the last hidden states."""
+        return state_rows(model)
+
+    def session(self, target: TargetModelSession) -> RecurrentSession:
+        """See `TrainedDrafter`."""
+        return RecurrentSession(self, target)
 
     def initial_state(self, hidden: Array) -> DrafterState:
         """Start a round from the target's last hidden state f[..., H], before any id is read."""
@@ -198,6 +218,21 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
             exit_ = layer(exit_)
         return exit_
 
+    @cached_property
+    def compiled_step(self) -> Step[DrafterState]:
+        """`step` as one compiled function, for weights that change no more."""
+
+        @mx.compile
+        def step(recurrent: Array, context: Array, ids: Array) -> tuple[Array, Array]:
+            state, logits = self.step(DrafterState(recurrent, context), ids)
+            return state.recurrent, logits
+
+        def with_state(state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
+            recurrent, logits = step(state.recurrent, state.context, ids)
+            return DrafterState(recurrent, state.context), logits
+
+        return with_state
+
     @property
     def step_bytes(self) -> int:
         """How many bytes of weights a step reads, those of the target's head included."""
@@ -207,3 +242,23 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
     @property
     def _dtype(self) -> Any:
         return self.rnn_u.weight.dtype
+
+
+class RecurrentSession(BeamSession[DrafterState]):
+    """A recurrent drafter of one request. target: keeps the hidden states of its passes."""
+
+    def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
+        self._drafter, self._target = drafter, target
+        on_cpu = mx.default_device().type == mx.cpu
+        self._step = drafter.step if on_cpu else drafter.compiled_step
+
+    def begin(self, ids: Sequence[TargetId]) -> tuple[DrafterState, Array] | None:
+        """See `BeamSession`; nothing where no recent pass of the target chose the last id."""
+        hidden = self._target.state_before_last(ids)
+        if hidden is None:
+            return None
+        return self._step(self._drafter.initial_state(hidden), mx.array([ids[-1]], mx.uint32))
+
+    def step(self, state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
+        """See `BeamSession`."""
+        return self._step(state, ids)

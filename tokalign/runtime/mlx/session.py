@@ -15,7 +15,7 @@ import mlx.core as mx
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.runtime.mlx.passes_ahead import AHEAD
-from tokalign.runtime.mlx.taps import KeptRows, state_rows, taps_of
+from tokalign.runtime.mlx.taps import KeptRows
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import UNBOUNDED, Array
@@ -26,8 +26,8 @@ from tokalign.tokenizer.vocabulary import Id, TargetId
 class ModelSession(ModelCache[Id]):
     """A model that is given whole contexts and rewinds its cache by itself.
 
-    cache: as `layers` of `ModelCache`. keeps_states: whether the last hidden states of the latest
-    passes are kept, for a drafter; taps: indices of layers whose outputs are kept instead.
+    cache: as `layers` of `ModelCache`. watch: makes what keeps rows of its passes for a drafter
+    (`state_rows`, `taps_of`).
     passes, rows: computed so far, but for filling in long prompts.
     Raises: as `ModelCache`; IncompatibleError for a model whose states cannot be had.
     """
@@ -39,13 +39,10 @@ class ModelSession(ModelCache[Id]):
         *,
         cache: list[Any] | None = None,
         rewinds: bool = True,
-        keeps_states: bool = False,
-        taps: Sequence[int] = (),
+        watch: Callable[[Any], KeptRows] | None = None,
     ) -> None:
         super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
-        self._kept: KeptRows | None = state_rows(model) if keeps_states else None
-        if taps:
-            self._kept = taps_of(model, taps)
+        self._kept = None if watch is None else watch(model)
         self._twin = model if self._kept is None else self._kept.model
         self.passes = self.rows = 0
 
@@ -155,7 +152,7 @@ class ModelSession(ModelCache[Id]):
         return None if self._kept is None else self._kept.before_last(ids)
 
     def take_taps(self, ids: Sequence[Id], first: int) -> tuple[int, Array | None]:
-        """See `KeptRows.take`. The session was made with taps."""
+        """See `KeptRows.take`. The session was made to watch."""
         assert self._kept is not None
         return self._kept.take(ids, first)
 

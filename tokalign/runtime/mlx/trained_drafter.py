@@ -1,0 +1,37 @@
+"""What is asked of a drafter that was trained for one target, whatever its format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import mlx.nn as nn
+
+from tokalign.runtime.mlx.taps import KeptRows
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.beam_search import BeamSession
+    from tokalign.runtime.mlx.dflash import DFlashSession
+    from tokalign.runtime.mlx.session import TargetModelSession
+
+
+class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
+    """A network that guesses from what its target computed. The target's ends are not part of it.
+
+    in_one_pass: whether a pass guesses all the ids of a draft, not one more.
+    """
+
+    in_one_pass = False
+
+    @abstractmethod
+    def watch(self, model: Any) -> KeptRows:
+        """Keep what it reads of the passes of its target. Raises: IncompatibleError."""
+
+    @abstractmethod
+    def session(self, target: TargetModelSession) -> BeamSession[Any] | DFlashSession:
+        """Itself for one request, beside the target's session, which was opened with `watch`."""
+
+    @property
+    @abstractmethod
+    def step_bytes(self) -> int:
+        """How many bytes of weights a pass reads, those of the target's head included."""
