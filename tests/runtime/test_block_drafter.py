@@ -226,7 +226,7 @@ def test_a_folder_in_the_published_layout_is_read(tmp_path: Path) -> None:
     ("changed", "error", "message"),
     [
         ({"dflash_config": {"selector_rank": 8}}, BundleError, "selector_rank"),
-        ({"attention_bias": True}, BundleError, "without bias"),
+        ({"attention_bias": True}, BundleError, "bias"),
         ({"layer_types": ["linear", "full_attention"]}, BundleError, "linear"),
         ({"layer_types": ["sliding_attention"] * 2}, BundleError, "sliding_window"),
         ({"head_dim": -4}, BundleError, "head_dim"),

@@ -12,9 +12,11 @@ cache.py                a model's cache, kept in step with the contexts that it 
 tree_attention.py       passes over trees, and whether a model takes them
 sampling.py             choosing ids, on the device, or among a few on the host
     noise.py                randomness keyed by seed and position
-recurrent_drafter.py    a recurrent drafter's network
-    beam_search.py          a drafter at work for one request: a beam search as a tree
-    drafter_folder.py       its files, and finding the drafter that belongs to a target
+trained_drafter.py      what is asked of a drafter that was trained for one target
+    beam_search.py          drafting with one that reads one id after another: a tree
+    drafter_folder.py       folders of drafters, and finding the one that belongs to a target
+    published_drafter.py    reading the folders of others; the parts that formats share
+recurrent_drafter.py    a recurrent drafter: the network and its session
 weights.py              a model's weights, its sizes, and the machine
     twins.py                models that share them and have some other modules
 """

@@ -10,7 +10,7 @@ Source: DFlash (z-lab): the published layout of its folders, and `dflash` 0.1.0,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -20,9 +20,17 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3 import MLP
-from mlx_lm.models.rope_utils import initialize_rope
 
-from tokalign.errors import BundleError, IncompatibleError, shown
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.mlx.published_drafter import (
+    LayerShape,
+    Projections,
+    fill,
+    layer_fields,
+    read_drafter_json,
+    read_weights,
+    reading_config,
+)
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
@@ -30,7 +38,6 @@ from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
-from tokalign.storage import parse_json
 from tokalign.tokenizer.vocabulary import TargetId
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -47,23 +54,13 @@ _KNOWN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DFlashConfig:
+class DFlashConfig(LayerShape):
     """The shape of a drafter, named as in its `config.json`.
 
     target_layer_ids: the target's layers whose outputs it reads. block_size: the last committed id
     and the positions that a pass guesses.
     """
 
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    rms_norm_eps: float
-    max_position_embeddings: int
-    rope_theta: float
-    rope_scaling: dict[str, Any] | None
     layer_types: tuple[str, ...]
     sliding_window: int | None
     is_causal: bool | None
@@ -74,7 +71,6 @@ class DFlashConfig:
     final_logit_softcapping: float | None
     input_embedding_scale: float
     output_multiplier: float
-    quantization: dict[str, Any] | None
 
     @classmethod
     def from_json(cls, config: dict[str, Any], *, name: str) -> DFlashConfig:
@@ -87,43 +83,23 @@ class DFlashConfig:
                 f"{name}: dflash_config has {', '.join(unknown)}, which this version does not run; "
                 "DFlash 2 and DSpark drafters are of this kind"
             )
-        if config.get("hidden_act", "silu") != "silu" or config.get("attention_bias"):
-            raise BundleError(f"{name}: only silu and attention without bias are run")
-        layers = int(config["num_hidden_layers"]) if "num_hidden_layers" in config else 0
-        types = tuple(config.get("layer_types") or [FULL] * layers)
-        rope = config.get("rope_parameters") or config.get("rope_scaling")
-        try:
+        cap = "final_logit_softcapping"
+        with reading_config(name):
+            layers = int(config.get("num_hidden_layers", 0))
             made = cls(
-                hidden_size=config["hidden_size"],
-                intermediate_size=config["intermediate_size"],
-                num_attention_heads=config["num_attention_heads"],
-                num_key_value_heads=config["num_key_value_heads"],
-                head_dim=config.get("head_dim")
-                or config["hidden_size"] // config["num_attention_heads"],
-                vocab_size=config["vocab_size"],
-                rms_norm_eps=config["rms_norm_eps"],
-                max_position_embeddings=config["max_position_embeddings"],
-                rope_theta=config.get("rope_theta", (rope or {}).get("rope_theta", 10000.0)),
-                rope_scaling=rope,
-                layer_types=types,
+                **layer_fields(config, name=name),
+                layer_types=tuple(config.get("layer_types") or [FULL] * layers),
                 sliding_window=config.get("sliding_window"),
                 is_causal=config.get("is_causal"),
                 block_size=int(own.get("block_size", config.get("block_size", 16))),
                 mask_token_id=int(own["mask_token_id"]),
                 target_layer_ids=tuple(map(int, own["target_layer_ids"])),
                 num_target_layers=int(config["num_target_layers"]),
-                final_logit_softcapping=own.get(
-                    "final_logit_softcapping", config.get("final_logit_softcapping")
-                ),
+                final_logit_softcapping=own.get(cap, config.get(cap)),
                 input_embedding_scale=float(own.get("input_embedding_scale", 1.0)),
                 output_multiplier=float(own.get("output_multiplier", 1.0)),
-                quantization=config.get("quantization"),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise BundleError(f"{name}: its config lacks or garbles {error}") from error
-        for size in ("hidden_size", "intermediate_size", "num_attention_heads", "head_dim"):
-            if type(getattr(made, size)) is not int or getattr(made, size) < 1:
-                raise BundleError(f"{name}: its {size} is {shown(getattr(made, size))}")
+        types = made.layer_types
         if len(types) != layers or not set(types) <= {FULL, SLIDING} or not layers:
             raise BundleError(f"{name}: {layers} layers with types {types} cannot be run")
         if SLIDING in types and not made.sliding_window:
@@ -159,20 +135,13 @@ class ContextKeys:
         return self._keys, self._values
 
 
-class DFlashAttention(nn.Module):  # type: ignore[misc]
+class DFlashAttention(Projections):
     """Attention of a block over the context and over itself."""
 
     def __init__(self, config: DFlashConfig, layer_type: str) -> None:
-        super().__init__()
-        width, dim = config.hidden_size, config.head_dim
-        heads, shared = config.num_attention_heads, config.num_key_value_heads
-        self.q_proj = nn.Linear(width, heads * dim, bias=False)
-        self.k_proj = nn.Linear(width, shared * dim, bias=False)
-        self.v_proj = nn.Linear(width, shared * dim, bias=False)
-        self.o_proj = nn.Linear(heads * dim, width, bias=False)
-        self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self._heads, self._shared, self._scale = heads, shared, dim**-0.5
+        super().__init__(config)
+        self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
+        self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         self._window = config.sliding_window if layer_type == SLIDING else None
         causal = config.is_causal
         self._causal = self._window is not None if causal is None else causal
@@ -183,25 +152,16 @@ class DFlashAttention(nn.Module):  # type: ignore[misc]
             known.end += context.shape[1] - (self._window - 1)
             context = context[:, 1 - self._window :]
         begin, end = known.end, known.end + context.shape[1]
-        queries = rope(self._split(self.q_norm, self.q_proj(block), self._heads), offset=end)
+        queries = rope(self.q_norm(self.split(self.q_proj(block))), offset=end)
         keys, values = known.append(
-            rope(self._split(self.k_norm, self.k_proj(context), self._shared), offset=begin),
-            self._split(None, self.v_proj(context), self._shared),
+            rope(self.k_norm(self.split(self.k_proj(context))), offset=begin),
+            self.split(self.v_proj(context)),
         )
-        own = rope(self._split(self.k_norm, self.k_proj(block), self._shared), offset=end)
-        length = keys.shape[2]
+        mask = self._mask(keys.shape[2], block.shape[1])
+        own = rope(self.k_norm(self.split(self.k_proj(block))), offset=end)
         keys = mx.concatenate([keys, own], axis=2)
-        values = mx.concatenate(
-            [values, self._split(None, self.v_proj(block), self._shared)], axis=2
-        )
-        output = mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=self._scale, mask=self._mask(length, block.shape[1])
-        )
-        return self.o_proj(output.swapaxes(1, 2).reshape(*block.shape[:2], -1))
-
-    def _split(self, norm: Any, x: Array, heads: int) -> Array:
-        x = x.reshape(*x.shape[:2], heads, -1)
-        return (x if norm is None else norm(x)).swapaxes(1, 2)
+        values = mx.concatenate([values, self.split(self.v_proj(block))], axis=2)
+        return self.attend(queries, keys, values, mask)
 
     def _mask(self, context: int, block: int) -> Array | None:
         """bool[block, context + block]; None where every row sees everything."""
@@ -254,13 +214,7 @@ class DFlashDrafter(TrainedDrafter):
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self._rope = initialize_rope(
-            dims=config.head_dim,
-            base=config.rope_theta,
-            traditional=False,
-            scaling_config=config.rope_scaling,
-            max_position_embeddings=config.max_position_embeddings,
-        )
+        self._rope = config.rope()
 
     in_one_pass = True
 
@@ -356,13 +310,9 @@ class DFlashSession:
         ]
 
 
-def is_dflash(folder: Path) -> bool:
-    """Whether a folder holds a drafter of this kind."""
-    try:
-        config = parse_json((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and "dflash_config" in config
+def is_dflash(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a drafter of this kind."""
+    return "dflash_config" in config
 
 
 def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
@@ -370,29 +320,9 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
 
     Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
     """
-    try:
-        config = parse_json((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{folder}/config.json cannot be read: {error}") from error
-    shape = DFlashConfig.from_json(config, name=str(folder))
-    taps_of(target, shape.target_layer_ids)
-    drafter = DFlashDrafter(shape, target)
-    weights: dict[str, Array] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        weights |= cast("dict[str, Array]", mx.load(str(file)))
-    if quantization := shape.quantization:
-        nn.quantize(
-            drafter,
-            group_size=int(quantization.get("group_size", 64)),
-            bits=int(quantization.get("bits", 4)),
-            class_predicate=lambda path, _: f"{path}.scales" in weights,
-        )
-    try:
-        drafter.load_weights([*weights.items()])
-    except ValueError as error:
-        raise BundleError(f"{folder}: {' '.join(str(error).split())}") from error
-    drafter.eval()
-    if not shape.quantization:
-        drafter.set_dtype(drafter.dtype)
-    mx.eval(drafter.parameters())
+    config = DFlashConfig.from_json(read_drafter_json(folder), name=str(folder))
+    taps_of(target, config.target_layer_ids)
+    drafter = DFlashDrafter(config, target)
+    weights = read_weights(folder)
+    fill(drafter, weights, config.quantization, drafter.dtype, name=str(folder))
     return drafter

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,10 +17,17 @@ from typing import Any, Protocol
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from tokalign.errors import FingerprintError, IncompatibleError, TokalignError, shown_path
+from tokalign.errors import (
+    BundleError,
+    FingerprintError,
+    IncompatibleError,
+    TokalignError,
+    shown_path,
+)
 from tokalign.names.published_drafters import AUTO, published_for
 from tokalign.runtime.mlx.dflash import is_dflash, load_dflash
 from tokalign.runtime.mlx.hidden_states import HiddenStates
+from tokalign.runtime.mlx.published_drafter import read_drafter_json
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
@@ -148,6 +155,24 @@ def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str
         )
 
 
+Load = Callable[[Path, Any], TrainedDrafter]
+"""Reads the drafter in a folder for an mlx-lm model."""
+
+_PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
+    (is_dflash, load_dflash),
+)
+"""Formats that others publish: whether a `config.json` is of it, and what reads such a folder."""
+
+
+def _reader_of(folder: Path) -> Load | None:
+    """What reads the drafter in a folder, if it is in a format that others publish."""
+    try:
+        config = read_drafter_json(folder)
+    except BundleError:
+        return None
+    return next((load for is_it, load in _PUBLISHED if is_it(config)), None)
+
+
 @once_per_model
 def _loaded(_: Any) -> dict[tuple[Path, str], TrainedDrafter]:
     """The drafter that was loaded last for a model, by its folder and what tells its version."""
@@ -157,19 +182,19 @@ def _loaded(_: Any) -> dict[tuple[Path, str], TrainedDrafter]:
 def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) -> TrainedDrafter:
     """The drafter in a folder as it is now, read once for a model. `note` is told where it is.
 
-    Raises: as `load_drafter` and `load_dflash`; IncompatibleError for a target whose hidden states
-    cannot be had.
+    Raises: as `load_drafter` and what reads its format; IncompatibleError for a target whose hidden
+    states cannot be had.
     """
     loaded = _loaded(target.model)
-    block = is_dflash(folder)
-    if block:
+    load = _reader_of(folder)
+    if load is not None:
         version = str((folder / DRAFTER_CONFIG).stat().st_mtime_ns)
     else:
         HiddenStates(target.model)
         version = read_drafter_config(folder)["sha256"]
     if (key := (folder.absolute(), version)) not in loaded:
         loaded.clear()
-        loaded[key] = load_dflash(folder, target.model) if block else load_drafter(folder, target)
+        loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
     return loaded[key]
 
@@ -184,7 +209,7 @@ def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDraft
     downloaded = None if published is None else published.downloaded()
     for folder in (*drafter_folders(target.folder), *([downloaded] if downloaded else [])):
         try:
-            if is_dflash(folder):
+            if _reader_of(folder) is not None:
                 return named_drafter(folder, target, note=note)
             made_for = read_drafter_config(folder)["target"]
             if made_for.get("tokenizer") == target.tokenizer.fingerprint:

@@ -1,0 +1,182 @@
+"""Trained drafters as others publish them: reading their folders, and the parts that formats share.
+
+A folder has a `config.json` and safetensors files. A key that may change what the network computes
+and is not known is refused; the names of weights have to be exactly those of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.rope_utils import initialize_rope
+
+from tokalign.errors import BundleError, shown
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.rounds import Array
+from tokalign.storage import parse_json
+
+_OF_LIBRARIES = {
+    *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "max_window_layers"),
+    *("model_type", "pretraining_tp", "torch_dtype", "transformers_version", "use_cache"),
+}
+"""Keys of a `config.json` that do not change what a network computes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """The shape of a drafter's layers, named as in its `config.json`."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    attention_bias: bool
+    quantization: dict[str, Any] | None
+
+    def rope(self) -> Any:
+        """The rotary embedding of its heads."""
+        return initialize_rope(
+            dims=self.head_dim,
+            base=self.rope_theta,
+            traditional=False,
+            scaling_config=self.rope_scaling,
+            max_position_embeddings=self.max_position_embeddings,
+        )
+
+
+LAYER_KEYS = frozenset(LayerShape.__dataclass_fields__) | {"hidden_act", "rope_parameters"}
+"""Keys that `layer_fields` reads."""
+
+
+def layer_fields(config: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+    """The fields of a `LayerShape`. Raises: BundleError, with `name`; KeyError, TypeError."""
+    if config.get("hidden_act", "silu") != "silu":
+        raise BundleError(f"{name}: only silu is run, not {shown(config['hidden_act'])}")
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    heads = config["num_attention_heads"]
+    fields: dict[str, Any] = {
+        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+        "rope_theta": config.get("rope_theta") or (rope or {}).get("rope_theta", 10000.0),
+        "rope_scaling": rope,
+        "attention_bias": bool(config.get("attention_bias")),
+        "quantization": config.get("quantization"),
+    }
+    fields |= {key: config[key] for key in LayerShape.__dataclass_fields__ if key not in fields}
+    for size in ("hidden_size", "intermediate_size", "num_attention_heads", "head_dim"):
+        if type(fields[size]) is not int or fields[size] < 1:
+            raise BundleError(f"{name}: its {size} is {shown(fields[size])}")
+    return fields
+
+
+def refuse_unknown(config: Mapping[str, Any], known: frozenset[str], *, name: str) -> None:
+    """Raises: BundleError, with `name`, for a key that is on and neither known nor a library's."""
+    unknown = sorted(
+        key for key in config.keys() - known - _OF_LIBRARIES if config[key] not in (None, False)
+    )
+    if unknown:
+        raise BundleError(
+            f"{name} has {', '.join(unknown)}, which this version does not run; "
+            "use a drafter without it, or leave --drafter out"
+        )
+
+
+@contextmanager
+def reading_config(name: str) -> Iterator[None]:
+    """Raises: BundleError, with `name`, where a value is missing or is not of its type."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{name}: its config lacks or garbles {error}") from error
+
+
+def read_drafter_json(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a folder. Raises: BundleError."""
+    try:
+        config = parse_json((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{folder}/config.json cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise BundleError(f"{folder}/config.json is no object; give the folder of a drafter")
+    return config
+
+
+def read_weights(folder: Path) -> dict[str, Array]:
+    """All weights of a folder, lazy. Raises: BundleError."""
+    weights: dict[str, Array] = {}
+    try:
+        for file in sorted(folder.glob("*.safetensors")):
+            weights |= cast("dict[str, Array]", mx.load(str(file)))
+    except (RuntimeError, ValueError) as error:
+        raise BundleError(f"{folder}: {' '.join(str(error).split())}; fetch it again") from error
+    return weights
+
+
+def fill(
+    drafter: TrainedDrafter,
+    weights: Mapping[str, Array],
+    quantization: Mapping[str, Any] | None,
+    dtype: Any,
+    *,
+    name: str,
+) -> None:
+    """Give a drafter its weights, in a number format unless they are quantized.
+
+    Raises: BundleError, with `name`, for weights of another network.
+    """
+    if quantization:
+        nn.quantize(
+            drafter,
+            group_size=int(quantization.get("group_size", 64)),
+            bits=int(quantization.get("bits", 4)),
+            mode=str(quantization.get("mode", "affine")),
+            class_predicate=lambda path, _: f"{path}.scales" in weights,
+        )
+    try:
+        drafter.load_weights([*weights.items()])
+    except ValueError as error:
+        raise BundleError(f"{name}: {' '.join(str(error).split())}") from error
+    drafter.eval()
+    if not quantization:
+        drafter.set_dtype(dtype)
+    mx.eval(drafter.parameters())
+
+
+class Projections(nn.Module):  # type: ignore[misc]
+    """The four matrices of an attention, for subclasses that say what attends to what.
+
+    reads: the width of what the queries, keys and values are made of; by default that of the layer.
+    """
+
+    def __init__(self, shape: LayerShape, reads: int | None = None) -> None:
+        super().__init__()
+        width, dim, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
+        heads, shared = shape.num_attention_heads, shape.num_key_value_heads
+        self.q_proj = nn.Linear(reads or width, heads * dim, bias=bias)
+        self.k_proj = nn.Linear(reads or width, shared * dim, bias=bias)
+        self.v_proj = nn.Linear(reads or width, shared * dim, bias=bias)
+        self.o_proj = nn.Linear(heads * dim, width, bias=bias)
+        self._dim = dim
+
+    def split(self, x: Array) -> Array:
+        """f[1, n, heads * dimension] -> f[1, heads, n, dimension]."""
+        return x.reshape(*x.shape[:2], -1, self._dim).swapaxes(1, 2)
+
+    def attend(self, queries: Array, keys: Array, values: Array, mask: Any) -> Array:
+        """f[1, heads, n, dimension] each -> f[1, n, width]."""
+        output = mx.fast.scaled_dot_product_attention(
+            queries, keys, values, scale=self._dim**-0.5, mask=mask
+        )
+        return self.o_proj(output.swapaxes(1, 2).reshape(1, queries.shape[2], -1))
