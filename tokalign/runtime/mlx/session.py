@@ -6,7 +6,7 @@ A session is a cache (`cache.py`) that runs passes. The draft model's session ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
