@@ -17,6 +17,7 @@ from block_drafters import (
     random_block_drafter,
     write_block_drafter,
 )
+from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
 from random_models import WildDrafter, generate, plainly, random_model, rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
@@ -38,29 +39,8 @@ from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Array, Context, Drafter, Proposal, Round
 from tokalign.tokenizer.vocabulary import TargetId
 
-PROMPT = (5, 17, 3)
 TAPS = (0, 1)
 WATCH = partial(taps_of, layers=TAPS)
-ARCHITECTURES = (
-    "llama",
-    "gemma3_text",  # windows
-    "gpt_oss",
-    "qwen3_next",  # gated delta
-    "mamba2",
-    "falcon_h1",
-    "lfm2",
-    "recurrent_gemma",
-    "rwkv7",
-    "deepseek_v32",  # latent attention with an index
-    "llama4",
-    "gpt2",
-)
-SAMPLINGS = {
-    "greedy": Sampling(),
-    "sampled": Sampling(temperature=0.8, seed=3),
-    "filtered": Sampling(temperature=1.1, top_p=0.9, min_p=0.02, seed=5),
-    "processed": Sampling(temperature=0.8, seed=6, processors=(lambda _, logits: logits * 0.9,)),
-}
 
 
 def opened(**options: Any) -> TargetModelSession:

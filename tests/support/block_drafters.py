@@ -45,7 +45,7 @@ def random_block_drafter(model: Any, seed: int = 3, **changed: Any) -> DFlashDra
     config = DFlashConfig.from_json(block_config(model, **changed), name="random")
     mx.random.seed(seed)
     drafter = DFlashDrafter(config, model)
-    drafter.update(tree_map(_random, drafter.parameters()))
+    drafter.update(tree_map(random_weight, drafter.parameters()))
     mx.eval(drafter.parameters())
     return drafter
 
@@ -75,5 +75,5 @@ def write_block_drafter(folder: Path, drafter: DFlashDrafter, config: dict[str, 
     return folder
 
 
-def _random(weight: Array) -> Array:
+def random_weight(weight: Array) -> Array:
     return mx.random.normal(weight.shape) * (0.3 if weight.ndim > 1 else 0.1) + (weight.ndim == 1)

@@ -39,13 +39,14 @@ def random_model(
     *,
     vocabulary: int = VOCABULARY,
     heads: int = 4,
+    layers: int = 2,
     sliding_window: int | None = None,
 ) -> Any:
-    """A float32 Llama of two layers whose most probable next token depends on the context."""
+    """A float32 Llama whose most probable next token depends on the context."""
     arguments = ModelArgs(
         model_type="llama",
         hidden_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         intermediate_size=48,
         num_attention_heads=heads,
         rms_norm_eps=1e-5,

@@ -17,6 +17,9 @@ trained_drafter.py      what is asked of a drafter that was trained for one targ
     drafter_folder.py       folders of drafters, and finding the one that belongs to a target
     published_drafter.py    reading the folders of others; the parts that formats share
 recurrent_drafter.py    a recurrent drafter: the network and its session
+dflash.py               a block drafter
+cached_drafter.py       those that read hidden states and go on from their own outputs
+    eagle3.py               EAGLE-3
 weights.py              a model's weights, its sizes, and the machine
     twins.py                models that share them and have some other modules
 """

@@ -26,6 +26,7 @@ from tokalign.errors import (
 )
 from tokalign.names.published_drafters import AUTO, published_for
 from tokalign.runtime.mlx.dflash import is_dflash, load_dflash
+from tokalign.runtime.mlx.eagle3 import is_eagle3, load_eagle3
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.published_drafter import read_drafter_json
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
@@ -160,6 +161,7 @@ Load = Callable[[Path, Any], TrainedDrafter]
 
 _PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
     (is_dflash, load_dflash),
+    (is_eagle3, load_eagle3),
 )
 """Formats that others publish: whether a `config.json` is of it, and what reads such a folder."""
 

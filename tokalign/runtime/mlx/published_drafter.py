@@ -75,7 +75,8 @@ def layer_fields(config: Mapping[str, Any], *, name: str) -> dict[str, Any]:
         "quantization": config.get("quantization"),
     }
     fields |= {key: config[key] for key in LayerShape.__dataclass_fields__ if key not in fields}
-    for size in ("hidden_size", "intermediate_size", "num_attention_heads", "head_dim"):
+    heads_of = ("num_attention_heads", "num_key_value_heads", "head_dim")
+    for size in ("hidden_size", "intermediate_size", "vocab_size", *heads_of):
         if type(fields[size]) is not int or fields[size] < 1:
             raise BundleError(f"{name}: its {size} is {shown(fields[size])}")
     return fields
@@ -121,6 +122,8 @@ def read_weights(folder: Path) -> dict[str, Array]:
             weights |= cast("dict[str, Array]", mx.load(str(file)))
     except (RuntimeError, ValueError) as error:
         raise BundleError(f"{folder}: {' '.join(str(error).split())}; fetch it again") from error
+    if not weights:
+        raise BundleError(f"{folder} has no safetensors files; fetch a version that has them")
     return weights
 
 

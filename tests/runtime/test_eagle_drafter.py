@@ -1,0 +1,158 @@
+"""EAGLE-3 drafters: folders in the published layouts, and that no guess changes the output."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import zoo
+from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
+from eagle_drafters import KnowingEagle, eagle_config, random_eagle, write_eagle
+from random_models import generate, random_model, rounds_of
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.evaluate.calibrate import measure_briefly
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.trained import with_trained
+from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
+from tokalign.runtime.drafting import NoDrafter
+from tokalign.runtime.loop import Limits
+from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape
+from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.rounds import Drafter
+from tokalign.tokenizer.vocabulary import TargetId
+
+model = partial(random_model, layers=3)
+
+
+def opened(network: TrainedDrafter, **options: Any) -> TargetModelSession:
+    return TargetModelSession(model(), CacheOptions(**options), watch=network.watch)
+
+
+def made(how: str, session: TargetModelSession, network: Eagle3Drafter, how_chosen: Any) -> Drafter:
+    sampler = how_chosen.draft_sampler(96)
+    branches = how != "chain"
+    drafter = with_trained(network.session(session), sampler=sampler, branches=branches)
+    if how != "joined":
+        return drafter
+    free = TreeDrafter([ContextCopy()], rows=12)
+    return Controller(Knowledge.given(FREE_ROWS), free, drafter, steps=4, timed=False)
+
+
+@pytest.mark.parametrize("how", ["beams", "chain", "joined"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_its_guesses_never_change_the_output(sampling: str, how: str) -> None:
+    """Through rounds that accept all, a part or nothing, and a prompt that is read in steps."""
+    chosen, target = SAMPLINGS[sampling], model()
+    plain = generate(NoDrafter(), chosen, tokens=60, session=TargetModelSession(target))
+    text = [*plain[:20], *[9] * 6, *plain[26:]]
+    networks = random_eagle(target, eagle_config(target)), KnowingEagle(target, text, len(PROMPT))
+    for network in networks:
+        session = opened(network, prefill_step_size=2)
+        drafter = made(how, session, network, chosen)
+        emitted, rounds = rounds_of(drafter, session, chosen, limits=Limits(max_tokens=60))
+        assert emitted == plain
+        assert any(SOURCE in one.tree.sources for one in rounds)
+    assert max(one.accepted for one in rounds) >= 3, "a text that it knows"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_no_kind_of_architecture_loses_anything(name: str, temperature: float) -> None:
+    target = zoo.zoo_model(name)
+    prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
+    chosen = Sampling(temperature=temperature, seed=2)
+    plainly = TargetModelSession(target)
+    limits = Limits(max_tokens=24)
+    plain, _ = rounds_of(NoDrafter(), plainly, chosen, prompt=prompt, limits=limits)
+    networks = random_eagle(target, eagle_config(target)), KnowingEagle(target, plain, len(prompt))
+    for network in networks:
+        session = TargetModelSession(target, watch=network.watch)
+        beams = network.session(session)
+        sampler = chosen.draft_sampler(zoo.VOCABULARY)
+        drafter = with_trained(beams, sampler=sampler, branches=session.can_branch)
+        emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
+        assert emitted == plain
+    assert len(rounds) < 20
+
+
+def test_beams_are_rows_of_one_cache_that_do_not_see_each_other() -> None:
+    """Every listed id has the probability that a chain of its own gives it."""
+    target = model()
+    network = random_eagle(target, eagle_config(target))
+    session = opened(network)
+    ids = [TargetId(i * 5 % 90) for i in range(12)]
+    session.logits(ids[:-1])
+    found = network.session(session).search(ids, BeamShape(3, 3), count=5)
+    assert found is not None
+    tree = found.tree(SOURCE)
+    leaf = max(range(len(tree)), key=lambda index: (tree.depths[index], index))
+    path = [tree.ids[index] for index in tree.path_to(leaf)]
+    session = opened(network)
+    session.logits(ids[:-1])
+    chain = network.session(session)
+    begun = chain.begin(ids)
+    assert begun is not None
+    state, logits = begun
+    for place, token in enumerate(path):
+        node = tree.path_to(leaf)[place]
+        expected = mx.softmax(logits[0])[token].item()
+        assert tree.probabilities[node] == pytest.approx(expected, rel=1e-4)
+        state, logits = chain.step(state.of_beams(mx.array([0])), mx.array([token]))
+
+
+def test_what_its_searches_cost_is_measured() -> None:
+    target = model()
+    curve = measure_briefly(target, random_eagle(target, eagle_config(target)))
+    assert {*curve.searches} == {4}
+
+
+@pytest.mark.parametrize("layout", ["midlayer.", "layers.0."])
+def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> None:
+    target = model()
+    config = eagle_config(target)
+    network = random_eagle(target, config, own_embedding=True)
+    read = load_eagle3(write_eagle(tmp_path, network, config, layout), target)
+    ids = [TargetId(i) for i in (*PROMPT, 9)]
+    found = []
+    for one in (network, read):
+        session = opened(one)
+        session.logits(ids[:-1])
+        found.append(one.session(session).search(ids, BeamShape(2, 3), count=4))
+    assert found[0] == found[1]
+    assert found[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"parallel_drafting": True}, BundleError, "parallel_drafting"),
+        ({"eagle_config": {"use_mtp_layernorm": True}}, BundleError, "use_mtp_layernorm"),
+        ({"use_sliding_window": True}, BundleError, "use_sliding_window"),
+        ({"hidden_act": "gelu"}, BundleError, "silu"),
+        ({"hidden_size": 64}, IncompatibleError, "width 64"),
+        ({"eagle_config": None}, IncompatibleError, "layers 1, 0, -1"),
+        ({"draft_vocab_size": 47}, BundleError, "d2t"),
+        ({"vocab_size": None}, BundleError, "vocab_size"),
+        ({"intermediate_size": 8}, BundleError, "shape"),
+    ],
+)
+def test_a_folder_that_cannot_be_run_is_refused(
+    changed: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    target = model()
+    config = eagle_config(target)
+    folder = write_eagle(tmp_path, random_eagle(target, config), config)
+    (folder / "config.json").write_text(json.dumps({**config, **changed}))
+    with pytest.raises(error, match=message):
+        load_eagle3(folder, target)

@@ -1,0 +1,107 @@
+"""Drafters with a key-value cache of their own, which read hidden states and the ids that follow.
+
+Such a drafter reads pairs: what the target computed for an id, and the next id. Its output for a
+pair gives the id after it, and stands for the target's hidden state of that id. So it goes on alone
+from there: the beams of a search are rows of one cache, each of which sees the committed ids and
+its own ancestors. What it read of its own guesses is taken back when the round is over; then it
+reads what the target computed for the ids that were accepted.
+Source: EAGLE (Li et al., 2024), section 4.1; a search as a tree in one cache: EAGLE-2, section 4.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from tokalign.runtime.mlx.beam_search import BeamSession
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
+from tokalign.runtime.rounds import Array
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+class CachedDrafter(TrainedDrafter):
+    """A network that reads pairs of an id and a hidden state, with a cache for its layers.
+
+    Its rotary embeddings and attention are modules that are called as those of mlx-lm.
+    """
+
+    layers: list[Any]
+
+    @abstractmethod
+    def states(self, watched: Array) -> Array:
+        """Hidden states f[n, width] of the rows that `watch` keeps, f[n, ...]."""
+
+    @abstractmethod
+    def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
+        """Ids i[n] and the hidden states f[n, width] of the ids before them -> outputs f[n, width].
+
+        mask: "causal", or bool[n, cached + n].
+        """
+
+    @abstractmethod
+    def logits(self, outputs: Array) -> Array:
+        """Outputs f[n, width] -> logits f[n, vocabulary of the target]."""
+
+    def session(self, target: TargetModelSession) -> CachedSession:
+        """See `TrainedDrafter`."""
+        return CachedSession(self, target)
+
+
+class HeadState(NamedTuple):
+    """What follows some beams: the outputs f[beams, width] of their last ids, and which rows after
+    the committed ones each of them sees, bool[beams, rows], itself included."""
+
+    outputs: Array
+    sees: Array
+
+    def of_beams(self, beams: Array) -> HeadState:
+        """See `BeamState`."""
+        return HeadState(self.outputs[beams], self.sees[beams])
+
+
+class CachedSession(BeamSession[HeadState]):
+    """A drafter with a cache, of one request. target: was opened with its `watch`.
+
+    Of a context that a cache brings along, it knows only what the target reads now.
+    """
+
+    def __init__(self, drafter: CachedDrafter, target: TargetModelSession) -> None:
+        self._positions, self._target = RowPositions(), target
+        self._drafter: CachedDrafter = with_row_positions(drafter, self._positions)
+        self._cache: list[Any] = []
+        self._begin = self._end = 0  # the ids whose hidden states the cache has read
+        self._depth = 0  # of the search under way
+
+    def begin(self, ids: Sequence[TargetId]) -> tuple[HeadState, Array] | None:
+        """See `BeamSession`."""
+        begin, watched = self._target.take_taps(ids, self._end)
+        if watched is None:
+            return None
+        if begin != self._end or not self._cache:
+            self._cache = [KVCache() for _ in self._drafter.layers]
+            self._begin = begin
+        for layer in self._cache:
+            layer.trim(layer.offset - (begin - self._begin))
+        self._end, self._depth = len(ids) - 1, 0
+        self._positions.now = mx.arange(begin + 1, len(ids))
+        following = mx.array([*ids[begin + 1 :]], mx.uint32)
+        states = self._drafter.states(watched)
+        outputs = self._drafter.read(following, states, self._cache, "causal")[-1:]
+        return HeadState(outputs, mx.zeros((1, 0), mx.bool_)), self._drafter.logits(outputs)
+
+    def step(self, state: HeadState, ids: Array) -> tuple[HeadState, Array]:
+        """See `BeamSession`."""
+        self._depth += 1
+        beams = len(ids)
+        self._positions.now = mx.full((beams,), self._end + self._depth)
+        sees = mx.concatenate([state.sees, mx.eye(beams, dtype=mx.bool_)], axis=1)
+        committed = mx.ones((beams, self._end - self._begin), mx.bool_)
+        mask = mx.concatenate([committed, sees], axis=1)
+        outputs = self._drafter.read(ids, state.outputs, self._cache, mask)
+        return HeadState(outputs, sees), self._drafter.logits(outputs)

@@ -1,0 +1,286 @@
+"""EAGLE-3: a drafter of one layer that reads three layers of the target, then its own outputs.
+
+Its first layer attends to the embedding of an id beside what the target computed for the id before
+it. It has a head of its own, often over the most frequent ids alone, and may have an embedding.
+Three layouts are read. SafeAILab and SpecForge: `midlayer`, ids of layers whose *outputs* are read.
+speculators: `layers.N`, a nested configuration, ids of layers whose *inputs* are read.
+Source: EAGLE-3 (Li et al., 2025); `mlx-vlm` 0.7.10, which `lab/tests/test_eagle3_parity.py`
+compares with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.qwen3 import MLP
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.mlx.cached_drafter import CachedDrafter
+from tokalign.runtime.mlx.published_drafter import (
+    LAYER_KEYS,
+    LayerShape,
+    Projections,
+    fill,
+    layer_fields,
+    read_drafter_json,
+    read_weights,
+    reading_config,
+    refuse_unknown,
+)
+from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.taps import KeptRows, taps_of
+from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.rounds import Array
+
+_INPUTS = "eagle_aux_hidden_state_layer_ids"
+_USUAL = {
+    "use_aux_hidden_state": True,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "next_layer_regular": True,
+    "use_mtp_layernorm": False,
+}
+"""Switches of `eagle_config`, and how they are in a network that is run."""
+
+_KNOWN = LAYER_KEYS | {
+    *("draft_vocab_size", "num_hidden_layers", "target_hidden_size", "tie_word_embeddings"),
+    *("norm_before_residual", "norm_before_fc", "embed_requires_grad", "eagle_config", _INPUTS),
+    *("transformer_layer_config", "speculators_config", "speculators_version"),
+    *("speculators_model_type", "sliding_window"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Config(LayerShape):
+    """The shape of a drafter, named as in its `config.json`.
+
+    target_layer_ids: the target's layers whose outputs it reads; None for the authors' choice.
+    draft_vocab_size: ids that its head knows. target_hidden_size: of the target's layers.
+    """
+
+    num_hidden_layers: int
+    draft_vocab_size: int
+    target_hidden_size: int
+    target_layer_ids: tuple[int, ...] | None
+    tie_word_embeddings: bool
+    norm_before_residual: bool
+    norm_before_fc: bool
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any], *, name: str) -> Eagle3Config:
+        """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
+        nested = config.get("transformer_layer_config") or {}
+        config = {**nested, **config}
+        refuse_unknown(config, frozenset(_KNOWN), name=f"{name}/config.json")
+        own = config.get("eagle_config") or {}
+        layers = own.get(_INPUTS)
+        odd = sorted(key for key in own if key != _INPUTS and own[key] != _USUAL.get(key))
+        if odd:
+            raise BundleError(
+                f"{name}: eagle_config has {', '.join(f'{key}: {own[key]}' for key in odd)}, which "
+                "this version does not run; use another drafter"
+            )
+        with reading_config(name):
+            if (inputs := config.get(_INPUTS)) is not None:
+                layers = [int(layer) - 1 for layer in inputs]
+            made = cls(
+                **layer_fields(config, name=name),
+                num_hidden_layers=int(config.get("num_hidden_layers", 1)),
+                draft_vocab_size=int(config.get("draft_vocab_size") or config["vocab_size"]),
+                target_hidden_size=int(config.get("target_hidden_size") or config["hidden_size"]),
+                target_layer_ids=tuple(map(int, layers)) if layers else None,
+                tie_word_embeddings=bool(config.get("tie_word_embeddings")),
+                norm_before_residual=bool(config.get("norm_before_residual")),
+                norm_before_fc=bool(config.get("norm_before_fc")),
+            )
+        if made.num_hidden_layers < 1 or made.draft_vocab_size < 1:
+            raise BundleError(f"{name}: a drafter without layers or ids cannot be run")
+        return made
+
+    def taps(self, target: Any) -> tuple[int, ...]:
+        """The layers of a target whose outputs it reads."""
+        count = len(target.layers)
+        return self.target_layer_ids or (1, count // 2 - 1, count - 4)
+
+
+class Eagle3Attention(Projections):
+    """Attention of the rows of a pass over the cache and themselves."""
+
+    def __init__(self, config: Eagle3Config, reads: int | None = None) -> None:
+        super().__init__(config, reads)
+        self.rope = config.rope()
+
+    def __call__(self, x: Array, mask: Any, cache: Any) -> Array:
+        """x: f[1, n, reads] -> f[1, n, width]."""
+        queries = self.rope(self.split(self.q_proj(x)), offset=cache.offset)
+        keys = self.rope(self.split(self.k_proj(x)), offset=cache.offset)
+        keys, values = cache.update_and_fetch(keys, self.split(self.v_proj(x)))
+        return self.attend(queries, keys, values, mask)
+
+
+class Eagle3Layer(nn.Module):  # type: ignore[misc]
+    """Attention and a gated MLP; the first layer reads embeddings beside hidden states."""
+
+    def __init__(self, config: Eagle3Config, *, first: bool) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = nn.RMSNorm(width, eps=eps)
+        if first:
+            self.hidden_norm = nn.RMSNorm(width, eps=eps)
+        self.self_attn = Eagle3Attention(config, 2 * width if first else None)
+        self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
+        self.mlp = MLP(width, config.intermediate_size)
+        self._adds_normed = config.norm_before_residual
+
+    def __call__(self, x: Array, embedded: Array | None, mask: Any, cache: Any) -> Array:
+        """x, embedded: f[1, n, width]; the latter for the first layer alone."""
+        if embedded is None:
+            read = self.input_layernorm(x)
+        else:
+            normed = self.hidden_norm(x)
+            read = mx.concatenate([self.input_layernorm(embedded), normed], axis=-1)
+            x = normed if self._adds_normed else x
+        x = x + self.self_attn(read, mask, cache)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Eagle3Drafter(CachedDrafter):
+    """The network.
+
+    own_embedding, own_head: whether it has them, or uses the target's. ids: i[draft vocabulary],
+    the target's ids that its head knows; None for all in their order.
+    Raises: IncompatibleError for a target of another size.
+    """
+
+    def __init__(
+        self,
+        config: Eagle3Config,
+        target: Any,
+        *,
+        own_embedding: bool = False,
+        own_head: bool = True,
+        ids: Array | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, width, eps = config, config.hidden_size, config.rms_norm_eps
+        self._ends = ends = TargetEnds.of(target)
+        borrows = width if not (own_embedding and own_head) else ends.hidden_size
+        if (config.target_hidden_size, borrows) != (ends.hidden_size,) * 2:
+            raise IncompatibleError(
+                f"the drafter is for a target of width {config.target_hidden_size}, and this one "
+                f"has {ends.hidden_size}; give its own target"
+            )
+        self._taps = config.taps(target)
+        reads = len(self._taps) * config.target_hidden_size
+        self.fc = nn.Linear(reads, width, bias=False)
+        if config.norm_before_fc:
+            self.input_norm = nn.RMSNorm(reads, eps=eps)
+        self.layers = [
+            Eagle3Layer(config, first=index == 0) for index in range(config.num_hidden_layers)
+        ]
+        self.norm = nn.RMSNorm(width, eps=eps)
+        if own_embedding:
+            self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        if own_head:
+            self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
+        self._places = None if ids is None else _places(ids, ends.vocabulary_size)
+
+    def watch(self, model: Any) -> KeptRows:
+        """See `TrainedDrafter`: the outputs of some layers."""
+        return taps_of(model, self._taps)
+
+    def states(self, watched: Array) -> Array:
+        """See `CachedDrafter`."""
+        watched = watched.astype(self.norm.weight.dtype)
+        return self.fc(self.input_norm(watched) if self.config.norm_before_fc else watched)
+
+    def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
+        """See `CachedDrafter`."""
+        embed = self.embed_tokens if "embed_tokens" in self else self._ends.embed
+        embedded: Array | None = embed(ids).astype(states.dtype)[None]
+        x = states[None]
+        for layer, of_layer in zip(self.layers, cache, strict=True):
+            x, embedded = layer(x, embedded, mask, of_layer), None
+        return x[0]
+
+    def logits(self, outputs: Array) -> Array:
+        """See `CachedDrafter`; -inf for ids that its head does not know."""
+        outputs = self.norm(outputs)
+        if "lm_head" in self:
+            logits = self.lm_head(outputs)
+        elif self.config.tie_word_embeddings and "embed_tokens" in self:
+            logits = self.embed_tokens.as_linear(outputs)
+        else:
+            logits = self._ends.unembed(outputs.astype(self._ends.dtype))
+        if self._places is None:
+            return logits
+        padded = mx.pad(logits, [(0, 0), (0, 1)], constant_values=-mx.inf)
+        return mx.take(padded, self._places, axis=-1)
+
+    @property
+    def step_bytes(self) -> int:
+        """See `TrainedDrafter`."""
+        return weight_bytes(self) + (0 if "lm_head" in self else self._ends.head_bytes)
+
+    @property
+    def dtype(self) -> Any:
+        """The number format of the target's ends."""
+        return self._ends.dtype
+
+
+def _places(ids: Array, size: int) -> Array:
+    """For each id of a target, its place in the drafter's vocabulary; the one after it if none."""
+    places = mx.full((size,), len(ids), mx.int32)
+    places[ids] = mx.arange(len(ids), dtype=mx.int32)
+    return places
+
+
+def is_eagle3(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a drafter of this kind."""
+    kind = config.get("speculators_model_type", "eagle3")
+    return kind == "eagle3" and "draft_vocab_size" in config
+
+
+def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
+    """Read the drafter in a folder, for a loaded target, whose number format it takes.
+
+    Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
+    """
+    name = str(folder)
+    config = Eagle3Config.from_json(read_drafter_json(folder), name=name)
+    taps_of(target, config.taps(target))
+    weights = {
+        key.replace("midlayer.", "layers.0."): value
+        for key, value in read_weights(folder).items()
+        if key != "t2d" and not key.startswith("verifier_") and "rotary_emb" not in key
+    }
+    ids = _target_ids(weights.pop("d2t", None), config, TargetEnds.of(target).vocabulary_size, name)
+    drafter = Eagle3Drafter(
+        config,
+        target,
+        own_embedding="embed_tokens.weight" in weights,
+        own_head="lm_head.weight" in weights,
+        ids=ids,
+    )
+    fill(drafter, weights, config.quantization, drafter.dtype, name=name)
+    return drafter
+
+
+def _target_ids(offsets: Array | None, config: Eagle3Config, size: int, name: str) -> Array | None:
+    """The target's ids that the head knows, i + d2t[i]. Raises: BundleError."""
+    count = config.draft_vocab_size
+    if offsets is None:
+        if count == size:
+            return None
+        raise BundleError(
+            f"{name}: its head knows {count} of {size} ids, and no d2t says which; fetch it again"
+        )
+    ids = mx.arange(count) + offsets.astype(mx.int32) if offsets.shape == (count,) else None
+    if ids is None or not 0 <= ids.min().item() <= ids.max().item() < size:
+        raise BundleError(f"{name}: its d2t names ids that the target does not have")
+    return ids
