@@ -67,6 +67,7 @@ PIECES = [
         "<function=f>",
         "<|",
     ),
+    *("```json\n", "```", '{"name": "f", "arguments": {"x": "a"}}\n'),
     *(
         "<parameter=x>",
         "</parameter>",
@@ -274,3 +275,55 @@ def test_only_the_spelling_of_a_forms_own_marks_is_a_part_of_an_answer() -> None
     assert mistral.silent_ids(vocabulary) == {1, 4}
     assert mistral.without_calls().silent_ids(vocabulary) == {1, 2, 3, 4}
     assert CHANNELS.silent_ids(vocabulary) == {2, 3}
+
+
+BARE = '{"name": "f", "arguments": {"x": "a"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BARE,
+        f"```json\n{BARE}\n```",
+        f"```\n{BARE}\n```\n",
+        BARE.replace("arguments", "parameters"),
+        '{"type": "function", "name": "f", "parameters": {"x": "a"}}',
+        '{"arguments": {"x": "a"}, "name": "f"}',
+        f"<think>Hm.</think>\n\n{BARE}",
+    ],
+)
+def test_json_that_names_a_tool_is_a_call(text: str) -> None:
+    for form in (CHAT, XML):
+        assert ("call", '{"x": "a"}') in made(form, text)
+    calls = [block for block in steps_of(CHAT, text)[0] if block.kind == "call"]
+    assert [call.name for call in calls] == ["f"]
+    assert all(kind == "text" for kind, _ in made(TEXT_ONLY, text))
+
+
+def test_a_call_may_follow_a_sentence_and_others() -> None:
+    found = made(CHAT, f"I look it up:\n\n```json\n{BARE}\n```\nand then\n{BARE}\n{BARE}")
+    kinds = ["text", "call", "text", "call", "call"]
+    assert [kind for kind, _ in found] == kinds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "g", "arguments": {"x": "a"}}',
+        '{"name": "Anna", "age": 5}',
+        '```json\n{"city": "Łódź"}\n```',
+        f"```python\nx = {BARE}\n```",
+        f"Write {BARE} for a call.",
+        '{"name": "f", "arguments": [1]}',
+        '{"name": "f", "argum',
+        "{" * 40,
+        "```\n" * 20 + "x",
+    ],
+)
+def test_other_json_stays_text_and_streams(text: str) -> None:
+    assert [one for one in made(CHAT, text) if one[0] != "broken"] == [("text", text.strip())]
+    blocks = Blocks(CHAT, tools=TOOLS)
+    steps = [step for letter in text[:-1] for step in blocks.feed(letter)]
+    if '"name": "f"' not in text:  # then it may become a call until its end
+        told = "".join(step.text for step in steps)
+        assert len(text) - len(told) < 30

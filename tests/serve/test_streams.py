@@ -46,6 +46,10 @@ SAID: dict[str, tuple[str, list[Any]]] = {
         "<tool_call>{nic}</tool_call> i koniec",
         [("text", "<tool_call>{nic}</tool_call> i koniec")],
     ),
+    "a call in a fence": (
+        f"Sprawdzam:\n\n```json\n{CALL[11:-12]}\n```\n",
+        [("text", "Sprawdzam:"), CALLED],
+    ),
     "nothing": ("<think></think>", []),
 }
 """What the model says, and its blocks: of a call the name and the arguments."""

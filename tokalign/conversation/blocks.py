@@ -18,7 +18,15 @@ from tokalign.conversation.incoming import (
     Waiting,
     collected,
 )
-from tokalign.conversation.tool_calls import Calls, Ended, Named, Tools, json_arguments, read_calls
+from tokalign.conversation.tool_calls import (
+    Calls,
+    Ended,
+    Named,
+    Tools,
+    bare_calls,
+    json_arguments,
+    read_calls,
+)
 from tokalign.conversation.tools import (
     ANY_TOOL,
     HARMONY,
@@ -161,6 +169,8 @@ _LONGEST_HEADER = 64
 """Characters of a header that may be cut off."""
 
 _SPACES = " \t\r\n"
+_BARE = ("{", "```")
+"""What a call in JSON begins with that has no mark."""
 
 
 class Blocks:
@@ -181,7 +191,7 @@ class Blocks:
         self._after_mark = opens_in == "thought" or form.has_channels
         self._space = ""  # comes before what follows, unless that is a mark
         self._cut = True
-        self._failures = 0  # of calls to be any
+        self._failures = self._bare_failures = 0  # of calls to be any
         self._steps = self._channels() if form.has_channels else self._marked()
 
     def feed(self, text: str) -> Iterator[Step]:
@@ -254,18 +264,24 @@ class Blocks:
     # -- marks in a text ---------------------------------------------------------------------------
 
     def _marked(self) -> Steps[None]:
-        """Thoughts and calls between marks. A thought begins where no text has begun."""
+        """Thoughts and calls between marks. A thought begins where no text has begun.
+
+        Where there are tools, a line may also begin with a call of one in JSON without any mark.
+        """
         form = self.form
+        bare = _BARE if self.tools and form.calls is not None else ()
         begin, end = form.thought or ("", "")
         called = "" if form.calls is None else form.calls.begin
         while True:
             own = end if self.kind == "thought" else begin
-            mark = yield from self._text_until(own, called, *form.dropped)
+            mark = yield from self._text_until(own, called, *form.dropped, *bare)
             if not mark:
                 return
             is_text = self._is_open and self.blocks[-1].kind == "text"
             if mark == called:
                 yield from self._call_after(mark)
+            elif mark in bare:
+                yield from self._bare_call(mark)
             elif mark in form.dropped:
                 self._turn(self.kind)
             elif mark == begin and is_text:
@@ -295,6 +311,19 @@ class Blocks:
             if (yield from self._calls(calls)):
                 return
             self._failures += 1
+        yield from self._written(mark)
+
+    def _bare_call(self, mark: str) -> Steps[None]:
+        """A call of one of the tools that begins with `mark`, or the mark as text."""
+        is_text = self._is_open and self.blocks[-1].kind == "text"
+        before = (self.blocks[-1].text if is_text else "\n") + self._space
+        begins_line = before.rstrip(" \t").endswith("\n") and self.kind == "text"
+        if begins_line and not self._failures and self._bare_failures < _MOST_FAILURES:
+            self._source.give_back(mark)
+            if (yield from self._calls(bare_calls(self._source, self.tools))):
+                return
+            self._bare_failures += 1
+            yield from self._source.expect(mark)
         yield from self._written(mark)
 
     def _calls(self, calls: Calls) -> Steps[bool]:

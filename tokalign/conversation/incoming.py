@@ -61,6 +61,10 @@ class Incoming:
         assert self._kept is not None
         self._at = self._kept
 
+    def give_back(self, text: str) -> None:
+        """Read a text again that has just been taken."""
+        self._at -= len(text)
+
     def forget(self) -> None:
         self._kept = None
 

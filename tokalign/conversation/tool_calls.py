@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
@@ -67,15 +67,36 @@ def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def json_calls(source: Incoming, end: str, _tools: Tools = ()) -> Calls:
-    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them."""
+def bare_calls(source: Incoming, tools: Tools) -> Calls:
+    """JSON calls without the marks of a format, as they are or fenced; only of tools given.
+
+    Example: "```json", a line with `{"name": "f", "arguments": {}}`, and "```".
+    """
+    fence = ""
+    if (yield from source.peek()) == "`":
+        fence = yield from source.expect("```")
+        if (yield from source.take(_LETTERS)) not in ("", "json", "tool_call"):
+            raise UnreadableError
+    yield from json_calls(source, fence, named={tool["function"]["name"] for tool in tools})
+
+
+_LETTERS = re.compile(r"\w*")
+
+
+def json_calls(
+    source: Incoming, end: str, _tools: Tools = (), *, named: Collection[str] | None = None
+) -> Calls:
+    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them.
+
+    named: the names that make a call of what may as well be another object; None for any name.
+    """
     yield from source.space()
     is_list = (yield from source.peek()) == "["
     if is_list:
         yield from source.expect("[")
     following = "{"
     while following == "{":
-        yield from _json_call(source, end)
+        yield from _json_call(source, end, named)
         yield from source.space()
         if is_list and (yield from source.expect(",", "]")) == "]":
             break
@@ -91,7 +112,7 @@ def _close(source: Incoming, end: str) -> Calls:
         yield from source.expect(end, or_end=True)
 
 
-def _json_call(source: Incoming, end: str) -> Calls:
+def _json_call(source: Incoming, end: str, named: Collection[str] | None = None) -> Calls:
     name, arguments, begun = "", "", False
     yield from source.space()
     yield from source.expect("{")
@@ -99,6 +120,8 @@ def _json_call(source: Incoming, end: str) -> Calls:
     while mark == ",":
         yield from source.space()
         key = json.loads((yield from collected(json_string(source)))[0])
+        if named is not None and key not in ("name", "arguments", "parameters", "type", "id"):
+            raise UnreadableError
         yield from source.space()
         yield from source.expect(":")
         yield from source.space()
@@ -113,6 +136,8 @@ def _json_call(source: Incoming, end: str) -> Calls:
             if key == "name":
                 name = json.loads(text)
                 if not isinstance(name, str) or not name.strip():
+                    raise UnreadableError
+                if named is not None and name not in named:
                     raise UnreadableError
         yield from source.space()
         # A brace that models forget at the very end.
