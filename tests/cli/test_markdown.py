@@ -39,7 +39,7 @@ def without_styles(text: str) -> str:
         ("- one\n* two\n  + three\n10. four\n", "• one\n• two\n  • three\n10. four\n"),
         ("- 1. **x**", f"• 1. {BOLD}x{END}"),
         ("`a*b*` and ``x`y``", f"{CODE}a*b*{END} and {CODE}x`y{END}"),
-        ("```py\na = 2**3\n\n  *b*\n```\nok", f"{CODE}a = 2**3{END}\n\n{CODE}  *b*{END}\nok"),
+        ("```\na = 2**3\n\n  *b*\n```\nok", f"{CODE}a = 2**3{END}\n\n{CODE}  *b*{END}\nok"),
         ("~~~\n```\n~~~\n", f"{CODE}```{END}\n"),
         # what is no mark stays as it is
         ("2 * 3 * 4, 2**3, a*b*c, *i*, a ** b", "2 * 3 * 4, 2**3, a*b*c, *i*, a ** b"),
@@ -106,6 +106,29 @@ def test_a_list_item_goes_on_under_its_text_and_code_is_not_broken() -> None:
     assert without_styles(after_code) == "1. \n   x\nword word word word word\nword word word"
     code = "x = " + "1 + " * 20 + "1"
     assert without_styles(rendered(f"```\n{code}\n```\n", width=24)) == code + "\n"
+
+
+def test_words_of_code_are_set_apart_and_none_is_lost() -> None:
+    code = 'def f(x):\n    """Two\n    lines"""\n\n    return 1  # Wisła\n'
+    shown = rendered(f"```python\n{code}```\nok")
+    assert without_styles(shown) == code + "ok"
+    styles = [re.match(r"(\x1b\[[0-9;]*m)*", line)[0] for line in shown.split("\n")]  # type: ignore[index]
+    assert styles[0] not in ("", CODE)
+    assert styles[1] == ""  # an indent, then a text that goes on in the next line
+    assert "\x1b[" in shown.split("\n")[2]
+
+
+TABLE = "| river | km |\n|:--|--:|\n| **Wisła** | 1047 |\n| Odra | 854 |\n"
+
+
+def test_a_table_is_drawn_when_it_ends() -> None:
+    markdown = Markdown(lambda: 40)
+    assert markdown.push(f"Rivers:\n\n{TABLE}") == "Rivers:\n\n"
+    shown = without_styles(markdown.push("\nThat is all.") + markdown.finish())
+    lines = [line.split() for line in shown.split("\n") if any(map(str.isalnum, line))]
+    assert lines == [["river", "km"], ["Wisła", "1047"], ["Odra", "854"], ["That", "is", "all."]]
+    assert "|" not in shown
+    assert without_styles(rendered(TABLE)) == without_styles(rendered(*TABLE))
 
 
 def test_a_window_may_be_resized() -> None:

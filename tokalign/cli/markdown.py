@@ -1,6 +1,7 @@
-"""Markdown on a terminal as it streams: headings, bold, lists and code, wrapped between words.
+"""Markdown on a terminal as it streams: headings, bold, lists, code and tables.
 
-Nothing is ever repainted: a word is held back until it ends, which decides every mark in it. All
+Nothing is ever repainted. A word is held back until it ends, which decides every mark in it; a line
+of code until it ends, so that Pygments finds its words; a table until its last row, for rich. All
 other Markdown stays as it was written. Inline styles end with their line: what a model forgot to
 close spoils one line and no more.
 """
@@ -11,6 +12,8 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from io import StringIO
 from os import get_terminal_size
 
 from tokalign.cli.output import RESET
@@ -26,6 +29,9 @@ _HEADING = re.compile(r"#{1,6}")
 _ITEM = re.compile(r"[-*+]|\d{1,9}[.)]")
 
 _BOLD, _CODE = "\x1b[1m", "\x1b[36m"
+_MOST_LINES = 100
+"""Lines before a line of code with which its words are found."""
+
 _LEAST_WIDTH = 20
 """A terminal narrower than this breaks lines itself."""
 
@@ -40,7 +46,8 @@ class Markdown:
         from rich.cells import cell_len
 
         self._width, self._cells = width, cell_len
-        self._held, self._fence = "", ""
+        self._held, self._fence, self._rows = "", "", ""
+        self._code_block = _Code("")
         self._begin_line()
 
     def push(self, text: str) -> str:
@@ -55,17 +62,39 @@ class Markdown:
     def finish(self) -> str:
         """The remaining text."""
         word, self._held = self._held, ""
-        return self._take(word, "")
+        return self._take(word, "") + self._code_block.line(self._line) + self._table()
 
     def _begin_line(self) -> None:
         self._column = self._indent = 0
         self._at_start, self._is_heading, self._is_skipped = True, False, False
         self._is_bold, self._code, self._space, self._previous = False, "", "", "\n"
+        self._line, self._is_row = "", False
 
     def _take(self, word: str, end: str) -> str:
         """Render a word and the space, line end or wide character after it."""
         if end and not end.isspace():
             word, end = word + end, ""
+        if not self._fence and (self._is_row or (self._at_start and word.startswith("|"))):
+            self._rows, self._is_row = self._rows + word + end, end != "\n"
+            return ""
+        before = self._table() if word or end == "\n" else ""
+        return before + self._take_line(word, end)
+
+    def _table(self) -> str:
+        """The rows of a table that has ended, as rich draws them."""
+        rows, self._rows = self._rows, ""
+        if not rows:
+            return ""
+        from rich.console import Console
+        from rich.markdown import Markdown as Document
+
+        width = max(_LEAST_WIDTH, self._width())
+        console = Console(file=StringIO(), width=width, force_terminal=True)
+        console.print(Document(rows))
+        drawn = console.file.getvalue()  # type: ignore[attr-defined]
+        return "\n".join(line.rstrip() for line in drawn.split("\n"))
+
+    def _take_line(self, word: str, end: str) -> str:
         shown = self._begin_block(word, end)
         if shown is None:
             shown = self._inline(word) if word else ""
@@ -87,6 +116,7 @@ class Markdown:
             return None
         if fence := _FENCE.fullmatch(word):
             self._fence, self._is_skipped = fence[1], True
+            self._code_block = _Code(word.removeprefix(fence[1]))
             return "\n" if self._indent else ""  # the block begins after the number of a list item
         if end == " " and _HEADING.fullmatch(word):
             self._is_heading, self._at_start, self._space = True, False, ""
@@ -100,14 +130,11 @@ class Markdown:
 
     def _code_line(self, word: str, end: str) -> str:
         if self._at_start and word.startswith(self._fence) and not word.strip(self._fence[0]):
-            self._fence, self._is_skipped = "", True
+            self._fence, self._line, self._is_skipped = "", "", True
             return ""
-        if self._at_start and not word:
-            self._space += end
-            return ""
-        text = self._space + word + end.strip("\n")
-        self._at_start, self._space = False, ""
-        return f"{_CODE}{text}{RESET}" if text else ""
+        self._line += word + end.strip("\n")
+        self._at_start = self._at_start and not word
+        return self._code_block.line(self._line) if end == "\n" else ""
 
     def _inline(self, word: str) -> str:
         """Render a word, on a new line if it does not fit on this one."""
@@ -138,6 +165,30 @@ class Markdown:
             return not self._previous.isspace()
         in_word = self._previous.isascii() and self._previous.isalnum()
         return bool(following) and not in_word
+
+
+class _Code:
+    """Lines of code in colours, if the language is known to Pygments."""
+
+    def __init__(self, language: str) -> None:
+        from pygments.lexers import find_lexer_class_by_name
+        from pygments.util import ClassNotFound
+
+        self._lexer, self._lines = None, list[str]()
+        with suppress(ClassNotFound):
+            if language:
+                self._lexer = find_lexer_class_by_name(language)(stripnl=False, ensurenl=False)
+
+    def line(self, text: str) -> str:
+        """The next line, which is read after the ones before it."""
+        if self._lexer is None or not text.strip():
+            return f"{_CODE}{text}{RESET}" if text.strip() else ""
+        from pygments import highlight
+        from pygments.formatters import TerminalFormatter
+
+        self._lines = [*self._lines[-_MOST_LINES:], text]
+        shown: str = highlight("\n".join(self._lines), self._lexer, TerminalFormatter())
+        return shown.split("\n")[len(self._lines) - 1]
 
 
 def for_terminal() -> Markdown | None:
