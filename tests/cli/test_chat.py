@@ -119,6 +119,32 @@ def test_another_try_draws_other_tokens(target: str) -> None:
     assert talk(target, "Kto to?", "/retry").err.count("same answer again") == 1
 
 
+def test_a_message_is_taken_back_or_changed(target: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    said = ["Kto to?", "A to?", "/undo", "Kto?", "/edit A to?", f"/save {file}", "/edit", "/undo"]
+    found = answers(target, *said)
+    assert [found[1]["text"], found[0]["text"]] == [found[3]["text"], found[0]["text"]]
+    saved = [one["content"] for one in json.loads(file.read_text("utf-8"))]
+    assert saved == ["Kto to?", found[0]["text"], "A to?", found[1]["text"]]
+    result = talk(target, *said, "/undo")
+    assert result.err.count("change the message and send it") == 1
+    assert result.err.count("no message to take back") == 1
+
+
+def test_another_model_goes_on_with_the_conversation(
+    target: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    file, other = tmp_path / "a.json", models["draft"]
+    said = ["Kto to?", "/model", "/model nowhere", f"/model {other}", "A to?", f"/save {file}"]
+    result = talk(target, *said, f"/model {target}", "Kto?", options=["--ignore-chat-template"])
+    assert result.err.count("tokalign: ") == 1, result.err
+    assert f"the model is {target}" in result.err
+    assert f"the model is {other}" in result.err
+    first, _, second, answer = (one["content"] for one in json.loads(file.read_text("utf-8")))
+    texts = [first, json.loads(file.read_text("utf-8"))[1]["content"], second]
+    assert answer == decoded(other, "\n".join(texts))["text"]
+
+
 def test_a_conversation_is_saved_and_loaded(target: str, tmp_path: Path) -> None:
     file = tmp_path / "rozmowa.json"
     found = answers(target, "Kto to?", f"/save {file}", "A to?")

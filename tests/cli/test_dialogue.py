@@ -67,13 +67,18 @@ def test_a_dialogue_keeps_its_messages_in_order() -> None:
     dialogue.ask("Czyj?")
     roles = [message["role"] for message in dialogue.messages]
     assert roles == ["system", "user", "assistant", "user"]
-    dialogue.withdraw()
-    dialogue.withdraw()  # an answer is not withdrawn
+    assert dialogue.undo() == "Czyj?"
     assert [message["content"] for message in dialogue.turns] == ["Co to?", "Kot."]
     dialogue.retry()
     assert dialogue.awaits_answer
     dialogue.retry()
     assert dialogue.awaits_answer
+    dialogue.answer("Pies.")
+    assert dialogue.undo() == "Co to?"
+    assert dialogue.turns == []
+    with pytest.raises(UsageError, match="take back"):
+        dialogue.undo()
+    dialogue.ask("Kto to?")
     dialogue.clear()
     assert dialogue.messages == [{"role": "system", "content": "Odpowiadaj krótko."}]
     with pytest.raises(UsageError, match="say something first"):

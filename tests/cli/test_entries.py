@@ -89,6 +89,18 @@ def test_entries_are_kept_for_the_next_time(tmp_path: Path) -> None:
     assert "jaźń" not in history.read_text("utf-8")
 
 
+def test_a_message_is_opened_again() -> None:
+    pytest.importorskip("prompt_toolkit")
+    from prompt_toolkit.application import create_app_session
+    from prompt_toolkit.input import create_pipe_input
+    from prompt_toolkit.output import DummyOutput
+
+    with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
+        keyboard.send_text(f" ma\x7f\x7fje{ENTER}kota{ENTER}")
+        entries = EditedEntries(None)
+        assert [entries.read("Ala"), entries.read()] == ["Ala je", "kota"]
+
+
 def test_ctrl_c_gives_up_a_line() -> None:
     keys = typed(f"Ala{CTRL_C}")
     with pytest.raises(KeyboardInterrupt):

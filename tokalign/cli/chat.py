@@ -35,6 +35,8 @@ from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
@@ -72,37 +74,57 @@ def command(
     """
     options = take(PromptOptions, values)
     entries = open_entries(keeps=history)
-    decoder = load(values, measures=calibrate)
+
+    def load_model(name: str) -> Decoder:
+        return load({**values, "target": name}, measures=calibrate)
+
+    target = values["target"]
+    chat = Chat(load_model, target, options, color=color, max_tokens=max_tokens, markdown=markdown)
     note("/help lists the commands, Ctrl-D leaves")
-    sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
-    settings = Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
-    Chat(decoder, options, settings, color=color).run(entries)
+    chat.run(entries)
 
 
 class Chat:
-    """A conversation on the command line: what is typed goes in, answers come out on stdout."""
+    """A conversation on the command line: what is typed goes in, answers come out on stdout.
+
+    load: gives the decoder of a target by its name. model: the name of the one in use.
+    """
+
+    _decoder: Decoder
 
     def __init__(
-        self, decoder: Decoder, options: PromptOptions, settings: Settings, *, color: bool
+        self,
+        load: Callable[[str], Decoder],
+        model: str,
+        options: PromptOptions,
+        *,
+        color: bool,
+        max_tokens: int | None,
+        markdown: bool,
     ) -> None:
-        # The logit store lasts for the whole conversation.
-        self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
-        self._options, self._settings, self._color = options, settings, color
+        self._load, self._options, self._color = load, options, color
+        decoder = load(model)
+        sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
+        self._settings = Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
+        self._use(model, decoder)
         self._dialogue = Dialogue(system=options.system_prompt)
-        self._open_sessions()
+        self._begun = ""  # what the next entry begins with
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
 
     def run(self, entries: Entries) -> None:
         """Take entries until there are no more, or until one of them is /exit."""
         while True:
+            begun, self._begun = self._begun, ""
             try:
-                text = entries.read()
+                text = entries.read(begun)
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
                 note("Ctrl-D leaves")
                 continue
+            if entries.is_edited:
+                write("\n")  # an answer stands apart from its question
             try:
                 if text is None or not self._take(read_entry(text)):
                     return
@@ -134,7 +156,19 @@ class Chat:
                 self._dialogue.clear()
                 note("a new conversation")
             case "retry":
-                self._retry()
+                self._again()
+            case "edit" if entry.argument:
+                self._again(entry.argument)
+            case "edit":
+                self._begun = self._dialogue.undo()
+                note("change the message and send it")
+            case "undo":
+                self._dialogue.undo()
+                note(f"taken back; {len(self._dialogue.turns)} messages are left")
+            case "model":
+                if entry.argument:
+                    self._change_model(entry.argument)
+                note(f"the model is {self._model}")
             case "save":
                 path = as_path(entry.argument)
                 if path.suffix != ".json":
@@ -162,18 +196,47 @@ class Chat:
             case _:
                 note(HELP, lines=True)
 
-    def _retry(self) -> None:
-        """Have the last message answered again; the old answer stays if no other one comes."""
+    def _again(self, text: str | None = None) -> None:
+        """Have the last message answered anew, or a text in its place.
+
+        The old answer stays if no other one comes.
+        """
         before = list(self._dialogue.turns)
-        self._dialogue.retry()
-        if self._decoder.seed is None:
-            note("greedy decoding gives the same answer again; /set temperature 0.7 varies it")
-        self._retries += 1
+        if text is not None:
+            self._dialogue.undo()
+            self._dialogue.ask(text)
+            self._retries = 0
+        else:
+            self._dialogue.retry()
+            if self._decoder.seed is None:
+                note("greedy decoding gives the same answer again; /set temperature 0.7 varies it")
+            self._retries += 1
         try:
             self._answer()
         finally:
             if len(self._dialogue.turns) < len(before):
-                self._dialogue.turns[:] = before
+                self._dialogue.turns[:], self._begun = before, text or ""
+
+    def _change_model(self, name: str) -> None:
+        """Go on with another model, or with the one in use if the other cannot be loaded."""
+        from tokalign.names.registry import resolve_model
+
+        resolve_model(name)  # a wrong name changes nothing
+        before = self._model
+        del self._decoder, self._target, self._draft  # there may be no room for two
+        try:
+            self._use(name, self._load(name))
+        except TokalignError:
+            note(f"back to {before}")
+            self._use(before, self._load(before))
+            raise
+
+    def _use(self, name: str, decoder: Decoder) -> None:
+        # The logit store lasts for the whole conversation.
+        drafting, sampler = decoder.drafting.with_stores(), self._settings.sampling
+        self._model = name
+        self._decoder = replace(decoder, drafting=drafting, sampler=sampler)
+        self._open_sessions()
 
     def _statistics(self) -> str:
         if self._last is None:
@@ -202,7 +265,7 @@ class Chat:
                 generation = self._begin(prompt)
         except TokalignError as error:
             self._dialogue.left_out = left_out
-            self._dialogue.withdraw()
+            self._begun = self._dialogue.undo()
             if isinstance(error, ContextLengthError):
                 raise UsageError(
                     f"this message has {error.prompt_tokens} tokens with the system message, but "
@@ -222,8 +285,8 @@ class Chat:
         if summary["text"]:
             self._dialogue.answer(summary["text"])
         else:
-            self._dialogue.withdraw()
-            note("there is no answer, so the message is forgotten")
+            self._begun = self._dialogue.undo()
+            note("there is no answer, so the message is taken back")
         self._last = summary | {"cached_tokens": cached}
         if flags.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")

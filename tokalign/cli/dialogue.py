@@ -22,6 +22,9 @@ COMMANDS = {
     "system": ("TEXT", "set the system message; without a text, remove it"),
     "clear": ("", "forget the conversation, except for the system message"),
     "retry": ("", "answer the last message again"),
+    "edit": ("[TEXT]", "change the last message and have it answered anew; alone, open it"),
+    "undo": ("", "forget the last message and its answer"),
+    "model": ("[NAME]", "go on with another model; alone, name this one"),
     "save": ("FILE", "write the conversation as JSON"),
     "load": ("FILE", "go on with a conversation that was saved"),
     "set": ("NAME VALUE", "change a setting, such as temperature 0.7; alone, show them all"),
@@ -41,7 +44,7 @@ HELP = "\n".join(
         *(f"/{name} {takes}".ljust(18) + about for name, (takes, about) in COMMANDS.items()),
         "//TEXT".ljust(18) + "a message that begins with a slash",
         'Several lines: Esc Enter, a \\ at the end of a line, or lines between """ and """.',
-        "Ctrl-C stops an answer and keeps it.",
+        "Ctrl-C stops an answer and keeps it; while a prompt is read, it opens the message again.",
     ]
 )
 
@@ -174,10 +177,17 @@ class Dialogue:
         """Add the model's answer."""
         self.turns.append({"role": "assistant", "content": text})
 
-    def withdraw(self) -> None:
-        """Forget the user's last message, which got no answer."""
-        if self.awaits_answer:
-            self.turns.pop()
+    def undo(self) -> str:
+        """Forget the user's last message, and its answer; UsageError if there is none.
+
+        Returns: the message.
+        """
+        if not self.turns:
+            raise UsageError("there is no message to take back; say something first")
+        self.retry()
+        text = str(self.turns.pop()["content"])
+        self.left_out = min(self.left_out, len(self.turns))
+        return text
 
     def retry(self) -> None:
         """Forget the last answer, if there is one. Raises: UsageError if there is no message."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from platformdirs import user_state_path
 
@@ -29,7 +29,9 @@ class StreamEntries:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def read(self) -> str | None:
+    is_edited = False
+
+    def read(self, begun: str = "") -> str | None:
         """The next entry; None at the end."""
         lines = EntryLines()
         with reading_stdin("give messages in a file or a pipe, one per line, or open a terminal"):
@@ -49,25 +51,39 @@ class EditedEntries:
     def __init__(self, history: Path | None) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.formatted_text import FormattedText
         from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.key_binding import KeyBindings
 
         keys = KeyBindings()
         keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
-        self._ask: Callable[[str], str] = PromptSession(
+        # A prompt stands apart from the answer before it.
+        self._prompt = FormattedText([("", "\n"), ("bold ansigreen", PROMPT)])
+        session: Any = PromptSession(
             history=InMemoryHistory() if history is None else FileHistory(_private(history)),
             key_bindings=keys,
             completer=WordCompleter([f"/{name}" for name in COMMANDS], sentence=True),
             complete_while_typing=False,
             prompt_continuation=MORE,
-        ).prompt
+        )
 
-    def read(self) -> str | None:
-        """The next entry; None at the end. Raises: KeyboardInterrupt for Ctrl-C."""
+        def ask(prompt: Any, begun: str) -> str:
+            return str(session.prompt(prompt, default=begun))
+
+        self._ask: Callable[[Any, str], str] = ask
+
+    is_edited = True
+
+    def read(self, begun: str = "") -> str | None:
+        """The next entry; None at the end. Raises: KeyboardInterrupt for Ctrl-C.
+
+        begun: what stands in the line already.
+        """
         lines = EntryLines()
         try:
             while True:
-                text = self._ask(MORE if lines.is_open else PROMPT)
+                text = self._ask(MORE if lines.is_open else self._prompt, begun)
+                begun = ""
                 if "\n" in text and not lines.is_open:
                     is_block = text.startswith(BLOCK) and text.endswith(BLOCK)
                     return text[len(BLOCK) : -len(BLOCK)].strip("\n") if is_block else text
