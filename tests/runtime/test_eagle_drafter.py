@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 import zoo
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
-from eagle_drafters import KnowingEagle, eagle_config, random_eagle, write_eagle
+from eagle_drafters import eagle_config, knowing_eagle, random_eagle, write_eagle
 from random_models import generate, random_model, rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
@@ -55,7 +55,7 @@ def test_its_guesses_never_change_the_output(sampling: str, how: str) -> None:
     chosen, target = SAMPLINGS[sampling], model()
     plain = generate(NoDrafter(), chosen, tokens=60, session=TargetModelSession(target))
     text = [*plain[:20], *[9] * 6, *plain[26:]]
-    networks = random_eagle(target, eagle_config(target)), KnowingEagle(target, text, len(PROMPT))
+    networks = random_eagle(target, eagle_config(target)), knowing_eagle(target, text, len(PROMPT))
     for network in networks:
         session = opened(network, prefill_step_size=2)
         drafter = made(how, session, network, chosen)
@@ -75,7 +75,7 @@ def test_no_kind_of_architecture_loses_anything(name: str, temperature: float) -
     plainly = TargetModelSession(target)
     limits = Limits(max_tokens=24)
     plain, _ = rounds_of(NoDrafter(), plainly, chosen, prompt=prompt, limits=limits)
-    networks = random_eagle(target, eagle_config(target)), KnowingEagle(target, plain, len(prompt))
+    networks = random_eagle(target, eagle_config(target)), knowing_eagle(target, plain, len(prompt))
     for network in networks:
         session = TargetModelSession(target, watch=network.watch)
         beams = network.session(session)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 import mlx.nn as nn
 from block_drafters import random_weight
 from mlx.utils import tree_flatten, tree_map
 
+from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
 from tokalign.runtime.rounds import Array
@@ -55,21 +56,29 @@ def random_eagle(model: Any, config: dict[str, Any], **own: Any) -> Eagle3Drafte
     return drafter
 
 
-class KnowingEagle(Eagle3Drafter):
-    """Knows a text: one id of it is most probable after each position. after: ids before it."""
+class Knowing(CachedDrafter):
+    """Mixed into the class of a drafter, which then knows a text. after: ids before it."""
 
-    def __init__(self, model: Any, text: Sequence[int], after: int) -> None:
-        config = {**eagle_config(model), "draft_vocab_size": vocabulary_size(model)}
-        super().__init__(Eagle3Config.from_json(config, name="it"), model)
+    def know(self, text: Sequence[int], after: int) -> Self:
         self._text, self._after = list(text), after
+        return self
 
     def logits(self, outputs: Array) -> Array:
         logits = mx.zeros_like(super().logits(outputs))
-        read = self.layers[0].self_attn.rope.positions.now.tolist()
+        read = self.layers[-1].self_attn.rope.positions.now.tolist()
         for row, position in enumerate(read[-len(outputs) :]):
             if 0 <= position + 1 - self._after < len(self._text):
                 logits[row, self._text[position + 1 - self._after]] = 8.0
         return logits
+
+
+class KnowingEagle(Knowing, Eagle3Drafter):
+    pass
+
+
+def knowing_eagle(model: Any, text: Sequence[int], after: int) -> KnowingEagle:
+    config = {**eagle_config(model), "draft_vocab_size": vocabulary_size(model)}
+    return KnowingEagle(Eagle3Config.from_json(config, name="it"), model).know(text, after)
 
 
 def write_eagle(

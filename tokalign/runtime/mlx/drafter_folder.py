@@ -28,6 +28,7 @@ from tokalign.names.published_drafters import AUTO, published_for
 from tokalign.runtime.mlx.dflash import is_dflash, load_dflash
 from tokalign.runtime.mlx.eagle3 import is_eagle3, load_eagle3
 from tokalign.runtime.mlx.hidden_states import HiddenStates
+from tokalign.runtime.mlx.mtp import holds_mtp, is_mtp, load_mtp
 from tokalign.runtime.mlx.published_drafter import read_drafter_json
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
@@ -162,6 +163,7 @@ Load = Callable[[Path, Any], TrainedDrafter]
 _PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
     (is_dflash, load_dflash),
     (is_eagle3, load_eagle3),
+    (is_mtp, load_mtp),
 )
 """Formats that others publish: whether a `config.json` is of it, and what reads such a folder."""
 
@@ -203,13 +205,16 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
 
 def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDrafter | None:
     """The first drafter of this target in its folder or in those of tables, else the published one
-    if it is downloaded; None without one.
+    if it is downloaded, else the MTP layer in its checkpoint; None without one.
 
     note: told which is used, of one that should fit and does not, and of one to download.
     """
     published = published_for(target.folder)
     downloaded = None if published is None else published.downloaded()
-    for folder in (*drafter_folders(target.folder), *([downloaded] if downloaded else [])):
+    folders = [*drafter_folders(target.folder), *([downloaded] if downloaded else [])]
+    if target.folder is not None and holds_mtp(target.folder, target.model):
+        folders.append(target.folder)
+    for folder in folders:
         try:
             if _reader_of(folder) is not None:
                 return named_drafter(folder, target, note=note)

@@ -139,10 +139,10 @@ def _count(parts: Iterable[Array]) -> int:
     return sum(part.shape[0] for part in parts)
 
 
-def state_rows(model: Any) -> KeptRows:
-    """The last hidden states of a model. Raises: as `HiddenStates`."""
+def state_rows(model: Any, most: int = 0) -> KeptRows:
+    """The last hidden states of a model. most: as of `KeptRows`. Raises: as `HiddenStates`."""
     states = HiddenStates(model)
-    return KeptRows(states.model, states.take)
+    return KeptRows(states.model, states.take, most)
 
 
 class _Tapped:

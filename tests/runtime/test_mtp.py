@@ -1,0 +1,92 @@
+"""MTP layers: read from a target's checkpoint, found by themselves, and nothing is lost by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import zoo
+from eagle_drafters import Knowing
+from mlx.utils import tree_flatten
+from mtp_layers import published_weights, random_mtp, write_mtp
+from random_models import rounds_of
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.draft.trained import with_trained
+from tokalign.runtime.drafting import NoDrafter
+from tokalign.runtime.loop import Limits
+from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter
+from tokalign.runtime.mlx.mtp import GOES_ON_NORMED, MtpDrafter, load_mtp
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
+
+
+class KnowingMtp(Knowing, MtpDrafter):
+    pass
+
+
+@pytest.mark.parametrize("name", GOES_ON_NORMED)
+def test_a_checkpoint_s_layer_is_read(name: str, tmp_path: Path) -> None:
+    """Whatever is stacked, joined, split or about 0 in it."""
+    target = zoo.zoo_model(name)
+    drafter = random_mtp(target)
+    weights = {"model.norm.weight": mx.zeros((4,)), **published_weights(drafter, target)}
+    read = load_mtp(write_mtp(tmp_path, weights, target), target)
+    expected = dict(tree_flatten(drafter.parameters()))
+    found = dict(tree_flatten(read.parameters()))
+    assert found.keys() == expected.keys()
+    assert all(mx.allclose(found[key], expected[key], atol=1e-6) for key in found)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "glm4_moe_lite"])
+def test_it_is_found_in_the_target_s_folder(name: str, tmp_path: Path) -> None:
+    target = zoo.zoo_model(name)
+    with_folder: Any = SimpleNamespace(model=target, folder=tmp_path)
+    write_mtp(tmp_path, {"model.norm.weight": mx.zeros((4,))}, target)
+    assert find_drafter(with_folder) is None
+    with pytest.raises(BundleError, match="conversions for mlx-lm drop"):
+        named_drafter(tmp_path, with_folder)
+    write_mtp(tmp_path, published_weights(random_mtp(target), target), target)
+    assert isinstance(find_drafter(with_folder), MtpDrafter)
+
+
+def test_a_folder_that_holds_it_alone_is_read(tmp_path: Path) -> None:
+    """As `mlx-vlm` splits a checkpoint: no prefix, and 1 is added already."""
+    target = zoo.zoo_model("qwen3_5")
+    weights = {
+        name.removeprefix("mtp."): weight + 1 if weight.ndim == 1 else weight
+        for name, weight in published_weights(random_mtp(target), target).items()
+        if name.startswith("mtp.")
+    }
+    read = load_mtp(write_mtp(tmp_path, weights, target), target)
+    assert mx.allclose(read.norm.weight, random_mtp(target).norm.weight, atol=1e-6)
+
+
+def test_other_targets_are_refused() -> None:
+    with pytest.raises(IncompatibleError, match="llama"):
+        MtpDrafter(zoo.zoo_model("llama"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOES_ON_NORMED)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_nothing_is_lost(name: str, temperature: float) -> None:
+    target = zoo.zoo_model(name)
+    prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
+    chosen, limits = Sampling(temperature=temperature, seed=2), Limits(max_tokens=24)
+    session = TargetModelSession(target)
+    plain, _ = rounds_of(NoDrafter(), session, chosen, prompt=prompt, limits=limits)
+    text = [*plain[:12], 1, 2, *plain[14:]]
+    for network in (random_mtp(target), KnowingMtp(target).know(text, len(prompt))):
+        session = TargetModelSession(target, watch=network.watch)
+        drafter = with_trained(
+            network.session(session),
+            sampler=chosen.draft_sampler(zoo.VOCABULARY),
+            branches=session.can_branch,
+        )
+        emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
+        assert emitted == plain
+    assert len(rounds) < 16

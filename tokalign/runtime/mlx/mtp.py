@@ -1,0 +1,191 @@
+"""MTP: the layer for the id after the next one that some targets bring along in their checkpoint.
+
+mlx-lm leaves it out, so it is read from the target's own folder, or from one that holds it alone.
+It is a layer as the target's last one, after a matrix that joins an id's embedding with what goes
+into the target's head. Embedding and head are the target's.
+
+| | weights | what it goes on from |
+|---|---|---|
+| Qwen3-Next, Qwen3.5 and newer | `mtp.*` | its outputs after its last norm |
+| GLM-4 MoE, DeepSeek V3 | those of a layer after the last one | its outputs before that norm |
+
+The target's `sanitize` reads the layer's weights as those of its last layer, whatever it stacks,
+splits or adds 1 to.
+Source: DeepSeek-V3 (2024), section 2.2; `mlx-vlm` 0.7.10 and `mtplx` 2.12.2, which
+`lab/tests/test_mtp_parity.py` compares with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.mlx.cached_drafter import CachedDrafter
+from tokalign.runtime.mlx.published_drafter import fill, read_drafter_json, read_weights
+from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
+from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.rounds import Array
+
+_NAMES = {
+    "fc": "fc",
+    "pre_fc_norm_embedding": "embedding_norm",
+    "pre_fc_norm_hidden": "hidden_norm",
+    "norm": "norm",
+}
+_NAMES_AFTER_LAST = {
+    "eh_proj": "fc",
+    "enorm": "embedding_norm",
+    "hnorm": "hidden_norm",
+    "shared_head.norm": "norm",
+}
+_SHARED = ("embed_tokens.", "shared_head.head.")  # copies of the target's
+
+GOES_ON_NORMED = {
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_next"), True),
+    **dict.fromkeys(("glm4_moe", "glm4_moe_lite", "deepseek_v3"), False),
+}
+"""Types of targets; whether the layer goes on from its outputs after its last norm."""
+
+
+class MtpDrafter(CachedDrafter):
+    """The network. depth: layers. Raises: IncompatibleError for a target without such a layer."""
+
+    def __init__(self, target: Any, depth: int = 1) -> None:
+        super().__init__()
+        kind, cache = getattr(target, "model_type", None), make_prompt_cache(target)[-1]
+        if kind not in GOES_ON_NORMED or type(cache) is not KVCache:
+            raise IncompatibleError(
+                f"MTP layers of a {kind} model are not run; leave --drafter out"
+            )
+        self._ends, self._goes_on_normed = TargetEnds.of(target), GOES_ON_NORMED[kind]
+        args = getattr(target, "language_model", target).args
+        width, eps, last = args.hidden_size, args.rms_norm_eps, target.layers[-1]
+        self.fc = nn.Linear(2 * width, width, bias=False)
+        self.embedding_norm = nn.RMSNorm(width, eps=eps)
+        self.hidden_norm = nn.RMSNorm(width, eps=eps)
+        self.norm = nn.RMSNorm(width, eps=eps)
+        self.layers = [type(last)(args, len(target.layers) - 1) for _ in range(depth)]
+
+    def watch(self, model: Any) -> KeptRows:
+        """See `TrainedDrafter`: the last hidden states."""
+        return state_rows(model, MOST_ROWS)
+
+    def states(self, watched: Array) -> Array:
+        """See `CachedDrafter`."""
+        return watched.astype(self.norm.weight.dtype)
+
+    def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
+        """See `CachedDrafter`."""
+        embedded = self._ends.embed(ids).astype(states.dtype)
+        joined = [self.embedding_norm(embedded), self.hidden_norm(states)]
+        x = self.fc(mx.concatenate(joined, axis=-1))[None]
+        if isinstance(mask, str):  # not every architecture takes the word
+            mask = create_causal_mask(len(ids), cache[0].offset)
+        for layer, of_layer in zip(self.layers, cache, strict=True):
+            x = layer(x, mask, of_layer)
+        return self.norm(x[0]) if self._goes_on_normed else x[0]
+
+    def logits(self, outputs: Array) -> Array:
+        """See `CachedDrafter`."""
+        outputs = outputs if self._goes_on_normed else self.norm(outputs)
+        return self._ends.unembed(outputs.astype(self._ends.dtype))
+
+    @property
+    def step_bytes(self) -> int:
+        """See `TrainedDrafter`."""
+        return weight_bytes(self) + self._ends.head_bytes
+
+    @property
+    def dtype(self) -> Any:
+        """The number format of the target's ends."""
+        return self._ends.dtype
+
+
+def is_mtp(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a target that may have such a layer, or of one alone."""
+    return str(config.get("model_type", "")).removesuffix("_mtp") in GOES_ON_NORMED
+
+
+def holds_mtp(folder: Path, target: Any) -> bool:
+    """Whether the folder of a target has the layer's weights. Cost: reading the files' headers."""
+    kind = getattr(target, "model_type", None)
+    return kind in GOES_ON_NORMED and bool(_own_weights(read_weights(folder), target))
+
+
+def load_mtp(folder: Path, target: Any) -> MtpDrafter:
+    """Read the layer in a folder, for a loaded target, whose number format it takes.
+
+    Raises: BundleError for a folder without it; IncompatibleError for a target without one.
+    """
+    everything = read_weights(folder)
+    weights, name = _own_weights(everything, target), str(folder)
+    if not weights:
+        raise BundleError(
+            f"{name} holds no MTP layer, which conversions for mlx-lm drop; give the folder of the "
+            "original checkpoint, or leave --drafter out"
+        )
+    convolutions = {key: of for key, of in everything.items() if "conv1d.weight" in key}
+    # Norms of an original checkpoint of these are about 0, and its convolutions are not turned.
+    is_original = any(of.shape[-1] != 1 for of in convolutions.values())
+    numbers = [int(key.split(".")[1]) for key in weights if key.startswith("layers.")]
+    depth = 1 + max(numbers, default=0)
+    drafter = MtpDrafter(target, depth)
+    named: dict[str, Array] = {}
+    for index in range(depth):
+        layer = _part(weights, f"layers.{index}.")
+        sanitized = _sanitized(layer, convolutions, target)
+        named |= {f"layers.{index}.{key}": of for key, of in sanitized.items()}
+    for key, of in weights.items():
+        if not key.startswith("layers."):
+            named[key] = of + 1 if is_original and of.ndim == 1 else of
+    quantization = read_drafter_json(folder).get("quantization")
+    fill(drafter, named, quantization, drafter.dtype, name=name)
+    return drafter
+
+
+def _own_weights(weights: Mapping[str, Array], target: Any) -> dict[str, Array]:
+    """The layer's weights of a checkpoint, those outside of `layers.N.` by our names; or {}."""
+    found = {
+        m[1]: of for key, of in weights.items() if (m := re.fullmatch(r"(?:.*\.)?mtp\.(.*)", key))
+    }
+    after = _part(weights, f"model.layers.{len(target.layers)}.")
+    names = _NAMES
+    if "eh_proj.weight" in after:
+        kept = {key: of for key, of in after.items() if not key.startswith(_SHARED)}
+        outside = tuple(f"{name}." for name in _NAMES_AFTER_LAST)
+        names = _NAMES_AFTER_LAST
+        found = {
+            key if key.startswith(outside) else f"layers.0.{key}": of for key, of in kept.items()
+        }
+    elif "fc.weight" in weights:  # a folder that holds it alone
+        found = dict(weights)
+    renamed = {}
+    for key, of in found.items():
+        stem, _, part = key.rpartition(".")
+        renamed[f"{names[stem]}.{part}" if stem in names else key] = of
+    return renamed
+
+
+def _part(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The weights whose names have a prefix, without it."""
+    return {key.removeprefix(prefix): of for key, of in weights.items() if key.startswith(prefix)}
+
+
+def _sanitized(
+    layer: Mapping[str, Array], others: Mapping[str, Array], target: Any
+) -> dict[str, Array]:
+    """A layer's weights by mlx-lm's names. others: what tells `sanitize` what it reads."""
+    last = f"layers.{len(target.layers) - 1}."
+    read = {f"model.{last}{key}": of for key, of in layer.items()} | dict(others)
+    if hasattr(target, "sanitize"):
+        read = target.sanitize(read)
+    return {key.partition(last)[2]: of for key, of in read.items() if last in key}
