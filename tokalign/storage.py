@@ -23,6 +23,7 @@ from io import UnsupportedOperation
 from os import PathLike
 from pathlib import Path
 from threading import get_ident
+from time import time
 from typing import Any, BinaryIO
 
 from platformdirs import user_cache_path
@@ -136,6 +137,8 @@ TEMPORARY_SUFFIX = ".partial"
 """How the temporary names end. Only a killed process leaves such a file."""
 
 _REMEDY = "choose a folder that exists and that you may write to"
+_ABANDONED = 60.0
+"""Seconds after which an unfinished file is taken for one that a killed process has left."""
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What a disk says that is full or broken."""
 
@@ -207,6 +210,22 @@ def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error, remedy) from error
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its owner may enter, and clear what killed processes left in it.
+
+    Raises: OSError, also for a folder of another user, or a link to one.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(0, "it is not a folder of this user")
+    folder.chmod(0o700)
+    for unfinished in folder.glob(".*"):
+        with suppress(OSError):  # another process may have cleared it, or finished it
+            if time() - unfinished.stat().st_mtime > _ABANDONED:
+                unfinished.unlink()
 
 
 def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:

@@ -12,15 +12,12 @@ the same moment, the rows of the later one stay.
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from time import time
 from typing import Annotated, Any
 
 import msgspec
@@ -32,11 +29,11 @@ from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.written_later import LATER
 from tokalign.storage import (
-    TEMPORARY_SUFFIX,
     FileState,
     appearing,
     cache_folder,
     file_state,
+    private_folder,
     unwritable,
 )
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
@@ -53,8 +50,6 @@ _MOST_OWNERS, _MOST_IDS = 16, 1 << 15
 """Output stores that are kept, and the ids in each: about 17 MB, and 22 MB of logits."""
 
 _REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave --remember out"
-_ABANDONED = 60.0
-"""Seconds after which an unfinished file is taken for one that a killed process has left."""
 
 
 class RememberedStore(LogitStore):
@@ -139,7 +134,7 @@ def open_remembered(
             LATER.write_now()  # another store of this process may be about to write its file
             store = LogitStore()
             try:
-                _make_private(folder)
+                private_folder(folder)
             except OSError as error:
                 note(f"{unwritable(folder, error, _REMEDY)}; nothing is remembered")
             else:
@@ -173,22 +168,6 @@ def forget_remembered() -> list[Path]:
 
 _open: dict[Path, RememberedStore] = {}
 _opening = Lock()
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder that only its owner may enter, and clear what killed processes left in it.
-
-    Raises: OSError, also for a folder of another user, or a link to one.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(0, "it is not a folder of this user")
-    folder.chmod(0o700)
-    for unfinished in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-        with suppress(OSError):  # another process may have cleared it, or finished it
-            if time() - unfinished.stat().st_mtime > _ABANDONED:
-                unfinished.unlink()
 
 
 _Positive = Annotated[float, Meta(gt=0, lt=1e300)]

@@ -1,0 +1,463 @@
+"""Kept contexts on disk, which outlive the process: found by the longest beginning that they share.
+
+A conversation is a chain of files. Each has the keys and values of the positions that were new when
+it was written, and names the file that has those before; conversations that begin alike share
+files. Layers that forget (windows, recurrent states) are in each file as a whole, so they serve
+only what a file ends with. Example: `1 2 3`, `1 2 3 4 5` and `1 2 9` are three files. They have the
+positions 1 to 3; 4 and 5, after 3 of the first file; and 3, after 2 of the first file.
+
+Each owner and model has a folder that only the user may enter. The model's name is a digest of its
+weights, arguments and kinds of caches, so any change of these is a miss. Files appear whole, and
+have a digest in their names: a file that is cut or changed is deleted, and made again. A thread of
+its own writes (`written_later.py`). What was used least recently goes first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, cast
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from tokalign.runtime.mlx.contexts import NOTHING, Held
+from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of, remember, remembered
+from tokalign.runtime.mlx.weights import content_fingerprint, number_format
+from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.written_later import LATER
+from tokalign.storage import cache_folder, private_folder
+from tokalign.tables.finding import Note
+
+_FORMAT = "tokalign-context 1"
+_SUFFIX = ".safetensors"
+
+_BY_POSITION = (KVCache, QuantizedKVCache)
+_KINDS = {
+    kind.__name__: kind
+    for kind in (
+        *_BY_POSITION,
+        *(RotatingKVCache, ArraysCache, ChunkedKVCache, ConcatenateKVCache),
+    )
+}
+"""Kinds of caches whose `state` is all of them. The first ones are cut into positions."""
+
+_LEAST_NEW = 16
+"""Fewer new ids are read again rather than kept."""
+
+_SHARE_OF_DISK = 10
+"""Contexts take this part of what is free, and of what they take, where no bound is given."""
+
+_UNUSABLE = (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError, IndexError)
+"""What reading a file of another content raises, in the libraries or here."""
+
+
+class KeptContexts(NamedTuple):
+    """What is kept of one model. tokens: of all conversations. when: last used, in Unix time."""
+
+    name: str
+    tokens: int
+    nbytes: int
+    when: float
+
+
+def contexts_folder() -> Path:
+    """Where the contexts of all owners and models are: in the user's cache."""
+    return cache_folder() / "contexts"
+
+
+def kept_contexts() -> list[KeptContexts]:
+    """What is kept on this machine, by model, the largest first. Raises: OSError."""
+    found: dict[str, KeptContexts] = {}
+    for file in contexts_folder().glob(f"*/*/*{_SUFFIX}"):
+        with suppress(*_UNUSABLE):
+            node, state = _read_node(file), file.stat()
+            _, tokens, nbytes, when = found.get(node.model, KeptContexts("", 0, 0, 0.0))
+            found[node.model] = KeptContexts(
+                node.model,
+                tokens + len(node.ids) - node.begin,
+                nbytes + state.st_size,
+                max(when, state.st_mtime),
+            )
+    return sorted(found.values(), key=lambda kept: -kept.nbytes)
+
+
+def forget_contexts() -> None:
+    """Delete all contexts on disk. Raises: OSError."""
+    if contexts_folder().exists():
+        shutil.rmtree(contexts_folder())
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A file. begin: the first position in it; those before are in the file `parent`.
+
+    ids: u32, all of them from the first on. kinds: of the leaves. draft: the node of the draft
+    model's context. model: its name. path: None until it is written.
+    """
+
+    key: str
+    parent: str
+    begin: int
+    ids: NDArray[np.uint32]
+    kinds: list[str]
+    draft: str
+    model: str
+    path: Path | None = None
+
+    @property
+    def is_by_position(self) -> bool:
+        return all(issubclass(_KINDS[kind], _BY_POSITION) for kind in self.kinds)
+
+    @property
+    def header(self) -> dict[str, str]:
+        fields = [self.key, self.parent, self.begin, self.kinds, self.draft, self.model]
+        return {"format": _FORMAT, "node": json.dumps(fields)}
+
+
+def _read_node(path: Path) -> _Node:
+    """Raises: what is in `_UNUSABLE`."""
+    with safe_open(path, "numpy") as file:
+        header = file.metadata() or {}
+        if header.get("format") != _FORMAT:
+            raise ValueError("it is of another format")
+        key, parent, begin, kinds, draft, model = json.loads(header["node"])
+        ids = file.get_tensor("ids")
+    if not 0 <= begin < len(ids) or not set(kinds) <= _KINDS.keys():
+        raise ValueError("its parts do not belong together")
+    return _Node(key, parent, begin, ids, kinds, draft, model, path)
+
+
+class ContextFiles:
+    """The files of one model and one owner.
+
+    owner: any text, such as an API key. name: of the model, for lists. most_bytes: of all owners
+    and models together; None for a tenth of the disk's free space. draft: of the draft model.
+    note: told why something cannot be kept.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        options: CacheOptions,
+        *,
+        owner: str,
+        name: str,
+        most_bytes: int | None = None,
+        draft: ContextFiles | None = None,
+        note: Note,
+    ) -> None:
+        self._new_layers: Callable[[], list[Any]] = lambda: cast(
+            "list[Any]", make_prompt_cache(model, max_kv_size=options.max_kv_size)
+        )
+        root = contexts_folder()
+        private = sha256(owner.encode()).hexdigest()[:20]
+        self._folder = root / private / _digest_of(model, options, self._new_layers())
+        self._name, self._draft, self._note = name, draft, note
+        self._most_bytes = most_bytes
+        self._nodes: dict[str, _Node] = {}
+        self._unreadable: set[str] = set()
+        self._due: deque[tuple[_Node, dict[str, Any], dict[str, str]]] = deque()
+        self._lock = Lock()
+        try:
+            for folder in (root, self._folder.parent, self._folder):
+                private_folder(folder)
+        except OSError as error:
+            note(f"contexts are not kept on disk: {self._folder}: {error.strerror or error}")
+            self._most_bytes = 0
+
+    # -- keeping -----------------------------------------------------------------------------------
+
+    def keep(self, held: Held) -> str:
+        """Have a context written soon. Returns: its key; "" if it is not kept.
+
+        What is new is copied at once, and nothing else is waited for.
+        """
+        layers, ids = held.layers or [], np.array(held.ids, np.uint32)
+        leaves = leaves_of(layers)
+        kinds = [type(leaf).__name__ for leaf in leaves]
+        known = all(_KINDS.get(type(leaf).__name__) is type(leaf) for leaf in leaves)
+        if not leaves or not known or self._most_bytes == 0:
+            return ""
+        parent, begin = self._longest(ids, kinds)
+        if parent is not None and begin == len(parent.ids) == len(ids):
+            return parent.key
+        if len(ids) - begin < _LEAST_NEW:
+            return ""
+        draft, theirs = "", list(held.draft)
+        if self._draft is not None and theirs and (own := remembered(theirs)):
+            draft = self._draft.keep(Held(theirs, own))
+        before = "" if parent is None else parent.key
+        key = sha256(f"{before} {begin}".encode() + ids.tobytes()).hexdigest()[:32]
+        if key in self._nodes:
+            return key
+        node = _Node(key, before, begin, ids, kinds, draft, self._name)
+        arrays, rest = _taken_apart(leaves, begin, len(ids))
+        arrays["ids"] = mx.array(ids)
+        mx.eval(list(arrays.values()))
+        with self._lock:
+            self._nodes[key] = node
+            self._due.append((node, arrays, node.header | {"rest": json.dumps(rest)}))
+        LATER.ask(self)
+        return key
+
+    def _longest(self, ids: NDArray[np.uint32], kinds: list[str]) -> tuple[_Node | None, int]:
+        """The node after which these ids go on, and after how many of its ids."""
+        best: tuple[int, int, _Node | None] = (0, 0, None)
+        for node in list(self._nodes.values()):
+            if node.kinds == kinds and (common := _common(node.ids, ids)) > node.begin:
+                best = max(best, (common, -len(node.ids), node), key=lambda found: found[:2])
+        return best[2], best[0]
+
+    def save(self) -> None:
+        """Write what is new; see `written_later.Saved`."""
+        while self._due:
+            with self._lock:
+                node, arrays, header = self._due.popleft()
+            try:
+                self._write(node, arrays, header)
+            except (OSError, RuntimeError) as error:
+                self._nodes.pop(node.key, None)
+                self._note(f"a context is not kept on disk: {self._folder}: {error}")
+
+    def _write(self, node: _Node, arrays: dict[str, Any], header: dict[str, str]) -> None:
+        if not self._folder.is_dir():  # somebody has deleted it, and means it
+            self._nodes.pop(node.key, None)
+            return
+        temporary = self._folder / f".{node.key}.{os.getpid()}{_SUFFIX}"
+        try:
+            self._leave_room(sum(array.nbytes for array in arrays.values()))
+            mx.save_safetensors(str(temporary), arrays, header)
+            path = self._folder / f"{node.key}-{_digest_file(temporary)}{_SUFFIX}"
+            temporary.replace(path)
+            node.path = path
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._touch(node)
+
+    def _leave_room(self, needed: int) -> None:
+        """Delete the files that were used least recently. Raises: OSError if that is not enough."""
+        files, total = [], 0
+        for path in contexts_folder().glob(f"*/*/*{_SUFFIX}"):
+            with suppress(OSError):
+                state = path.stat()
+                files.append((state.st_mtime_ns, state.st_size, path))
+                total += state.st_size
+        most = self._most_bytes
+        if most is None:
+            most = (shutil.disk_usage(self._folder).free + total) // _SHARE_OF_DISK
+        for _, size, path in sorted(files):
+            if total + needed <= most:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+        if needed > most:
+            raise OSError(f"it has {needed:,} bytes, and {most:,} may be taken")
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def fetch(self, ids: Sequence[int], *, than: int = 0) -> Held:
+        """The longest context on disk that `ids` begins with, if it is longer than `than` ids.
+
+        At least one id is left for the target to read. The draft's cache is cut back as much.
+        """
+        if self._most_bytes == 0:
+            return NOTHING
+        self._refresh()
+        wanted = np.array(ids[:-1], np.uint32)
+        while (found := self._best(wanted, than)) is not None:
+            kept, node = found
+            if (layers := self._load(node, kept)) is not None:
+                return Held(layers, list(ids[:kept]), self._draft_of(node, kept))
+        return NOTHING
+
+    def _best(self, ids: NDArray[np.uint32], than: int) -> tuple[int, _Node] | None:
+        best: tuple[int, _Node] | None = None
+        for node in list(self._nodes.values()):
+            kept = _common(node.ids, ids)
+            serves = kept == len(node.ids) or (node.is_by_position and kept > node.begin)
+            if serves and kept > than and None not in self._chain(node):
+                than, best = kept, (kept, node)
+        return best
+
+    def _chain(self, node: _Node | None) -> list[_Node | None]:
+        """A node and those before it, the last first; with None where one is not there."""
+        chain: list[_Node | None] = []
+        while node is not None:
+            chain.append(node if node.path is not None else None)
+            if not node.parent:
+                return chain
+            node = self._nodes.get(node.parent)
+        return [*chain, None]
+
+    def _load(self, node: _Node, kept: int) -> list[Any] | None:
+        """The caches after `kept` ids; None where a file is not as it was written."""
+        parts: dict[str, list[Any]] = {}
+        rest: dict[str, Any] = {}
+        end = kept
+        for one in cast("list[_Node]", self._chain(node)):
+            try:
+                arrays, header = _read_arrays(cast("Path", one.path))
+                for name, array in arrays.items():
+                    if issubclass(_KINDS[node.kinds[int(name.partition(".")[0])]], _BY_POSITION):
+                        parts.setdefault(name, []).insert(0, array[..., : end - one.begin, :])
+                    elif one is node:
+                        parts[name] = [array]
+                if one is node:
+                    rest = json.loads(header["rest"])
+            except _UNUSABLE as error:
+                self._drop(one, error)
+                return None
+            end = one.begin
+        try:
+            whole = {
+                name: mx.concatenate(arrays, axis=-2) if len(arrays) > 1 else arrays[0]
+                for name, arrays in parts.items()
+            }
+            layers = _put_together(self._new_layers(), node.kinds, whole | rest, kept)
+            mx.eval([leaf.state for leaf in leaves_of(layers)])
+        except _UNUSABLE as error:
+            self._drop(node, error)
+            return None
+        self._touch(node)
+        return layers
+
+    def _draft_of(self, node: _Node, kept: int) -> Sequence[Any]:
+        """The draft model's caches beside those after `kept` ids of a node."""
+        if self._draft is None or not node.draft:
+            return ()
+        self._draft._refresh()
+        theirs = self._draft._nodes.get(node.draft)
+        if theirs is None or None in self._draft._chain(theirs):
+            return ()
+        layers, back = self._draft._load(theirs, len(theirs.ids)), len(node.ids) - kept
+        if layers is None or not can_cut_back(layers, back):
+            return ()
+        remember(layers, theirs.ids.tolist())
+        cut_back(layers, back)
+        return layers
+
+    def _refresh(self) -> None:
+        """Note files that this process, an earlier one or another one has written, or deleted."""
+        paths = {path.name.partition("-")[0]: path for path in self._folder.glob(f"[!.]*{_SUFFIX}")}
+        for key, node in list(self._nodes.items()):
+            if node.path is not None and key not in paths:
+                del self._nodes[key]
+        for key, path in paths.items():
+            if key not in self._nodes and path.name not in self._unreadable:
+                try:
+                    self._nodes[key] = _read_node(path)
+                except _UNUSABLE as error:
+                    self._unreadable.add(path.name)
+                    self._refuse(path, error)
+
+    def _touch(self, node: _Node) -> None:
+        """Note that a node was used; those before it are always more recent than it."""
+        for one in self._chain(node):
+            if one is not None and one.path is not None:
+                with suppress(OSError):
+                    os.utime(one.path)
+
+    def _drop(self, node: _Node, error: Exception) -> None:
+        self._nodes.pop(node.key, None)
+        if node.path is not None and not isinstance(error, FileNotFoundError):
+            self._refuse(node.path, error)
+
+    def _refuse(self, path: Path, error: Exception) -> None:
+        self._note(f"{path} is not as it was written ({error}); it is deleted, and made again")
+        with suppress(OSError):
+            path.unlink()
+
+
+def _digest_of(model: Any, options: CacheOptions, layers: list[Any]) -> str:
+    """A name for all that decides what is in a cache, and how."""
+    kinds = [(type(c).__name__, *map(vars(c).get, ("max_size", "keep"))) for c in leaves_of(layers)]
+    quantized = (options.kv_bits, options.kv_group_size, options.quantized_kv_start)
+    said = (
+        *(content_fingerprint(model), number_format(model), kinds, options.max_kv_size),
+        *(quantized if options.kv_bits is not None else (), repr(getattr(model, "args", None))),
+    )
+    return sha256(repr(said).encode()).hexdigest()[:20]
+
+
+def _digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()[:32]
+
+
+def _read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arrays of a file, and its header. Raises: ValueError for one that has changed."""
+    if _digest_file(path) != path.stem.partition("-")[2]:
+        raise ValueError("its digest is another one")
+    loaded: Any = mx.load(str(path), return_metadata=True)
+    arrays, header = loaded
+    del arrays["ids"]
+    return arrays, header
+
+
+def _taken_apart(leaves: list[Any], begin: int, end: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays by name, and what is no array; of layers by position only those from `begin` on."""
+    arrays: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for index, leaf in enumerate(leaves):
+        cut = isinstance(leaf, _BY_POSITION)
+        state = {"0": leaf.keys, "1": leaf.values} if cut else leaf.state
+        for place, value in tree_flatten(state):
+            if isinstance(value, mx.array):
+                value = value[..., begin:end, :] if cut else value
+                arrays[f"{index}.{place}"] = mx.contiguous(value)
+            else:
+                rest[f"{index}.{place}"] = value
+        if isinstance(leaf, QuantizedKVCache):
+            rest |= {f"{index}.2": leaf.group_size, f"{index}.3": leaf.bits}
+    return arrays, rest
+
+
+def _put_together(
+    layers: list[Any], kinds: list[str], values: dict[str, Any], length: int
+) -> list[Any]:
+    """Layers with these states. layers: new ones, which say where the leaves belong."""
+    states = tree_unflatten(list(values.items()))
+    leaves: list[Any] = []
+    for kind, state, new in zip(kinds, states, leaves_of(layers), strict=True):
+        if kind not in (type(new).__name__, QuantizedKVCache.__name__):
+            raise ValueError(f"it has a {kind} in the place of a {type(new).__name__}")
+        if issubclass(_KINDS[kind], _BY_POSITION):
+            state = (*state[:2], length, *state[2:])
+        leaves.append(_KINDS[kind].from_state(state))
+    remaining = iter(leaves)
+    return [_with_leaves(layer, remaining) for layer in layers]
+
+
+def _with_leaves(layer: Any, leaves: Iterator[Any]) -> Any:
+    if isinstance(layer, CacheList):
+        return CacheList(*[_with_leaves(one, leaves) for one in layer.caches])
+    return next(leaves)
+
+
+def _common(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> int:
+    """How many leading ids agree."""
+    count = min(len(left), len(right))
+    differ = left[:count] != right[:count]
+    return int(differ.argmax()) if differ.any() else count
