@@ -28,6 +28,7 @@ from tokalign.errors import CacheError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.layers import Layers
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.written_later import LATER
 from tokalign.serve import Settings
 from tokalign.serve.server import Server
 
@@ -89,6 +90,29 @@ def test_a_prompt_that_goes_on_otherwise_is_not_read_again(tmp_path: Path, toget
                 == complete(server, f"{prompt} ab ab", **plain).json["choices"]
             )
     assert usage["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
+
+
+@pytest.mark.parametrize("make", [windowed, hybrid])
+def test_a_server_that_starts_again_goes_on_from_disk(
+    tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is the same, for the same owner alone, and nothing is read again."""
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    folder = write_model(tmp_path, vocabulary_size=300, make=make)
+    settings = Settings(
+        model=str(folder), dtype="float32", disk_cache_bytes=1 << 30, api_keys=("a", "b")
+    )
+    prompt, answers = "to ja, to ja, to ja i ba, ba i ja " * 3, []
+    for key in ("a", "a", "b"):
+        with serving(settings) as server:
+            own = {"Authorization": f"Bearer {key}"}
+            body = {"prompt": prompt, "max_tokens": 24, "logprobs": True}
+            answers.append(request(server, "POST", "/v1/completions", body, own))
+        LATER.write_now()
+    usages = [answer.json["usage"] for answer in answers]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert cached == [0, usages[0]["prompt_tokens"] - 1, 0]
+    assert ids_of(answers[0]) == ids_of(answers[1]) == ids_of(answers[2])
 
 
 QUESTION, OTHER_QUESTION = "Wisła? " * 9, "Kraków? " * 9

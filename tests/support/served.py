@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,6 +91,9 @@ def demo_settings(**more: Any) -> Settings:
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[Server]:
+    """A server, which keeps no contexts on disk unless that is asked for."""
+    if settings.disk_cache_bytes is None:
+        settings = replace(settings, disk_cache_bytes=0)
     with Server(settings, port=0) as server:
         yield server
 

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
 
+_OWNER = "chat"
+"""Whose contexts on disk are those of this command."""
+
 _ANSWER_SHARE = 4
 """A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
 
@@ -52,7 +55,11 @@ _OPTIONS = (
         "Measure for some seconds what passes cost, where that is not known.",
         default=True,
     ),
-    Option("--history/--no-history", "Keep what is typed for the next time.", default=True),
+    Option(
+        "--history/--no-history",
+        "Keep what is typed at a terminal, and contexts, for the next time.",
+        default=True,
+    ),
     COLOR,
     Option("--markdown/--no-markdown", "Render Markdown on a terminal.", default=True),
 )
@@ -79,7 +86,15 @@ def command(
         return load({**values, "target": name}, measures=calibrate)
 
     target = values["target"]
-    chat = Chat(load_model, target, options, color=color, max_tokens=max_tokens, markdown=markdown)
+    chat = Chat(
+        load_model,
+        target,
+        options,
+        color=color,
+        max_tokens=max_tokens,
+        markdown=markdown,
+        keeps=history and entries.is_edited,
+    )
     note("/help lists the commands, Ctrl-D leaves")
     chat.run(entries)
 
@@ -101,8 +116,9 @@ class Chat:
         color: bool,
         max_tokens: int | None,
         markdown: bool,
+        keeps: bool,
     ) -> None:
-        self._load, self._options, self._color = load, options, color
+        self._load, self._options, self._color, self._keeps = load, options, color, keeps
         decoder = load(model)
         sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
         self._settings = Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
@@ -236,6 +252,8 @@ class Chat:
         drafting, sampler = decoder.drafting.with_stores(), self._settings.sampling
         self._model = name
         self._decoder = replace(decoder, drafting=drafting, sampler=sampler)
+        most = None if self._keeps else 0
+        self._files = decoder.context_files(_OWNER, most_bytes=most, note=note)
         self._open_sessions()
 
     def _statistics(self) -> str:
@@ -252,12 +270,10 @@ class Chat:
 
     def _answer(self) -> None:
         """Have the last message answered; one that cannot be answered is withdrawn."""
-        from tokalign.runtime.rounds import common_prefix
-
         left_out = self._dialogue.left_out
         try:
             prompt = self._prompt()
-            cached = common_prefix(list(prompt.target), list(self._target.held))
+            cached = self._files.resume(prompt.target, self._target, self._draft)
             try:
                 generation = self._begin(prompt)
             except KeyboardInterrupt:  # while a pack was compiled, which is not tried again
@@ -278,6 +294,7 @@ class Chat:
         with typing_hidden():
             interrupted = self._print_answer(generation, beginning)
         self._decoder.remember()
+        self._files.keep_of(self._target, self._draft)
         summary = generation.summary()
         summary["text"] = beginning + summary["text"]
         if interrupted:

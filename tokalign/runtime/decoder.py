@@ -26,6 +26,7 @@ from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -36,6 +37,7 @@ from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.written_later import LATER
+from tokalign.tables.finding import Note
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -177,6 +179,18 @@ class Decoder:
         options = replace(self.cache, max_kv_size=None)
         return DraftModelSession(self.draft.model, options, cache=layers)
 
+    def context_files(
+        self, owner: str, *, most_bytes: int | None = None, note: Note
+    ) -> ContextFiles:
+        """The contexts on disk of one owner, of these models. Arguments: as of `ContextFiles`."""
+        given: dict[str, Any] = {"owner": owner, "most_bytes": most_bytes, "note": note}
+        draft = None
+        if self.draft is not None and self.drafting.options.uses_model:
+            options = replace(self.cache, max_kv_size=None)
+            draft = ContextFiles(self.draft.model, options, name=_name(self.draft), **given)
+        name = _name(self.target)
+        return ContextFiles(self.target.model, self.cache, name=name, draft=draft, **given)
+
     def run(
         self,
         prompt: Prompt,
@@ -270,6 +284,10 @@ class Decoder:
     @property
     def _draft_sampler(self) -> Sampling | None:
         return self.sampler.draft_sampler(vocabulary_size(self.target.model))
+
+
+def _name(model: LanguageModel[Any]) -> str:
+    return "a model" if model.folder is None else model.folder.name
 
 
 def ends_of(

@@ -104,6 +104,13 @@ class Settings:
     prompt_cache_bytes: int | None = declared(
         None, "Bytes that kept contexts may take, such as 4GB.", takes="SIZE", rare=True
     )
+    disk_cache_bytes: int | None = declared(
+        None,
+        "Bytes on disk for contexts that outlive the server; 0 keeps none. Default: a tenth of "
+        "the free disk.",
+        takes="SIZE",
+        rare=True,
+    )
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ happened. Jobs of models that cannot be batched take turns, a round each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -18,7 +18,8 @@ from time import monotonic, sleep
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
-from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts
+from tokalign.runtime.mlx.context_files import ContextFiles
+from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
 from tokalign.runtime.remembered import OutputStores
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
@@ -36,6 +37,9 @@ _IDLE = 0.1
 _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
 """Seconds between two looks at whether a thread has ended, and in all."""
 
+_READ_AT_ONCE = 32
+"""Ids of a prompt that are read in less time than contexts on disk are searched."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -51,6 +55,7 @@ class Scheduler:
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
         self._outputs = OutputStores()
+        self._files: dict[Hashable, ContextFiles] = {}
         self._jobs: list[Job] = []
         self._batch: Batch | None = None
         self._preparing = Preparing(self._waiting.wake)
@@ -160,7 +165,7 @@ class Scheduler:
             job.sampler = sampling_of(self.models.loaded, request)
             job.chain = Chain((job.key, request.api_key), len(prompt))
             if not request.only_counts:
-                job.opening = self._contexts.fetch(job.chain.owner, prompt)
+                job.opening = self._opening(job)
             job.cached = len(job.opening.ids)
         except Exception as error:
             self._refuse(job, error)
@@ -224,7 +229,7 @@ class Scheduler:
                 if job.place is not place:
                     self._move(job, place)
             for kept in place.step():
-                self._contexts.keep(kept.job.chain, kept.held, is_shared=kept.is_shared)
+                self._keep(kept.job, kept.held, is_shared=kept.is_shared)
             if isinstance(place, Batch):
                 self._contexts.leave_room(place.nbytes)
         except Exception as error:
@@ -242,7 +247,7 @@ class Scheduler:
         """Have a job go on in another place, with its cache."""
         held = job.leave()
         if isinstance(place, Batch) and job.place is not None and not self.models.loaded.forgets:
-            self._contexts.keep(job.chain, held)  # the next request may begin like it
+            self._keep(job, held)  # the next request may begin like it
         place.enter(job, held)
         job.place = place
 
@@ -275,6 +280,29 @@ class Scheduler:
             job.speculation = Speculation(job, decoder, self.metrics)
         return job.speculation
 
+    # -- contexts ----------------------------------------------------------------------------------
+
+    def _opening(self, job: Job) -> Held:
+        """The longest context that a job's prompt begins with: from memory, or else from disk."""
+        prompt = job.prompt.target
+        held = self._contexts.fetch(job.chain.owner, prompt)
+        if len(prompt) - len(held.ids) <= _READ_AT_ONCE:
+            return held
+        found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
+        return held if found.layers is None else found
+
+    def _keep(self, job: Job, held: Held, *, is_shared: bool = False) -> None:
+        self._contexts.keep(job.chain, held, is_shared=is_shared)
+        self._files_of(job).keep(held)
+
+    def _files_of(self, job: Job) -> ContextFiles:
+        owner = job.chain.owner
+        if owner not in self._files:
+            self._files[owner] = self.models.loaded.decoder.context_files(
+                job.request.api_key, most_bytes=self.settings.disk_cache_bytes, note=_LOG.warning
+            )
+        return self._files[owner]
+
     # -- ends --------------------------------------------------------------------------------------
 
     def _finish(self, job: Job) -> None:
@@ -283,7 +311,7 @@ class Scheduler:
         try:
             held = NOTHING if job.place is None else job.place.leave(job)
             draft = () if job.speculation is None else job.speculation.close()
-            self._contexts.keep(job.chain, held._replace(draft=draft))
+            self._keep(job, held._replace(draft=draft))
             if self.settings.reuse_outputs:
                 self._outputs.of(job.chain.owner).add(job.emitted)
         except Exception as error:
@@ -312,5 +340,6 @@ class Scheduler:
         self._batch = None
         self._preparing.stop()
         self._contexts.clear()
+        self._files.clear()
         self.models.reset()
         self._ready.set()

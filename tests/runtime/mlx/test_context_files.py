@@ -39,7 +39,10 @@ KINDS = {
     "chunks": ("llama4", CacheOptions()),
     "quantized": ("qwen2", QUANTIZED),
 }
-WALKS = 200
+WALKED = [kind for kind in KINDS if kind != "rotating"]
+"""With `max_kv_size` a fresh run emits something else anyway: what a row sees of a full ring
+depends on where its pass begins, as in mlx-lm."""
+
 TURNS, IDS = 5, 400
 
 
@@ -109,18 +112,19 @@ def walk(kind: str, seed: int) -> Iterator[tuple[int, list[int], list[int]]]:
         prompt = next_prompt(draw, systems, prompt + answer)[:IDS]
 
 
-SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 23))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 25))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WALKED)
 def test_a_walk_emits_what_fresh_runs_emit(kind: str, seed: int) -> None:
     """With appended, edited and cut prompts, regenerated answers, restarts and kills."""
     for _, answer, expected in walk(kind, seed):
         assert answer == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_found_after_a_restart_is_what_was_kept(kind: str) -> None:
     files, ids = opened(kind), text_of(Random(1), 100, 100)
@@ -283,3 +287,17 @@ def test_the_draft_model_s_context_comes_back_beside_the_target_s() -> None:
     assert remembered(held.draft) == theirs.ids[: len(theirs.ids) - (len(left.ids) - 40)]
     own = np.array(leaves_of(held.draft)[0].keys)
     assert np.array_equal(own[..., :30, :], np.array(theirs.layers[0].keys)[..., :30, :])
+
+
+def test_sessions_go_on_from_disk_as_if_they_had_read_it() -> None:
+    model, ids = zoo.zoo_model("gpt2"), text_of(Random(10), 90, 90)
+    first = TargetModelSession(model)
+    expected = int(mx.argmax(first.logits([TargetId(i) for i in ids])).item())
+    files = opened()
+    files.keep_of(first, None)
+    files.save()
+    again = TargetModelSession(model)
+    assert opened().resume(ids, again, None) == len(ids) - 1
+    assert int(mx.argmax(again.logits([TargetId(i) for i in ids])).item()) == expected
+    assert again.rows == 1
+    assert files.resume(ids, first, None) == len(ids)

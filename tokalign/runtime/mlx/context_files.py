@@ -44,8 +44,10 @@ from safetensors import SafetensorError, safe_open
 
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of, remember, remembered
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import content_fingerprint, number_format
 from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.rounds import common_prefix
 from tokalign.runtime.written_later import LATER
 from tokalign.storage import cache_folder, private_folder
 from tokalign.tables.finding import Note
@@ -291,6 +293,30 @@ class ContextFiles:
             if (layers := self._load(node, kept)) is not None:
                 return Held(layers, list(ids[:kept]), self._draft_of(node, kept))
         return NOTHING
+
+    def resume(
+        self, ids: Sequence[int], target: ModelSession[Any], draft: ModelSession[Any] | None
+    ) -> int:
+        """Have sessions go on with a context on disk, if it is longer than what they hold.
+
+        Returns: how many of `ids` the target's cache holds then.
+        """
+        kept = common_prefix(list(ids), list(target.held))
+        held = self.fetch(ids, than=kept + _LEAST_NEW)
+        if held.layers is None:
+            return kept
+        target.adopt(held.layers, held.ids)
+        if draft is not None and (own := remembered(held.draft)):
+            draft.adopt(held.draft, own)
+        return len(held.ids)
+
+    def keep_of(self, target: ModelSession[Any], draft: ModelSession[Any] | None) -> None:
+        """Keep what sessions hold between two answers."""
+        ids, theirs = list(target.held), [] if draft is None else list(draft.held)
+        target.settle(ids)
+        if draft is not None and theirs:
+            draft.settle(theirs)
+        self.keep(Held(target.layers, ids, draft.layers if draft is not None and theirs else ()))
 
     def _best(self, ids: NDArray[np.uint32], than: int) -> tuple[int, _Node] | None:
         best: tuple[int, _Node] | None = None
