@@ -90,7 +90,7 @@ def next_prompt(draw: Random, systems: list[list[int]], prompt: list[int]) -> li
 
 
 def walk(kind: str, seed: int) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Of each turn: ids that were found on disk, what was emitted, and what a fresh run emits."""
+    """Yields for each turn: ids found on disk, what was emitted, and what a fresh run emits."""
     draw = Random(f"{kind} {seed}")
     systems = [text_of(draw, 20, 60) for _ in range(2)]
     files, prompt = opened(kind), draw.choice(systems) + text_of(draw, 5, 60)
