@@ -17,6 +17,7 @@ trained_drafter.py      what is asked of a drafter that was trained for one targ
     drafter_folder.py       folders of drafters, and finding the one that belongs to a target
     published_drafter.py    reading the folders of others; the parts that formats share
 recurrent_drafter.py    a recurrent drafter: the network and its session
+    published_redrafter.py  those published with the ReDrafter paper
 dflash.py               a block drafter
 cached_drafter.py       those that read hidden states and go on from their own outputs
     eagle3.py               EAGLE-3

@@ -30,6 +30,7 @@ from tokalign.runtime.mlx.eagle3 import is_eagle3, load_eagle3
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.mtp import holds_mtp, is_mtp, load_mtp
 from tokalign.runtime.mlx.published_drafter import read_drafter_json
+from tokalign.runtime.mlx.published_redrafter import is_redrafter, load_redrafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
@@ -164,6 +165,7 @@ _PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
     (is_dflash, load_dflash),
     (is_eagle3, load_eagle3),
     (is_mtp, load_mtp),
+    (is_redrafter, load_redrafter),
 )
 """Formats that others publish: whether a `config.json` is of it, and what reads such a folder."""
 

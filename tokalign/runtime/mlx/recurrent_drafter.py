@@ -29,7 +29,7 @@ from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
-Head = Literal["tied", "factored"]
+Head = Literal["tied", "factored", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class DrafterConfig:
     width: D, of the recurrent state s. exit_width: E, of the projection of [h, s] that the residual
         blocks compute on.
     head: "tied" projects to H and uses the target's head; "factored" has two matrices, E x rank and
-        rank x V. The code published with the paper has one, E x V, for E = H + D.
+        rank x V; "full" has one, E x V, as the drafters published with the paper. These have no
+        projection of [h, s] if E = H + D.
     """
 
     hidden_size: int
@@ -69,8 +70,15 @@ class DrafterConfig:
         head = 0 if e == h else e * h
         if self.head == "factored":
             head = (e + self.vocabulary_size) * (self.rank or 0)
-        recurrence, entry = h * d + d * d + d, h * e + e + d * e
+        elif self.head == "full":
+            head = e * self.vocabulary_size
+        recurrence, entry = h * d + d * d + d, 0 if self.concatenates else h * e + e + d * e
         return recurrence + entry + self.blocks * (e * e + e) + head
+
+    @property
+    def concatenates(self) -> bool:
+        """Whether the residual blocks compute on [h, s] as it is."""
+        return self.head == "full" and self.exit_width == self.hidden_size + self.width
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -140,6 +148,18 @@ class ResidualBlock(nn.Module):  # type: ignore[misc]
         return x + nn.silu(self.linear(x))
 
 
+class Beside(nn.Module):  # type: ignore[misc]
+    """Numbers with so many zeros before and after them; two of these add up to a concatenation."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self._widths = before, after
+
+    def __call__(self, x: Array) -> Array:
+        """f[..., n] -> f[..., before + n + after]."""
+        return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), self._widths])
+
+
 class RecurrentDrafter(TrainedDrafter):
     """The network of section 3.1: s = SiLU(U s + W e), residual blocks on [h, s], a head.
 
@@ -159,11 +179,13 @@ class RecurrentDrafter(TrainedDrafter):
         h, d, e = config.hidden_size, config.width, config.exit_width
         self.rnn_u = nn.Linear(d, d)
         self.rnn_w = nn.Linear(h, d, bias=False)
-        self.entry_h = nn.Linear(h, e)
-        self.entry_s = nn.Linear(d, e, bias=False)
+        self.entry_h = Beside(0, d) if config.concatenates else nn.Linear(h, e)
+        self.entry_s = Beside(h, 0) if config.concatenates else nn.Linear(d, e, bias=False)
         self.blocks = [ResidualBlock(e) for _ in range(config.blocks)]
         if config.head == "tied":
             self.head = [] if e == h else [nn.Linear(e, h, bias=False)]
+        elif config.head == "full":
+            self.head = [nn.Linear(e, config.vocabulary_size, bias=False)]
         else:
             rank = config.rank or 0
             down = nn.Linear(e, rank, bias=False)

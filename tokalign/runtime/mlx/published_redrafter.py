@@ -1,0 +1,80 @@
+"""Recurrent drafters as published with the ReDrafter paper: their weights by the names used here.
+
+The network is that of section 3.1 with a head of its own; the state is as wide as the target's.
+
+| checkpoint | here |
+|---|---|
+| `rnn_u`, `rnn_w` | the same |
+| `input_proj` (2H -> E; none if E = 2H) | `entry_h`: its first H columns; `entry_s`: the others |
+| `lm_head.0` ... | `blocks.0` ... |
+| the last `lm_head` | `head.0` |
+
+Source: apple/ml-recurrent-drafter, `recurrent_drafting/modeling_drafter.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.mlx.published_drafter import (
+    fill,
+    read_drafter_json,
+    read_weights,
+    reading_config,
+    refuse_unknown,
+)
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.rounds import Array
+
+_KNOWN = frozenset({"vocab_size", "hidden_size", "exit_dim", "num_draft_layers", "rnn"})
+
+
+def is_redrafter(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a drafter of this kind."""
+    return config.get("model_type") == "recurrent_drafting_drafter"
+
+
+def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
+    """Read the drafter in a folder, for a loaded target, whose number format it takes.
+
+    Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
+    """
+    config, name = read_drafter_json(folder), str(folder)
+    refuse_unknown(config, _KNOWN, name=f"{name}/config.json")
+    if not config.get("rnn"):
+        raise BundleError(f"{name}: a drafter without recurrence is not run; use another one")
+    with reading_config(name):
+        shape = DrafterConfig(
+            hidden_size=config["hidden_size"],
+            vocabulary_size=config["vocab_size"],
+            width=config["hidden_size"],
+            exit_width=config["exit_dim"],
+            blocks=config["num_draft_layers"],
+            head="full",
+        )
+    ends = TargetEnds.of(target)
+    try:
+        drafter = RecurrentDrafter(shape, ends)
+    except ValueError as error:
+        raise IncompatibleError(f"{name}: {error}; give its own target") from error
+    fill(drafter, _renamed(read_weights(folder), shape), None, ends.dtype, name=name)
+    return drafter
+
+
+def _renamed(weights: Mapping[str, Array], shape: DrafterConfig) -> dict[str, Array]:
+    renamed = {}
+    for name, weight in weights.items():
+        _, _, rest = name.partition(".")
+        if name == "input_proj.weight":
+            renamed["entry_h.weight"] = weight[:, : shape.hidden_size]
+            renamed["entry_s.weight"] = weight[:, shape.hidden_size :]
+        elif name == "input_proj.bias":
+            renamed["entry_h.bias"] = weight
+        elif name == f"lm_head.{shape.blocks}.weight":
+            renamed["head.0.weight"] = weight
+        else:
+            renamed[f"blocks.{rest}" if name.startswith("lm_head.") else name] = weight
+    return renamed
