@@ -63,7 +63,7 @@ def test_logits_are_those_of_the_authors(
                 layer.offset = begin
         block = mx.array([[ids[n], *[1] * 5]])
         expected = reference(block, hidden[None], own_cache, logits_start=1)[0]
-        listed = session.draft(ids[: n + 1], 96)
+        listed = session.draft(ids[: n + 1], 96).positions
         logprobs = expected - expected.logsumexp(axis=-1, keepdims=True)
         found = mx.array([[of for _, of in sorted(row)] for row in listed])
         assert mx.allclose(found, logprobs, atol=1e-5)

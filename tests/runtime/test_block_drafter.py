@@ -199,13 +199,13 @@ def test_a_folder_in_the_published_layout_is_read(tmp_path: Path) -> None:
     ids = [TargetId(i) for i in (*PROMPT, 9)]
     found = DFlashSession(drafter, session).draft(ids, 4)
     assert found == DFlashSession(read, other).draft(ids, 4)
-    assert len(found) == config["block_size"] - 1
+    assert len(found.positions) == config["block_size"] - 1
 
 
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"dflash_config": {"selector_rank": 8}}, BundleError, "selector_rank"),
+        ({"dflash_config": {"gated_slots": 8}}, BundleError, "gated_slots"),
         ({"attention_bias": True}, BundleError, "bias"),
         ({"layer_types": ["linear", "full_attention"]}, BundleError, "linear"),
         ({"layer_types": ["sliding_attention"] * 2}, BundleError, "sliding_window"),

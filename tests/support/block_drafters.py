@@ -10,7 +10,8 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 
-from tokalign.runtime.mlx.dflash import ContextKeys, DFlashConfig, DFlashDrafter
+from tokalign.runtime.mlx.dflash import ContextKeys, DFlashDrafter
+from tokalign.runtime.mlx.dflash_config import DFlashConfig
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 
@@ -41,10 +42,67 @@ def block_config(model: Any, **changed: Any) -> dict[str, Any]:
     }
 
 
-def random_block_drafter(model: Any, seed: int = 3, **changed: Any) -> DFlashDrafter:
-    config = DFlashConfig.from_json(block_config(model, **changed), name="random")
+def second_config(model: Any, **changed: Any) -> dict[str, Any]:
+    """A `config.json` of DFlash 2, as `block_config`."""
+    own = {"conv_kernel_size": 2, "conv_group_size": 8, "selector_rank": 6, "selector_top_k": 5}
+    return block_config(model, dflash_config=own, **changed)
+
+
+def dspark_config(model: Any, **changed: Any) -> dict[str, Any]:
+    """A `config.json` of DSpark in DeepSpec's layout: all keys at the top."""
+    config = block_config(model)
+    heads = {"markov_rank": 6, "markov_head_type": "vanilla", "enable_confidence_head": True}
+    own = config.pop("dflash_config") | heads | {"confidence_head_with_markov": True}
+    return {
+        **config,
+        "architectures": ["Qwen3DSparkModel"],
+        "model_type": "qwen3",
+        **own,
+        **changed,
+    }
+
+
+def nested_config(config: dict[str, Any], kind: str, **changed: Any) -> dict[str, Any]:
+    """The packaging of `speculators` for a configuration in another layout."""
+    flat = {**config, **config.get("dflash_config", {})}
+    top = ("block_size", "mask_token_id", "draft_vocab_size", "markov_rank", "markov_head_type")
+    top += ("enable_confidence_head", "confidence_head_with_markov", "conv_kernel_size")
+    top += ("conv_group_size", "selector_rank", "selector_top_k")
+    layers = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    layers += ("head_dim", "vocab_size", "rms_norm_eps", "max_position_embeddings")
+    layers += ("num_hidden_layers", "layer_types", "sliding_window")
+    guesses = flat["block_size"] - (kind != "dspark")
+    return {
+        "architectures": ["DFlashSpeculator"],
+        "speculators_model_type": kind,
+        "speculators_config": {
+            "algorithm": kind,
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": guesses}],
+        },
+        "aux_hidden_state_layer_ids": [layer + 1 for layer in flat["target_layer_ids"]],
+        "transformer_layer_config": {
+            "model_type": "qwen3",
+            "rope_parameters": {"rope_theta": flat["rope_theta"], "rope_type": "default"},
+            **{key: flat[key] for key in layers if key in flat},
+        },
+        **{key: flat[key] for key in top if key in flat},
+        **changed,
+    }
+
+
+def random_block_drafter(
+    model: Any,
+    seed: int = 3,
+    *,
+    config: dict[str, Any] | None = None,
+    own: dict[str, Any] | None = None,
+    **changed: Any,
+) -> DFlashDrafter:
+    """A drafter with random weights. config: by default that of `block_config`. own: as in
+    `DFlashDrafter`."""
+    config = config or block_config(model, **changed)
     mx.random.seed(seed)
-    drafter = DFlashDrafter(config, model)
+    drafter = DFlashDrafter(DFlashConfig.from_json(config, name="random"), model, **(own or {}))
     drafter.update(tree_map(random_weight, drafter.parameters()))
     mx.eval(drafter.parameters())
     return drafter
@@ -56,21 +114,37 @@ class KnowingDrafter(DFlashDrafter):
     after: how many ids there were before the text.
     """
 
-    def __init__(self, model: Any, text: Sequence[int], after: int, **changed: Any) -> None:
-        super().__init__(DFlashConfig.from_json(block_config(model, **changed), name="it"), model)
+    def __init__(
+        self,
+        model: Any,
+        text: Sequence[int],
+        after: int,
+        config: dict[str, Any] | None = None,
+        **changed: Any,
+    ) -> None:
+        config = config or block_config(model, **changed)
+        super().__init__(DFlashConfig.from_json(config, name="it"), model)
         self._text, self._after = list(text), after
 
-    def __call__(self, last: int, count: int, taps: Array, known: Sequence[ContextKeys]) -> Array:
-        logits = super().__call__(last, count, taps, known) * 0.0
-        begin = known[0].end + 1 - self._after
-        for place, token in enumerate(self._text[begin : begin + count]):
+    def hidden(self, last: int, taps: Array, known: Sequence[ContextKeys]) -> Array:
+        hidden = super().hidden(last, taps, known)
+        self._begin = known[0].end + 1 - self._after
+        return hidden
+
+    def own_logits(self, hidden: Array) -> Array:
+        logits = super().own_logits(hidden) * 0.0
+        for place, token in enumerate(self._text[self._begin : self._begin + len(hidden)]):
             logits[place, token] = 8.0
         return logits
 
 
-def write_block_drafter(folder: Path, drafter: DFlashDrafter, config: dict[str, Any]) -> Path:
+def write_block_drafter(
+    folder: Path, drafter: DFlashDrafter, config: dict[str, Any], **more: Array
+) -> Path:
+    """Write a folder as published. more: further arrays of its weights file."""
     folder.mkdir(parents=True, exist_ok=True)
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(drafter.parameters())))
+    weights = dict(tree_flatten(drafter.parameters())) | more
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

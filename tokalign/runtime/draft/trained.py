@@ -6,9 +6,9 @@ from math import exp
 from typing import Any
 
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft.tree import Answer, BlockAnswer
+from tokalign.runtime.draft.tree import Answer, BlockAnswer, log_odds
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
-from tokalign.runtime.mlx.dflash import DFlashSession
+from tokalign.runtime.mlx.dflash import Block, DFlashSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Proposal
@@ -75,10 +75,32 @@ BLOCK = "block"
 """The source of ids that a block drafter guessed."""
 
 
+class LinkedAnswer(BlockAnswer):
+    """A block's answer that knows, after some ids, what the next position is.
+
+    A state is a position, or a larger number after an id of which it knows that.
+    """
+
+    def __init__(self, block: Block, name: str) -> None:
+        super().__init__(block.positions, name)
+        self._position: dict[int, int] = {}
+        self._linked: dict[tuple[int, TargetId], int] = {}
+        for position, by_id in enumerate(block.links):
+            for token, listed in by_id.items():
+                state = len(block.positions) + len(self._linked)
+                self._linked[position, token], self._position[state] = state, position
+                self.expected[state] = [(one, log_odds(exp(logprob))) for one, logprob in listed]
+
+    def after(self, state: int, token: TargetId) -> int | None:
+        position = self._position.get(state, state)
+        linked = self._linked.get((position + 1, token))
+        return super().after(position, token) if linked is None else linked
+
+
 class BlockDrafter(ModelDrafter):
     """A block drafter as a drafter of one request, alone or as the model of a hybrid.
 
-    Alone it proposes the most probable id of each position, as its authors do.
+    Alone it proposes the most probable id of each position after those before, as its authors do.
     session: of the drafter. length: the most ids that it proposes; None for all of a block.
     sampler: how the target's choices are predicted; None if it decodes greedily.
     """
@@ -91,17 +113,24 @@ class BlockDrafter(ModelDrafter):
         super().__init__(session, min(session.most, length or session.most), 0)
         predicts = sampler is not None and not sampler.needs_history
         self._session, self._sampler = session, sampler if predicts else None
-        self._positions: list[list[tuple[TargetId, float]]] = []
+        self._block = Block([], [])
 
     def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""
-        self._positions = self._session.draft(context.ids, _LISTED, self._sampler)
-        best = [listed[0] for listed in self._positions[:steps]]
-        ids, probabilities = [token for token, _ in best], [exp(logprob) for _, logprob in best]
+        self._block = self._session.draft(context.ids, _LISTED, self._sampler)
+        ids: list[TargetId] = []
+        probabilities: list[float] = []
+        for position, listed in enumerate(self._block.positions[:steps]):
+            links = self._block.links[position - 1] if ids and self._block.links else {}
+            token, logprob = (links.get(ids[-1], listed) if ids else listed)[0]
+            ids.append(token)
+            probabilities.append(exp(logprob))
         return Proposal(tree=TokenTree.chain(ids, BLOCK, probabilities))
 
     def answer(self, proposal: Proposal) -> Answer:
-        return BlockAnswer(self._positions, BLOCK)
+        if self._block.links:
+            return LinkedAnswer(self._block, BLOCK)
+        return BlockAnswer(self._block.positions, BLOCK)
 
 
 def with_trained(

@@ -1,35 +1,38 @@
-"""DFlash: a block drafter, which gives the distributions of several coming ids in one pass.
+"""DFlash, DFlash 2 and DSpark: drafters that give the distributions of several ids in one pass.
 
-Its layers read the outputs of some of the target's layers (`taps.py`) as additional keys and
+Their layers read the outputs of some of the target's layers (`taps.py`) as additional keys and
 values, and a block of the last committed id and masks. The ids of a block do not see each other's
-choices: each distribution is that of a position, whatever comes between. Embedding and output head
-are the target's.
-Source: DFlash (z-lab): the published layout of its folders, and `dflash` 0.1.0, which
+choices: each distribution is that of a position, whatever comes between. DFlash 2 and DSpark have a
+head that makes it one after a certain id (`dflash_heads.py`). Embedding and output head are the
+target's, or their own.
+Source: DFlash (z-lab), DFlash 2 and DSpark (DeepSpec): the published layouts, and the packages that
 `lab/tests/test_dflash_parity.py` compares with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from math import inf
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3 import MLP
 
-from tokalign.errors import BundleError, IncompatibleError
+from tokalign.errors import IncompatibleError
+from tokalign.runtime.mlx.dflash_config import SLIDING, DFlashConfig
+from tokalign.runtime.mlx.dflash_heads import ConfidenceHead, GroupedConvolution, chain_head
 from tokalign.runtime.mlx.published_drafter import (
-    LayerShape,
     Projections,
+    among_all,
     fill,
-    layer_fields,
+    places_of,
     read_drafter_json,
     read_weights,
-    reading_config,
+    target_ids,
 )
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.sampling import Sampling
@@ -40,84 +43,31 @@ from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+Listed: TypeAlias = list[tuple[TargetId, float]]
+"""Ids and their log-probabilities, the most probable first."""
 
-_KNOWN = {
-    "block_size",
-    "final_logit_softcapping",
-    "input_embedding_scale",
-    "mask_token_id",
-    "output_multiplier",
-    "target_layer_ids",
-}
-"""Keys of `dflash_config`. One that is not among them may change what the network computes."""
+_LINKED = 4
+"""Ids of a position after which the next position is looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DFlashConfig(LayerShape):
-    """The shape of a drafter, named as in its `config.json`.
+class Block(NamedTuple):
+    """What a pass guesses. positions: for each, whatever comes before. links: for each position but
+    the first, the same after some of the ids before; empty for a drafter that cannot tell."""
 
-    target_layer_ids: the target's layers whose outputs it reads. block_size: the last committed id
-    and the positions that a pass guesses.
-    """
-
-    layer_types: tuple[str, ...]
-    sliding_window: int | None
-    is_causal: bool | None
-    block_size: int
-    mask_token_id: int
-    target_layer_ids: tuple[int, ...]
-    num_target_layers: int
-    final_logit_softcapping: float | None
-    input_embedding_scale: float
-    output_multiplier: float
-
-    @classmethod
-    def from_json(cls, config: dict[str, Any], *, name: str) -> DFlashConfig:
-        """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
-        own = config.get("dflash_config")
-        if not isinstance(own, dict):
-            raise BundleError(f"{name} is no DFlash drafter: its config has no dflash_config")
-        if unknown := sorted(own.keys() - _KNOWN):
-            raise BundleError(
-                f"{name}: dflash_config has {', '.join(unknown)}, which this version does not run; "
-                "DFlash 2 and DSpark drafters are of this kind"
-            )
-        cap = "final_logit_softcapping"
-        with reading_config(name):
-            layers = int(config.get("num_hidden_layers", 0))
-            made = cls(
-                **layer_fields(config, name=name),
-                layer_types=tuple(config.get("layer_types") or [FULL] * layers),
-                sliding_window=config.get("sliding_window"),
-                is_causal=config.get("is_causal"),
-                block_size=int(own.get("block_size", config.get("block_size", 16))),
-                mask_token_id=int(own["mask_token_id"]),
-                target_layer_ids=tuple(map(int, own["target_layer_ids"])),
-                num_target_layers=int(config["num_target_layers"]),
-                final_logit_softcapping=own.get(cap, config.get(cap)),
-                input_embedding_scale=float(own.get("input_embedding_scale", 1.0)),
-                output_multiplier=float(own.get("output_multiplier", 1.0)),
-            )
-        types = made.layer_types
-        if len(types) != layers or not set(types) <= {FULL, SLIDING} or not layers:
-            raise BundleError(f"{name}: {layers} layers with types {types} cannot be run")
-        if SLIDING in types and not made.sliding_window:
-            raise BundleError(f"{name}: layers with a sliding window, and no sliding_window")
-        if made.block_size < 2 or not made.target_layer_ids:
-            raise BundleError(f"{name}: a block of {made.block_size} ids cannot be drafted")
-        return made
+    positions: list[Listed]
+    links: list[dict[TargetId, Listed]]
 
 
 class ContextKeys:
     """Keys and values of the context in one layer; those of a window are the latest alone.
 
-    begin: the position of the first id that was read; ids before it are not known.
+    begin: the position of the first id that was read; ids before it are not known. most: how many
+    ids are in the window; None without one.
     """
 
-    def __init__(self, begin: int, window: int | None) -> None:
-        self.end, self._most = begin, None if window is None else window - 1
-        self._cache = KVCache() if window is None else None
+    def __init__(self, begin: int, most: int | None) -> None:
+        self.end, self._most = begin, most
+        self._cache = KVCache() if most is None else None
         self._keys: Array = None
         self._values: Array = None
 
@@ -142,15 +92,16 @@ class DFlashAttention(Projections):
         super().__init__(config)
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
-        self._window = config.sliding_window if layer_type == SLIDING else None
-        causal = config.is_causal
-        self._causal = self._window is not None if causal is None else causal
+        window = config.sliding_window if layer_type == SLIDING else None
+        self._causal = window is not None if config.is_causal is None else config.is_causal
+        self.most = window if window is None or config.whole_window else window - 1
+        self._window = None if config.whole_window else window
 
     def __call__(self, block: Array, context: Array, rope: Any, known: ContextKeys) -> Array:
         """block: f[1, block, width]. context: f[1, n, width], of the ids since the last call."""
-        if self._window is not None and context.shape[1] > self._window - 1:
-            known.end += context.shape[1] - (self._window - 1)
-            context = context[:, 1 - self._window :]
+        if self.most is not None and context.shape[1] > self.most:
+            known.end += context.shape[1] - self.most
+            context = context[:, -self.most :]
         begin, end = known.end, known.end + context.shape[1]
         queries = rope(self.q_norm(self.split(self.q_proj(block))), offset=end)
         keys, values = known.append(
@@ -184,37 +135,74 @@ class DFlashLayer(nn.Module):  # type: ignore[misc]
         self.mlp = MLP(config.hidden_size, config.intermediate_size)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        if config.conv_kernel_size:
+            self.attention_conv = GroupedConvolution(config)
+            self.mlp_conv = GroupedConvolution(config)
 
     def __call__(self, block: Array, context: Array, rope: Any, known: ContextKeys) -> Array:
-        block = block + self.self_attn(self.input_layernorm(block), context, rope, known)
-        return block + self.mlp(self.post_attention_layernorm(block))
+        convolves = "attention_conv" in self
+        read, added = self.input_layernorm(block), None
+        if convolves:
+            read, added = self.attention_conv.before(read)
+        attended = self.self_attn(read, context, rope, known)
+        block = block + (self.attention_conv.after(attended, added) if convolves else attended)
+        read = self.post_attention_layernorm(block)
+        if convolves:
+            read, added = self.mlp_conv.before(read)
+        output = self.mlp(read)
+        return block + (self.mlp_conv.after(output, added) if convolves else output)
 
 
 class DFlashDrafter(TrainedDrafter):
-    """The network. The target's embedding and head are no parameters of it.
+    """The network.
 
+    own_embedding, own_head: whether it has them, or uses the target's. ids: i[draft vocabulary],
+    the target's ids that its head knows; None for all in their order.
     Raises: IncompatibleError for a target of another size.
     """
 
-    def __init__(self, config: DFlashConfig, target: Any) -> None:
+    def __init__(
+        self,
+        config: DFlashConfig,
+        target: Any,
+        *,
+        own_embedding: bool = False,
+        own_head: bool = False,
+        ids: Array | None = None,
+    ) -> None:
         super().__init__()
-        self.config = config
+        self.config, width, eps = config, config.hidden_size, config.rms_norm_eps
         self._ends = ends = TargetEnds.of(target)
-        if (ends.hidden_size, len(target.layers)) != (config.hidden_size, config.num_target_layers):
+        layers = config.num_target_layers or len(target.layers)
+        borrows = ends.hidden_size if own_embedding and own_head else width
+        if (ends.hidden_size, borrows, len(target.layers)) != (
+            *(config.target_hidden_size, ends.hidden_size),
+            layers,
+        ):
             raise IncompatibleError(
-                f"the drafter is for a target with {config.num_target_layers} layers of width "
-                f"{config.hidden_size}, and this one has {len(target.layers)} of "
+                f"the drafter is for a target with {layers} layers of width "
+                f"{config.target_hidden_size}, and this one has {len(target.layers)} of "
                 f"{ends.hidden_size}; give its own target"
             )
         inner = getattr(target, "model", target)
         scale = getattr(ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))
         self._scale = scale * config.input_embedding_scale
-        taps = len(config.target_layer_ids) * config.hidden_size
-        self.fc = nn.Linear(taps, config.hidden_size, bias=False)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.fc = nn.Linear(len(config.target_layer_ids) * ends.hidden_size, width, bias=False)
+        self.hidden_norm = nn.RMSNorm(width, eps=eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = nn.RMSNorm(width, eps=eps)
         self._rope = config.rope()
+        if own_embedding:
+            self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        if own_head:
+            self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
+        self._places = None if ids is None else places_of(ids, ends.vocabulary_size)
+        self._head_name, head = chain_head(config) or ("", None)
+        if head is not None:
+            self[self._head_name] = head
+        if config.enable_confidence_head:
+            markov = config.markov_rank if config.confidence_head_with_markov else 0
+            self.confidence_head = ConfidenceHead(width + markov)
 
     in_one_pass = True
 
@@ -228,25 +216,52 @@ class DFlashDrafter(TrainedDrafter):
 
     def begin(self, position: int) -> list[ContextKeys]:
         """An empty context, whose first id is at `position`."""
-        window = self.config.sliding_window
-        kinds = self.config.layer_types
-        return [ContextKeys(position, window if kind == SLIDING else None) for kind in kinds]
+        return [ContextKeys(position, layer.self_attn.most) for layer in self.layers]
 
-    def __call__(self, last: int, count: int, taps: Array, known: Sequence[ContextKeys]) -> Array:
-        """Logits f[count, vocabulary] of the positions after the committed id `last`.
+    def hidden(self, last: int, taps: Array, known: Sequence[ContextKeys]) -> Array:
+        """Hidden states f[guesses, width] of the positions after the committed id `last`.
 
-        count: from 1 to `block_size` - 1. taps: f[n, layers * width], of the ids before `last` that
-        `known` does not have yet.
+        taps: f[n, layers * width], of the ids before `last` that `known` does not have yet.
         """
-        ids = mx.array([[last, *[self.config.mask_token_id] * count]], dtype=mx.uint32)
-        block = self.embedded(ids)
+        masks = [self.config.mask_token_id] * (self.config.block_size - 1)
+        block = self.embedded(mx.array([[last, *masks]], dtype=mx.uint32))
         context = self.context(taps)
         for layer, keys in zip(self.layers, known, strict=True):
             block = layer(block, context, self._rope, keys)
-        logits = self._ends.unembed(self.norm(block[:, 1:]))[0] * self.config.output_multiplier
+        return self.norm(block[0, -self.config.guesses :])
+
+    def own_logits(self, hidden: Array) -> Array:
+        """f[n, width] -> f[n, draft vocabulary], whatever comes before a position."""
+        head = self.lm_head if "lm_head" in self else self._ends.unembed
+        logits = head(hidden) * self.config.output_multiplier
         if cap := self.config.final_logit_softcapping:
             logits = mx.tanh(logits / cap) * cap
         return logits
+
+    def among_all(self, logits: Array) -> Array:
+        """f[..., draft vocabulary] -> f[..., vocabulary of the target]."""
+        return among_all(logits, self._places)
+
+    @property
+    def links(self) -> bool:
+        """Whether it can tell what a position is after a certain id."""
+        return bool(self._head_name)
+
+    def after(self, hidden: Array, logits: Array, before: Array) -> Array:
+        """Logits f[n, m, vocabulary of the target] of n positions after the ids i[n, m].
+
+        logits: from `own_logits`.
+        """
+        return self.among_all(self[self._head_name].after(hidden, logits, before))
+
+    def confidence(self, hidden: Array, before: Array) -> Array | None:
+        """The log-odds f[n] that guesses of n positions are accepted, after the ids i[n]; None for
+        a drafter that does not say."""
+        if "confidence_head" not in self:
+            return None
+        if self.config.confidence_head_with_markov:
+            hidden = mx.concatenate([hidden, self.markov_head.markov_w1(before)], axis=-1)
+        return self.confidence_head(hidden)
 
     @property
     def dtype(self) -> Any:
@@ -254,7 +269,9 @@ class DFlashDrafter(TrainedDrafter):
         return self._ends.dtype
 
     def embedded(self, ids: Array) -> Array:
-        """i[..., n] -> f[..., n, width], by the target's embedding."""
+        """i[..., n] -> f[..., n, width]."""
+        if "embed_tokens" in self:
+            return self.embed_tokens(ids)
         return self._ends.embed(ids) * self._scale
 
     def context(self, taps: Array) -> Array:
@@ -263,8 +280,8 @@ class DFlashDrafter(TrainedDrafter):
 
     @property
     def step_bytes(self) -> int:
-        """How many bytes of weights a pass reads, those of the target's head included."""
-        return weight_bytes(self) + self._ends.head_bytes
+        """See `TrainedDrafter`."""
+        return weight_bytes(self) + (0 if "lm_head" in self else self._ends.head_bytes)
 
 
 class DFlashSession:
@@ -278,11 +295,9 @@ class DFlashSession:
         self._drafter, self._target = drafter, target
         self._known: list[ContextKeys] = []
         self._end = 0  # of what they know
-        self.passes, self.most = 0, drafter.config.block_size - 1
+        self.passes, self.most = 0, drafter.config.guesses
 
-    def draft(
-        self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None
-    ) -> list[list[tuple[TargetId, float]]]:
+    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Block:
         """For each position after `ids`, the most probable ids and their log-probabilities.
 
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
@@ -290,29 +305,86 @@ class DFlashSession:
         """
         begin, taps = self._target.take_taps(ids, self._end)
         if taps is None:
-            return []
+            return Block([], [])
         if begin != self._end or not self._known:
             self._known = self._drafter.begin(begin)
         self._end = len(ids) - 1
-        count = self.most
-        logits = self._drafter(ids[-1], count, taps, self._known).astype(mx.float32)
-        if sampler is None:
-            logprobs = logits - logits.logsumexp(axis=-1, keepdims=True)
-        else:
-            logprobs = sampler.expect(logits, [len(ids) + place for place in range(count)])
-        found, values = top_k(logprobs, min(listed, logits.shape[-1]))
-        mx.eval(found, values)  # the one wait of a round's drafting
         self.passes += 1
-        rows = zip(cast("list[list[TargetId]]", found.tolist()), values.tolist(), strict=True)
-        return [
-            sorted(zip(of, likely, strict=True), key=itemgetter(1), reverse=True)
-            for of, likely in rows
-        ]
+        hidden = self._drafter.hidden(ids[-1], taps, self._known)
+        logits = self._drafter.own_logits(hidden).astype(mx.float32)
+        expect = _Expectation(sampler, len(ids))
+        rows = expect(self._drafter.among_all(logits), range(self.most))
+        if not self._drafter.links:
+            return Block(_listed(*top_k(rows, min(listed, rows.shape[-1]))), [])
+        return self._linked(hidden, logits, rows, ids[-1], expect, listed)
+
+    def _linked(
+        self,
+        hidden: Array,
+        logits: Array,
+        rows: Array,
+        last: TargetId,
+        expect: _Expectation,
+        listed: int,
+    ) -> Block:
+        """What a drafter with a head that looks at the id before guesses after `last`.
+
+        The next position is looked at after the chain of the most probable ids, and after some
+        others that are probable whatever comes before. rows: f[positions, vocabulary],
+        log-probabilities whatever comes before.
+        """
+        drafter = self._drafter
+        chain, first = [mx.array([last])], rows[:1]
+        for place in range(self.most):
+            at = slice(place, place + 1)
+            linked = expect(drafter.after(hidden[at], logits[at], chain[-1][None])[0], [place])
+            chain.append(linked.argmax(axis=-1))
+            first = linked if place == 0 else first
+        rows = mx.concatenate([first, rows[1:]])
+        likely, _ = top_k(rows[:-1], min(_LINKED, rows.shape[-1]))
+        before = mx.concatenate([mx.concatenate(chain[1:-1])[:, None], likely], axis=1)
+        width = before.shape[1]
+        each = [place for place in range(1, self.most) for _ in range(width)]
+        linked = drafter.after(hidden[1:], logits[1:], before).flatten(0, 1)
+        found, values = top_k(expect(linked, each), min(listed, rows.shape[-1]))
+        confidence = drafter.confidence(hidden, mx.concatenate(chain[:-1]))
+        if confidence is not None:
+            sure = nn.log_sigmoid(confidence.astype(mx.float32))[:, None]
+            rows, values = rows + sure, values + mx.repeat(sure[1:], width, axis=0)
+        top = top_k(rows, min(listed, rows.shape[-1]))
+        mx.eval(found, values, before, *top)  # the one wait of a round's drafting
+        after = iter(_listed(found, values))
+        of_places = cast("list[list[TargetId]]", before.tolist())
+        return Block(_listed(*top), [{token: next(after) for token in of} for of in of_places])
 
 
-def is_dflash(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of a drafter of this kind."""
-    return "dflash_config" in config
+class _Expectation(NamedTuple):
+    """Log-probabilities f[n, vocabulary] of logits at n positions, counted from the text's end.
+
+    sampler: predicts the choices of a target that samples. end: of the text, in ids.
+    """
+
+    sampler: Sampling | None
+    end: int
+
+    def __call__(self, rows: Array, places: Sequence[int]) -> Array:
+        if self.sampler is None:
+            return rows - rows.logsumexp(axis=-1, keepdims=True)
+        return self.sampler.expect(rows, [self.end + place for place in places])
+
+
+def _listed(found: Array, values: Array) -> list[Listed]:
+    """The ids i[n, m] and log-probabilities f[n, m] of n places; what is impossible is left out."""
+    mx.eval(found, values)  # the one wait of a round's drafting
+    rows = zip(cast("list[list[TargetId]]", found.tolist()), values.tolist(), strict=True)
+    return [
+        sorted(
+            ((token, value) for token, value in zip(of, likely, strict=True) if value > -inf),
+            key=itemgetter(1),
+            reverse=True,
+        )
+        for of, likely in rows
+    ]
 
 
 def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
@@ -320,9 +392,21 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
 
     Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
     """
-    config = DFlashConfig.from_json(read_drafter_json(folder), name=str(folder))
+    name = str(folder)
+    config = DFlashConfig.from_json(read_drafter_json(folder), name=name)
     taps_of(target, config.target_layer_ids)
-    drafter = DFlashDrafter(config, target)
-    weights = read_weights(folder)
-    fill(drafter, weights, config.quantization, drafter.dtype, name=str(folder))
+    weights = {
+        key: value
+        for key, value in read_weights(folder).items()
+        if key != "t2d" and not key.startswith("verifier_")
+    }
+    size = TargetEnds.of(target).vocabulary_size
+    drafter = DFlashDrafter(
+        config,
+        target,
+        own_embedding="embed_tokens.weight" in weights,
+        own_head="lm_head.weight" in weights,
+        ids=target_ids(weights.pop("d2t", None), config.draft_vocab_size, size, name=name),
+    )
+    fill(drafter, weights, config.quantization, drafter.dtype, name=name)
     return drafter

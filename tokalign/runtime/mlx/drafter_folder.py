@@ -25,7 +25,8 @@ from tokalign.errors import (
     shown_path,
 )
 from tokalign.names.published_drafters import AUTO, published_for
-from tokalign.runtime.mlx.dflash import is_dflash, load_dflash
+from tokalign.runtime.mlx.dflash import load_dflash
+from tokalign.runtime.mlx.dflash_config import is_block_drafter
 from tokalign.runtime.mlx.eagle3 import is_eagle3, load_eagle3
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.mtp import holds_mtp, is_mtp, load_mtp
@@ -162,7 +163,7 @@ Load = Callable[[Path, Any], TrainedDrafter]
 """Reads the drafter in a folder for an mlx-lm model."""
 
 _PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
-    (is_dflash, load_dflash),
+    (is_block_drafter, load_dflash),
     (is_eagle3, load_eagle3),
     (is_mtp, load_mtp),
     (is_redrafter, load_redrafter),

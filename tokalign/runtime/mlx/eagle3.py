@@ -25,12 +25,15 @@ from tokalign.runtime.mlx.published_drafter import (
     LAYER_KEYS,
     LayerShape,
     Projections,
+    among_all,
     fill,
     layer_fields,
+    places_of,
     read_drafter_json,
     read_weights,
     reading_config,
     refuse_unknown,
+    target_ids,
 )
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
@@ -188,7 +191,7 @@ class Eagle3Drafter(CachedDrafter):
             self.embed_tokens = nn.Embedding(config.vocab_size, width)
         if own_head:
             self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
-        self._places = None if ids is None else _places(ids, ends.vocabulary_size)
+        self._places = None if ids is None else places_of(ids, ends.vocabulary_size)
 
     def watch(self, model: Any) -> KeptRows:
         """See `TrainedDrafter`: the outputs of some layers."""
@@ -217,10 +220,7 @@ class Eagle3Drafter(CachedDrafter):
             logits = self.embed_tokens.as_linear(outputs)
         else:
             logits = self._ends.unembed(outputs.astype(self._ends.dtype))
-        if self._places is None:
-            return logits
-        padded = mx.pad(logits, [(0, 0), (0, 1)], constant_values=-mx.inf)
-        return mx.take(padded, self._places, axis=-1)
+        return among_all(logits, self._places)
 
     @property
     def step_bytes(self) -> int:
@@ -231,13 +231,6 @@ class Eagle3Drafter(CachedDrafter):
     def dtype(self) -> Any:
         """The number format of the target's ends."""
         return self._ends.dtype
-
-
-def _places(ids: Array, size: int) -> Array:
-    """For each id of a target, its place in the drafter's vocabulary; the one after it if none."""
-    places = mx.full((size,), len(ids), mx.int32)
-    places[ids] = mx.arange(len(ids), dtype=mx.int32)
-    return places
 
 
 def is_eagle3(config: Mapping[str, Any]) -> bool:
@@ -259,7 +252,8 @@ def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
         for key, value in read_weights(folder).items()
         if key != "t2d" and not key.startswith("verifier_") and "rotary_emb" not in key
     }
-    ids = _target_ids(weights.pop("d2t", None), config, TargetEnds.of(target).vocabulary_size, name)
+    size = TargetEnds.of(target).vocabulary_size
+    ids = target_ids(weights.pop("d2t", None), config.draft_vocab_size, size, name=name)
     drafter = Eagle3Drafter(
         config,
         target,
@@ -269,18 +263,3 @@ def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
     )
     fill(drafter, weights, config.quantization, drafter.dtype, name=name)
     return drafter
-
-
-def _target_ids(offsets: Array | None, config: Eagle3Config, size: int, name: str) -> Array | None:
-    """The target's ids that the head knows, i + d2t[i]. Raises: BundleError."""
-    count = config.draft_vocab_size
-    if offsets is None:
-        if count == size:
-            return None
-        raise BundleError(
-            f"{name}: its head knows {count} of {size} ids, and no d2t says which; fetch it again"
-        )
-    ids = mx.arange(count) + offsets.astype(mx.int32) if offsets.shape == (count,) else None
-    if ids is None or not 0 <= ids.min().item() <= ids.max().item() < size:
-        raise BundleError(f"{name}: its d2t names ids that the target does not have")
-    return ids

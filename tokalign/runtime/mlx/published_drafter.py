@@ -127,6 +127,41 @@ def read_weights(folder: Path) -> dict[str, Array]:
     return weights
 
 
+def target_ids(offsets: Array | None, count: int, size: int, *, name: str) -> Array | None:
+    """The target's ids that a head of `count` ids knows, i + d2t[i]; None for all `size` of them.
+
+    Raises: BundleError, with `name`.
+    """
+    if offsets is None:
+        if count == size:
+            return None
+        raise BundleError(
+            f"{name}: its head knows {count} of {size} ids, and no d2t says which; fetch it again"
+        )
+    ids = mx.arange(count) + offsets.astype(mx.int32) if offsets.shape == (count,) else None
+    if ids is None or not 0 <= ids.min().item() <= ids.max().item() < size:
+        raise BundleError(f"{name}: its d2t names ids that the target does not have")
+    return ids
+
+
+def places_of(ids: Array, size: int) -> Array:
+    """For each id of a target, its place in the drafter's vocabulary; the one after it if none."""
+    places = mx.full((size,), len(ids), mx.int32)
+    places[ids] = mx.arange(len(ids), dtype=mx.int32)
+    return places
+
+
+def among_all(logits: Array, places: Array | None) -> Array:
+    """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for ids it does not know.
+
+    places: from `places_of`; None where both are the same.
+    """
+    if places is None:
+        return logits
+    last = [(0, 0)] * (logits.ndim - 1)
+    return mx.take(mx.pad(logits, [*last, (0, 1)], constant_values=-mx.inf), places, axis=-1)
+
+
 def fill(
     drafter: TrainedDrafter,
     weights: Mapping[str, Array],

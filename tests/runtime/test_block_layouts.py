@@ -1,0 +1,238 @@
+"""DFlash 2, DSpark and the packagings: what they guess, and that it never changes the output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from block_drafters import (
+    KnowingDrafter,
+    block_config,
+    dspark_config,
+    nested_config,
+    random_block_drafter,
+    second_config,
+    write_block_drafter,
+)
+from random_models import generate, random_model, rounds_of, write_model
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.trained import BLOCK, BlockDrafter, LinkedAnswer
+from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
+from tokalign.runtime.drafting import NoDrafter
+from tokalign.runtime.loop import Limits
+from tokalign.runtime.mlx.dflash import Block, DFlashDrafter, DFlashSession, load_dflash
+from tokalign.runtime.mlx.drafter_folder import named_drafter
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import taps_of
+from tokalign.runtime.rounds import Context
+from tokalign.tokenizer.vocabulary import TargetId
+
+PROMPT = (5, 17, 3)
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=0.8, seed=3),
+    "filtered": Sampling(temperature=1.1, top_p=0.9, min_p=0.02, seed=5),
+    "processed": Sampling(temperature=0.8, seed=6, processors=(lambda _, logits: logits * 0.9,)),
+}
+KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "DFlash 2": second_config,
+    "DSpark": dspark_config,
+    "DFlash 2, nested": lambda model: nested_config(second_config(model), "dflash2"),
+    "DSpark, nested": lambda model: nested_config(dspark_config(model), "dspark"),
+}
+
+
+def opened() -> TargetModelSession:
+    return TargetModelSession(random_model(), watch=partial(taps_of, layers=(0, 1)))
+
+
+def guessed(network: DFlashDrafter, *ids: int, sampler: Sampling | None = None) -> Block:
+    """What follows the prompt and these ids."""
+    session, text = opened(), [TargetId(one) for one in (*PROMPT, *ids)]
+    session.logits(text[:-1])
+    return DFlashSession(network, session).draft(text, 5, sampler)
+
+
+@pytest.mark.parametrize("how", ["alone", "tree"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_guesses_never_change_the_output(kind: str, sampling: str, how: str) -> None:
+    model, chosen = random_model(), SAMPLINGS[sampling]
+    config = KINDS[kind](model)
+    plain = generate(NoDrafter(), chosen, tokens=50)
+    text = [*plain[:20], *[9] * 6, *plain[26:]]
+    for network in (
+        random_block_drafter(model, config=config),
+        KnowingDrafter(model, text, len(PROMPT), config),
+    ):
+        session = opened()
+        drafter: Any = BlockDrafter(DFlashSession(network, session), sampler=chosen)
+        if how == "tree":
+            free = TreeDrafter([ContextCopy()], rows=12)
+            drafter = Controller(Knowledge.given(FREE_ROWS), free, drafter, steps=5, timed=False)
+        emitted, rounds = rounds_of(drafter, session, chosen, limits=Limits(max_tokens=50))
+        assert emitted == plain
+    assert max(one.accepted for one in rounds) >= 5, "the ids of a block"
+
+
+@pytest.mark.parametrize("sampling", [None, "sampled"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_alone_each_guess_follows_the_one_before(kind: str, sampling: str | None) -> None:
+    """The chain is that of the most probable ids after those before, by the network itself."""
+    model = random_model()
+    network = random_block_drafter(model, config=KINDS[kind](model))
+    sampler = None if sampling is None else SAMPLINGS[sampling]
+    session, ids = opened(), [TargetId(one) for one in (*PROMPT, 9)]
+    session.logits(ids[:-1])
+    drafter = BlockDrafter(DFlashSession(network, session), sampler=sampler)
+    chain = drafter.find(Context(ids), 6).tree.ids
+    other = opened()
+    other.logits(ids[:-1])
+    _, taps = other.take_taps(ids, 0)
+    hidden = network.hidden(9, taps, network.begin(0))
+    logits, last = network.own_logits(hidden), 9
+    assert len(chain) == network.config.guesses == 6 - (kind[:6] == "DFlash")
+    for place, token in enumerate(chain):
+        at = slice(place, place + 1)
+        row = network.after(hidden[at], logits[at], mx.array([[last]]))[0]
+        if sampler is not None:
+            row = sampler.expect(row, [len(ids) + place])
+        assert token == row.argmax().item()
+        last = token
+
+
+def test_a_linked_answer_goes_on_from_what_was_read() -> None:
+    a, b, c, d = map(TargetId, (1, 2, 3, 4))
+    block = Block([[(a, -0.1)], [(b, -0.5)], [(c, -0.5)]], [{a: [(d, -0.2)]}, {d: [(a, -0.3)]}])
+    answer = LinkedAnswer(block, BLOCK)
+
+    def expected(*path: TargetId) -> list[TargetId]:
+        state: int | None = -1
+        for token in path:
+            state = None if state is None else answer.after(state, token)
+        return [] if state is None else [token for token, _ in answer.expected[state]]
+
+    assert expected() == [a]
+    assert expected(a) == [d]
+    assert expected(c) == [b], "whatever comes before"
+    assert expected(a, d) == [a]
+    assert expected(a, b) == [c]
+    assert expected(c, d) == [a]
+    assert expected(a, d, a) == []
+
+
+def test_a_nested_configuration_is_the_same_network(tmp_path: Path) -> None:
+    model = random_model()
+    for kind, config in (
+        ("dflash", block_config(model)),
+        ("dflash2", second_config(model)),
+        ("dspark", dspark_config(model)),
+    ):
+        drafter = random_block_drafter(model, config=config)
+        nested = nested_config(config, kind)
+        folder = write_block_drafter(tmp_path / kind, drafter, nested, t2d=mx.ones(96, mx.bool_))
+        assert guessed(load_dflash(folder, model), 9, 4) == guessed(drafter, 9, 4)
+
+
+def test_a_window_of_speculators_has_a_key_more(tmp_path: Path) -> None:
+    """All slots of a block see the window that ends before it, and no slot less."""
+    model = random_model()
+    window = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4}
+    config = block_config(model, **window)
+    nested = nested_config(config, "dflash")
+    drafter = random_block_drafter(model, config=config)
+    read = load_dflash(write_block_drafter(tmp_path, drafter, nested), model)
+    assert [layer.self_attn.most for layer in read.layers] == [4, 4]
+    ids = [1, 2, 6, 7, 8]
+    assert guessed(read, *ids) != guessed(drafter, *ids)
+    full = random_block_drafter(model, config=nested_config(block_config(model), "dflash"))
+    full.update(drafter.parameters())
+    free = load_dflash(
+        write_block_drafter(tmp_path / "b", drafter, {**nested, "sliding_window_non_causal": True}),
+        model,
+    )
+    assert guessed(free, 9) == guessed(full, 9), "a context within the window"
+
+
+def test_ids_that_its_head_does_not_know_are_never_guessed(tmp_path: Path) -> None:
+    model, known = random_model(), mx.arange(48) * 2 + 1
+    config = dspark_config(model, draft_vocab_size=48)
+    drafter = random_block_drafter(model, config=config, own={"own_head": True, "ids": known})
+    nested = nested_config(config, "dspark")
+    folder = write_block_drafter(tmp_path, drafter, nested, d2t=known - mx.arange(48))
+    block = guessed(load_dflash(folder, model), 9)
+    listed = [*block.positions, *(one for links in block.links for one in links.values())]
+    assert listed
+    assert all(token % 2 for one in listed for token, _ in one)
+    write_block_drafter(tmp_path / "b", drafter, nested)
+    with pytest.raises(BundleError, match="knows 48 of 96 ids, and no d2t"):
+        load_dflash(tmp_path / "b", model)
+
+
+def test_doubt_makes_guesses_less_probable() -> None:
+    """A position that the confidence head thinks hopeless counts less, whatever its logits."""
+    model = random_model()
+    sure, unsure = (random_block_drafter(model, config=dspark_config(model)) for _ in range(2))
+    for drafter, bias in ((sure, 40.0), (unsure, -40.0)):
+        drafter.confidence_head.proj.bias = mx.array([bias])
+    for before, after in zip(guessed(sure, 9).positions, guessed(unsure, 9).positions, strict=True):
+        assert [token for token, _ in before] == [token for token, _ in after]
+        assert before[0][1] - after[0][1] == pytest.approx(40.0, abs=20)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "told"),
+    [
+        ({"markov_head_type": "rnn"}, BundleError, "of the type 'rnn'"),
+        ({"speculators_model_type": "medusa"}, BundleError, "of the kind 'medusa'"),
+        ({"gated_slots": True}, BundleError, "gated_slots"),
+        ({"aux_hidden_state_layer_ids": [0, 1]}, IncompatibleError, "layers -1, 0"),
+        ({"target_hidden_size": 64}, IncompatibleError, "of width 64"),
+        ({"block_size": 0}, BundleError, "a block of 0 ids"),
+        ({"transformer_layer_config": None}, BundleError, "lacks or garbles"),
+        ({"markov_rank": 7}, BundleError, "shape"),
+        ({"draft_vocab_size": 12}, BundleError, "no d2t"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    changed: dict[str, Any], error: type[Exception], told: str, tmp_path: Path
+) -> None:
+    model = random_model()
+    config = dspark_config(model)
+    folder = write_block_drafter(
+        tmp_path,
+        random_block_drafter(model, config=config),
+        nested_config(config, "dspark") | changed,
+    )
+    with pytest.raises(error, match=told) as caught:
+        load_dflash(folder, model)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_networks_in_deepspec_s_layout_are_refused(tmp_path: Path) -> None:
+    model = random_model()
+    config = dspark_config(model, log_snr_conditioning=True)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BundleError, match="log_snr_conditioning"):
+        load_dflash(tmp_path, model)
+
+
+def test_every_layout_is_known_by_its_config(tmp_path: Path) -> None:
+    target: Any = LanguageModel.from_folder(write_model(tmp_path / "target", vocabulary_size=340))
+    for number, make in enumerate(KINDS.values()):
+        config = make(target.model)
+        drafter = random_block_drafter(target.model, config=config)
+        folder = write_block_drafter(tmp_path / str(number), drafter, config)
+        read = named_drafter(folder, target)
+        assert isinstance(read, DFlashDrafter)
+        assert read.config == drafter.config

@@ -1,0 +1,116 @@
+"""What DFlash 2 and DSpark add to DFlash: convolutions, and heads that look at the id before.
+
+With such a head the distribution of a position depends on the id before it: that of a Markov head
+(DSpark) on all ids, that of a candidate selector (DFlash 2) on the position's candidates.
+Source: `speculators` 0.9.0 and `mlx-dspark` 0.20.3, with which `lab/tests/test_dflash_parity.py`
+compares.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from tokalign.runtime.mlx.dflash_config import DFlashConfig
+from tokalign.runtime.rounds import Array
+
+
+class GroupedConvolution(nn.Module):  # type: ignore[misc]
+    """A causal convolution over the slots of a block, before and after a layer's part.
+
+    Each coefficient is a learned one for its channel, and what the input adds for its group.
+    """
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        width, taps = config.hidden_size, config.conv_kernel_size
+        self.base_kernel = mx.zeros((2, taps, width))
+        self.kernel_projection = nn.Linear(
+            width, 2 * taps * (width // config.conv_group_size), bias=False
+        )
+        self._taps, self._group = taps, config.conv_group_size
+
+    def before(self, x: Array) -> tuple[Array, Array]:
+        """The convolved input f[1, block, width], and what `after` needs."""
+        added = self.kernel_projection(x).reshape(*x.shape[:2], 2, self._taps, -1, 1)
+        return self._convolved(x, added[:, :, 0], 0), added[:, :, 1]
+
+    def after(self, x: Array, added: Array) -> Array:
+        """The convolved output f[1, block, width]. added: from `before`."""
+        return self._convolved(x, added, 1)
+
+    def _convolved(self, x: Array, added: Array, side: int) -> Array:
+        grouped = x.reshape(*x.shape[:2], -1, self._group)
+        kernel = self.base_kernel[side].reshape(self._taps, -1, self._group) + added
+        output = kernel[:, :, 0] * grouped
+        for tap in range(1, self._taps):
+            earlier = mx.pad(grouped[:, :-tap], [(0, 0), (tap, 0), (0, 0), (0, 0)])
+            output = output + kernel[:, :, tap] * earlier
+        return output.reshape(x.shape)
+
+
+class ChainHead(nn.Module, ABC):  # type: ignore[misc]
+    """Makes the logits of a position those after a certain id."""
+
+    @abstractmethod
+    def after(self, hidden: Array, logits: Array, before: Array) -> Array:
+        """hidden: f[positions, width]. logits: f[positions, vocabulary] whatever comes before.
+        before: i[positions, n], of the target. Returns f[positions, n, vocabulary]."""
+
+
+class MarkovHead(ChainHead):
+    """Adds a matrix of low rank to the logits, the row of the id before."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding(config.vocab_size, config.markov_rank)
+        self.markov_w2 = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
+
+    def after(self, hidden: Array, logits: Array, before: Array) -> Array:
+        """See `ChainHead`."""
+        return logits[:, None] + self.markov_w2(self.markov_w1(before))
+
+
+class CandidateSelector(ChainHead):
+    """Scores the most probable ids of a position by the id before; others get -inf."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        rank, size = config.selector_rank, config.vocab_size
+        self.predecessor_codebook = mx.zeros((size, rank))
+        self.successor_codebook = mx.zeros((size, rank))
+        self.hidden_projection = nn.Linear(config.hidden_size, rank, bias=False)
+        self._count = min(config.selector_top_k, size)
+
+    def after(self, hidden: Array, logits: Array, before: Array) -> Array:
+        """See `ChainHead`."""
+        candidates = mx.argpartition(logits, -self._count, axis=-1)[:, -self._count :]
+        context = self.predecessor_codebook[before] * self.hidden_projection(hidden)[:, None]
+        links = context @ self.successor_codebook[candidates].swapaxes(1, 2)
+        scores = mx.take_along_axis(logits, candidates, axis=-1)[:, None] + links
+        shape = (*before.shape, logits.shape[-1])
+        among = mx.broadcast_to(candidates[:, None], scores.shape)
+        return mx.put_along_axis(mx.full(shape, -mx.inf, scores.dtype), among, scores, axis=-1)
+
+
+class ConfidenceHead(nn.Module):  # type: ignore[misc]
+    """The log-odds that a guess of a position will be accepted, if those before it are."""
+
+    def __init__(self, reads: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(reads, 1)
+
+    def __call__(self, features: Array) -> Array:
+        """f[positions, reads] -> f[positions]."""
+        return self.proj(features)[:, 0]
+
+
+def chain_head(config: DFlashConfig) -> tuple[str, ChainHead] | None:
+    """The head that a configuration asks for, and its name among the weights; None without one."""
+    if config.markov_rank:
+        return "markov_head", MarkovHead(config)
+    if config.selector_rank:
+        return "candidate_selector", CandidateSelector(config)
+    return None
