@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from block_drafters import random_block_drafter
+from eagle_drafters import eagle_config, random_eagle
 from random_drafters import random_drafter
 from random_models import emitted
 
@@ -17,6 +19,7 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.options import CacheOptions, DraftingOptions
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -56,6 +59,13 @@ def pair(models: dict[str, str]) -> Models:
     )
 
 
+DRAFTERS: tuple[Callable[[Any], TrainedDrafter], ...] = (
+    random_drafter,
+    random_block_drafter,
+    lambda model: random_eagle(model, eagle_config(model)),
+)
+
+
 def some_decoder(pair: Models, draw: Random) -> Decoder:
     """One of the ways to decode: with a drafter of any kind or with none, greedy or sampled."""
     method = draw.choice(["plain", "copy", "draft", "auto", "auto", "drafter"])
@@ -70,7 +80,7 @@ def some_decoder(pair: Models, draw: Random) -> Decoder:
     if method == "drafter":
         rows = draw.choice([None, 5])
         drafting = decoder.drafting.with_options(method=method, draft_rows=rows)
-        drafter = random_drafter(pair[0].model)
+        drafter = draw.choice(DRAFTERS)(pair[0].model)
         return replace(decoder, drafter=drafter, drafting=drafting)
     return decoder
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from block_drafters import block_config, random_block_drafter, write_block_drafter
+from eagle_drafters import eagle_config, random_eagle, write_eagle
 from places import DEMO
 from random_models import random_model, write_model
 from served import (
@@ -206,3 +208,34 @@ def test_a_drafter_drafts_for_requests_and_changes_nothing() -> None:
         for text, reply in zip(texts, replies, strict=True):
             assert reply.json["choices"][0]["text"] == expected[text]["text"]
         assert metric(server, "tokalign_accepted_tokens_total") >= accepted
+
+
+GRAMMARS: tuple[dict[str, Any], ...] = ({}, {"guided_regex": "[a-z]{3,9}( [a-z]{2,7}){4,9}"})
+WAYS: tuple[dict[str, Any], ...] = ({"temperature": 0.0}, {"temperature": 0.9, "seed": 4})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_drafters_of_any_format_draft_for_requests_and_change_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    """Random ones, with and without a grammar, greedy and sampled, in turns."""
+    target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
+    if kind == "eagle3":
+        shape = eagle_config(target.model)
+        write_eagle(tmp_path, random_eagle(target.model, shape), shape)
+    else:
+        shape = block_config(target.model)
+        write_block_drafter(tmp_path, random_block_drafter(target.model), shape)
+    asked = [(text, given | how) for text in (PROMPT, OTHER) for given in GRAMMARS for how in WAYS]
+    with serving(demo_settings(draft_model=None)) as server:
+        expected = [complete(server, text, **given).json["choices"] for text, given in asked]
+    drafting = DraftingOptions(method="drafter", drafter=tmp_path, num_draft_tokens=3)
+    with serving(demo_settings(draft_model=None, drafting=drafting)) as server:
+        alone = [complete(server, text, **given) for text, given in asked]
+        assert metric(server, "tokalign_proposed_tokens_total") > 100
+        with ThreadPoolExecutor(3) as pool:
+            together = list(pool.map(lambda one: complete(server, one[0], **one[1]), asked))
+    for replies in (alone, together):
+        texts = [reply.json["choices"][0]["text"] for reply in replies]
+        assert texts == [choices[0]["text"] for choices in expected]

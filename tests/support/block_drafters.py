@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from tokalign.runtime.mlx.dflash import ContextKeys, DFlashDrafter
@@ -104,6 +105,8 @@ def random_block_drafter(
     mx.random.seed(seed)
     drafter = DFlashDrafter(DFlashConfig.from_json(config, name="random"), model, **(own or {}))
     drafter.update(tree_map(random_weight, drafter.parameters()))
+    if quantization := changed.get("quantization"):
+        nn.quantize(drafter, **quantization)
     mx.eval(drafter.parameters())
     return drafter
 

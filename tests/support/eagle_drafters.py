@@ -33,7 +33,7 @@ def eagle_config(model: Any, **changed: Any) -> dict[str, Any]:
         "draft_vocab_size": vocabulary_size(model) // 2,
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 4096,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, last // 2, last]},
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": sorted({0, last // 2, last})},
         **changed,
     }
 
