@@ -28,6 +28,7 @@ from tokalign.names.published_drafters import AUTO, published_for
 from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.dflash_config import is_block_drafter
 from tokalign.runtime.mlx.eagle3 import is_eagle3, load_eagle3
+from tokalign.runtime.mlx.gemma4_assistant import is_gemma4_assistant, load_gemma4_assistant
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.mtp import holds_mtp, is_mtp, load_mtp
 from tokalign.runtime.mlx.published_drafter import read_drafter_json
@@ -166,6 +167,7 @@ _PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
     (is_block_drafter, load_dflash),
     (is_eagle3, load_eagle3),
     (is_mtp, load_mtp),
+    (is_gemma4_assistant, load_gemma4_assistant),
     (is_redrafter, load_redrafter),
 )
 """Formats that others publish: whether a `config.json` is of it, and what reads such a folder."""

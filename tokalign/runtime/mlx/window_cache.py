@@ -80,6 +80,10 @@ class WindowCache:
         """What the latest pass sees, for layers that share the keys of this one."""
         return self._since(self._first)
 
+    def before_next(self) -> tuple[Array, Array]:
+        """What the next row sees besides itself."""
+        return self._since(max(self.start, self.offset - self.max_size + 1))
+
     def make_mask(
         self, rows: int, window_size: int | None = None, return_array: bool = False
     ) -> Any:

@@ -1,0 +1,88 @@
+"""Gemma 4's assistants: they read the target's own keys, and change nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zoo
+from assistants import assistant_config, random_assistant, write_assistant
+from random_models import rounds_of
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.draft.trained import with_trained
+from tokalign.runtime.drafting import NoDrafter
+from tokalign.runtime.loop import Limits
+from tokalign.runtime.mlx.drafter_folder import named_drafter
+from tokalign.runtime.mlx.gemma4_assistant import Gemma4Assistant, load_gemma4_assistant
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.options import CacheOptions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma4_text", "gemma4"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("branches", [True, False])
+def test_nothing_is_lost(name: str, temperature: float, branches: bool) -> None:
+    """The target's cache is brought up to date for the assistant, in the middle of a round."""
+    target = zoo.zoo_model(name)
+    assistant = random_assistant(target)
+    prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
+    chosen, limits = Sampling(temperature=temperature, seed=2), Limits(max_tokens=40)
+    session = TargetModelSession(target)
+    plain, _ = rounds_of(NoDrafter(), session, chosen, prompt=prompt, limits=limits)
+    session = TargetModelSession(target, watch=assistant.watch)
+    drafter = with_trained(
+        assistant.session(session), sampler=chosen.draft_sampler(zoo.VOCABULARY), branches=branches
+    )
+    emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
+    assert emitted == plain
+    assert sum(one.draft_passes > 0 for one in rounds) >= len(rounds) - 2
+    assert any(one.accepted for one in rounds)
+
+
+def test_a_folder_is_read_by_what_it_is(tmp_path: Path) -> None:
+    target: Any = zoo.zoo_model("gemma4_text")
+    write_assistant(tmp_path, random_assistant(target), assistant_config(target))
+
+    class Loaded:
+        model, folder = target, None
+
+    loaded: Any = Loaded()
+    assert isinstance(named_drafter(tmp_path, loaded), Gemma4Assistant)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"use_ordered_embeddings": True}, BundleError, "use_ordered_embeddings"),
+        ({"backbone_hidden_size": 96}, IncompatibleError, "width 96"),
+        ({"text_config": {}}, BundleError, "num_hidden_layers"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    changed: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    target = zoo.zoo_model("gemma4_text")
+    config = assistant_config(target)
+    write_assistant(tmp_path, random_assistant(target), config)
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changed}))
+    with pytest.raises(error, match=message):
+        load_gemma4_assistant(tmp_path, target)
+    with pytest.raises(IncompatibleError, match="llama"):
+        load_gemma4_assistant(
+            write_assistant(tmp_path, random_assistant(target), config), zoo.zoo_model("llama")
+        )
+
+
+def test_a_quantized_cache_is_refused() -> None:
+    target = zoo.zoo_model("gemma4_text")
+    assistant = random_assistant(target)
+    options = CacheOptions(kv_bits=8, quantized_kv_start=0)
+    session = TargetModelSession(target, options, watch=assistant.watch)
+    drafter = with_trained(assistant.session(session), sampler=None)
+    with pytest.raises((IncompatibleError, NotImplementedError), match=r"--kv-bits|quantized"):
+        rounds_of(drafter, session, prompt=[5, 3, 8])

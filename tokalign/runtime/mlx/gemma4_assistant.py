@@ -1,0 +1,191 @@
+"""Gemma 4's assistants: layers that attend to the target's own keys and values.
+
+They have no cache. Each step reads the embedding of an id beside what goes into the target's head
+for the id before, or the output of the step before, always at the position of the last committed
+id. The layers see the keys and values of the target's last layer of their kind.
+Source: the published layout of Gemma 4's assistants, and `mlx-vlm` 0.7.10, which
+`lab/tests/test_gemma4_parity.py` compares with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache
+from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
+
+from tokalign.errors import BundleError, IncompatibleError
+from tokalign.runtime.mlx.beam_search import BeamSession
+from tokalign.runtime.mlx.published_drafter import (
+    fill,
+    read_drafter_json,
+    read_weights,
+    reading_config,
+    refuse_unknown,
+)
+from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.taps import KeptRows, state_rows
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
+from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.window_cache import WindowCache
+from tokalign.runtime.rounds import Array
+from tokalign.tokenizer.vocabulary import TargetId
+
+_KNOWN = frozenset(
+    {"backbone_hidden_size", "block_size", "quantization", "text_config", "tie_word_embeddings"}
+    | {"centroid_intermediate_top_k", "num_centroids"}  # of `use_ordered_embeddings` alone
+)
+Seen = Mapping[str, tuple[Array, Array]]
+"""By kind of layer: keys and values f[1, heads, positions, dimension] that a step sees."""
+
+
+class Gemma4Assistant(TrainedDrafter):
+    """The network. width: of the target's hidden states. Raises: IncompatibleError."""
+
+    def __init__(self, args: ModelArgs, width: int, target: Any, *, tied: bool = True) -> None:
+        super().__init__()
+        self._ends = ends = TargetEnds.of(target)
+        kinds = _last_of_each_kind(target)
+        if not kinds or ends.hidden_size != width:
+            raise IncompatibleError(
+                f"the assistant is for a Gemma 4 of width {width}, and this {target.model_type} "
+                f"model has {ends.hidden_size}; give its own target"
+            )
+        inner = next(module for module in target.modules() if hasattr(module, "embed_scale"))
+        self._kinds, self._scale = kinds, inner.embed_scale
+        self.pre_projection = nn.Linear(2 * width, args.hidden_size, bias=False)
+        self.layers = [DecoderLayer(args, index) for index in range(args.num_hidden_layers)]
+        self.norm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
+        self.post_projection = nn.Linear(args.hidden_size, width, bias=False)
+        self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
+        if not tied:
+            self.lm_head = nn.Linear(args.hidden_size, args.vocab_size, bias=False)
+
+    def watch(self, model: Any) -> KeptRows:
+        """See `TrainedDrafter`: the last hidden states."""
+        return state_rows(model)
+
+    def session(self, target: TargetModelSession) -> AssistantSession:
+        """See `TrainedDrafter`."""
+        return AssistantSession(self, target)
+
+    def read(self, ids: Array, states: Array, seen: Seen) -> tuple[Array, Array]:
+        """Ids i[n] beside states f[n, width] -> the next states and logits f[n, vocabulary].
+
+        Rows do not see each other.
+        """
+        embedded = (self._ends.embed(ids) * self._scale).astype(states.dtype)
+        x = self.pre_projection(mx.concatenate([embedded, states], axis=-1))[None]
+        for layer in self.layers:
+            x, *_ = layer(x, shared_kv=seen[layer.layer_type], offset=0)
+        x = self.norm(x[0])
+        head = self.lm_head if "lm_head" in self else self.embed_tokens.as_linear
+        return self.post_projection(x), head(x)
+
+    def seen(self, layers: Sequence[Any]) -> Seen:
+        """What a step sees of the target's cache.
+
+        Raises: IncompatibleError for a cache of another kind, such as a quantized one.
+        """
+        return {kind: _contents(layers[index]) for kind, index in self._kinds.items()}
+
+    @property
+    def dtype(self) -> Any:
+        """The number format of the target's ends."""
+        return self._ends.dtype
+
+    @property
+    def step_bytes(self) -> int:
+        """See `TrainedDrafter`."""
+        return weight_bytes(self)
+
+
+class AssistantState(NamedTuple):
+    """What follows some beams: states f[beams, width]."""
+
+    states: Array
+
+    def of_beams(self, beams: Array) -> AssistantState:
+        """See `BeamState`."""
+        return AssistantState(self.states[beams])
+
+
+class AssistantSession(BeamSession[AssistantState]):
+    """An assistant of one request. target: keeps the hidden states of its passes."""
+
+    def __init__(self, drafter: Gemma4Assistant, target: TargetModelSession) -> None:
+        self._positions, self._target = RowPositions(), target
+        self._drafter: Gemma4Assistant = with_row_positions(drafter, self._positions)
+        self._position = 0
+        self._seen: Seen = {}
+
+    def begin(self, ids: Sequence[TargetId]) -> tuple[AssistantState, Array] | None:
+        """See `BeamSession`; nothing where no recent pass of the target chose the last id."""
+        state = self._target.state_before_last(ids)
+        if state is None or self._target.catch_up([*ids], 1) != len(ids) - 1:
+            return None
+        self._position, self._seen = len(ids) - 1, self._drafter.seen(self._target.layers)
+        return self.step(AssistantState(state), mx.array([ids[-1]], mx.uint32))
+
+    def step(self, state: AssistantState, ids: Array) -> tuple[AssistantState, Array]:
+        """See `BeamSession`."""
+        self._positions.now = mx.full((len(ids),), self._position)
+        states, logits = self._drafter.read(ids, state.states, self._seen)
+        return AssistantState(states), logits
+
+
+def _last_of_each_kind(target: Any) -> dict[str, int]:
+    """The last layer of each kind that has keys of its own; {} if it is no Gemma 4."""
+    if getattr(target, "model_type", None) not in ("gemma4", "gemma4_text"):
+        return {}
+    return {
+        layer.layer_type: index
+        for index, layer in enumerate(target.layers)
+        if layer.self_attn.has_kv
+    }
+
+
+def _contents(layer: Any) -> tuple[Array, Array]:
+    """Keys and values of a layer's cache that a row after it sees."""
+    if type(layer) is WindowCache:
+        return layer.before_next()
+    if type(layer) is not KVCache:
+        raise IncompatibleError(
+            f"an assistant cannot read a {type(layer).__name__}; leave --kv-bits out"
+        )
+    return layer.keys[..., : layer.offset, :], layer.values[..., : layer.offset, :]
+
+
+def is_gemma4_assistant(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a drafter of this kind."""
+    return "backbone_hidden_size" in config
+
+
+def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
+    """Read the drafter in a folder, for a loaded target, whose number format it takes.
+
+    Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
+    """
+    config, name = read_drafter_json(folder), str(folder)
+    refuse_unknown(config, _KNOWN, name=f"{name}/config.json")
+    with reading_config(name):
+        text = config["text_config"]
+        args = ModelArgs.from_dict({**text, "num_kv_shared_layers": text["num_hidden_layers"]})
+        width = int(config["backbone_hidden_size"])
+    tied = bool(config.get("tie_word_embeddings", True))
+    drafter = Gemma4Assistant(args, width, target, tied=tied)
+    if {layer.layer_type for layer in drafter.layers} - _last_of_each_kind(target).keys():
+        raise BundleError(f"{name} has layers of a kind that its target does not have")
+    weights = {
+        key.removeprefix("model."): value
+        for key, value in read_weights(folder).items()
+        if not (tied and key == "lm_head.weight")
+    }
+    fill(drafter, weights, config.get("quantization"), drafter.dtype, name=name)
+    return drafter
