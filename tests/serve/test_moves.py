@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from http.client import HTTPConnection
+from itertools import pairwise
 from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
@@ -252,3 +254,35 @@ def test_contexts_are_never_mixed_up(tmp_path: Any, more: dict[str, Any]) -> Non
             found = list(pool.map(lambda m: content(chat(server, m, **options)), markers))
         alone = markers if not more else [content(chat(server, m, **options)) for m in markers]
     assert [text.strip() for text in found] == [text.strip() for text in alone]
+
+
+def test_a_long_prompt_is_read_between_the_rounds_of_others() -> None:
+    """Its client is told how far it is, and the answer of another one goes on meanwhile."""
+    lines: list[tuple[str, bytes]] = []
+
+    def read(name: str, body: dict[str, Any], most: int) -> None:
+        address = urlsplit(server.url)
+        client = HTTPConnection(str(address.hostname), address.port, timeout=60)
+        client.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+        response = client.getresponse()
+        for _ in range(most):
+            if not (line := response.readline()):
+                return
+            if line.strip():
+                lines.append((name, line))
+        client.close()
+
+    with serving(demo_settings(prefill_step_size=16)) as server, ThreadPoolExecutor(2) as pool:
+        other = pool.submit(read, "other", ENDLESS, 1000)
+        wait_for(lambda: len(lines) > 10)
+        read("long", {"prompt": "Wisła jest najdłuższą rzeką. " * 30, "max_tokens": 2}, 1000)
+        other.cancel()
+    steps = [at for at, (name, line) in enumerate(lines) if line.startswith(b": keepalive ")]
+    assert len(steps) > 10
+    assert {lines[at][0] for at in steps} == {"long"}
+    told = [lines[at][1].decode().split()[-1].split("/") for at in steps]
+    read_ids = [int(done) for done, _ in told]
+    assert read_ids == sorted(read_ids)
+    assert max(b - a for a, b in pairwise(read_ids)) <= 16
+    between = sum(name == "other" for name, _ in lines[steps[0] : steps[-1]])
+    assert between >= len(steps) // 2

@@ -27,7 +27,7 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
 from tokalign.tokenizer.vocabulary import TargetId
 
-QUANTIZED = CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=20)
+QUANTIZED = CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=0, prefill_step_size=8)
 KINDS = {
     "full": ("gpt2", CacheOptions()),
     "sliding": ("gemma3_text", CacheOptions()),

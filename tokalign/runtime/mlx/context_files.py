@@ -323,7 +323,7 @@ class ContextFiles:
         for node in list(self._nodes.values()):
             kept = _common(node.ids, ids)
             serves = kept == len(node.ids) or (node.is_by_position and kept > node.begin)
-            if serves and kept > than and None not in self._chain(node):
+            if serves and kept > max(than, _LEAST_NEW) and None not in self._chain(node):
                 than, best = kept, (kept, node)
         return best
 
