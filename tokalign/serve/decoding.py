@@ -6,7 +6,7 @@ Its draft model's cache and what was learned about its text wait in its `Specula
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -81,6 +81,7 @@ class Speculation:
             target=self._target,
             draft=self._draft,
         )
+        self._draft_steps = self._draft_reading()
         self._is_reading = True
 
     @property
@@ -97,8 +98,15 @@ class Speculation:
         assert list(self._context.ids) == job.ids
 
     def step(self) -> list[Kept]:
-        """Read a part of a long prompt, or decode one round and hand over its ids."""
+        """Read a part of a long prompt, or decode one round and hand over its ids.
+
+        Where the controller decides, the draft model is asked after the first tokens, so it reads
+        the prompt after the first round.
+        """
         job = self._job
+        is_asked = job.passes or self._decoder.drafting.knowledge is None
+        if is_asked and next(self._draft_steps, None) is not None:
+            return []
         decoded = next(event for event in self._events if isinstance(event, Reading | Round))
         self._is_reading = isinstance(decoded, Reading)
         if isinstance(decoded, Reading):
@@ -128,6 +136,12 @@ class Speculation:
         if self._draft is None:
             return ()
         return _handed_over(self._draft, list(self._draft.held)).layers or ()
+
+    def _draft_reading(self) -> Iterator[int]:
+        """Steps in which the draft model reads the prompt, if its own form of it is known."""
+        ids = self._job.prompt.draft
+        if self._draft is not None and ids:
+            yield from self._draft.reading(list(ids))
 
     def _at_mark(self, read: int) -> list[Kept]:
         """The cache after so many ids of the prompt, if it is to be kept there."""

@@ -17,6 +17,7 @@ import zoo
 
 from tokalign.runtime.mlx.context_files import (
     ContextFiles,
+    _digest_file,
     contexts_folder,
     forget_contexts,
     kept_contexts,
@@ -201,22 +202,19 @@ def test_a_forged_file_with_a_right_digest_is_refused() -> None:
     fields = json.loads(header["node"])
     mx.eval(arrays)
     forged = path.with_name("forged.safetensors")
-    for number, (changed, without) in enumerate(
-        (
-            ({3: ["ArraysCache"] * len(fields[3])}, None),
-            ({3: fields[3][:1]}, None),
-            ({2: 30}, None),
-            ({}, "0.1"),
-            ({3: ["RotatingKVCache"] * len(fields[3])}, None),
-        )
-    ):
+    changes: tuple[tuple[dict[int, Any], str | None], ...] = (
+        ({3: ["ArraysCache"] * len(fields[3])}, None),
+        ({3: fields[3][:1]}, None),
+        ({2: 30}, None),
+        ({}, "0.1"),
+        ({3: ["RotatingKVCache"] * len(fields[3])}, None),
+    )
+    for changed, without in changes:
         path.unlink(missing_ok=True)
         new = {name: array for name, array in arrays.items() if name != without}
         said = [changed.get(place, field) for place, field in enumerate(fields)]
         mx.save_safetensors(str(forged), new, header | {"node": json.dumps(said)})
-        from tokalign.runtime.mlx.context_files import _digest_file
-
-        path = path.with_name(f"{number:032x}-{_digest_file(forged)}.safetensors")
+        path = path.with_name(f"{said[0]}-{_digest_file(forged)}.safetensors")
         forged.rename(path)
         notes: list[str] = []
         assert opened(note=notes.append).fetch([*left.ids, 5]) == NOTHING

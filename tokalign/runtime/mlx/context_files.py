@@ -128,9 +128,11 @@ class _Node:
     model: str
     path: Path | None = None
 
-    @property
-    def is_by_position(self) -> bool:
-        return all(issubclass(_KINDS[kind], _BY_POSITION) for kind in self.kinds)
+    def serves(self, ids: NDArray[np.uint32]) -> int:
+        """How many of these ids a cache that is made of it holds."""
+        common = _common(self.ids, ids)
+        is_by_position = all(issubclass(_KINDS[kind], _BY_POSITION) for kind in self.kinds)
+        return common if is_by_position or common == len(self.ids) else 0
 
     @property
     def header(self) -> dict[str, str]:
@@ -146,7 +148,8 @@ def _read_node(path: Path) -> _Node:
             raise ValueError("it is of another format")
         key, parent, begin, kinds, draft, model = json.loads(header["node"])
         ids = file.get_tensor("ids")
-    if not 0 <= begin < len(ids) or not set(kinds) <= _KINDS.keys():
+    fits = path.name.startswith(f"{key}-") and 0 <= begin < len(ids) and (begin > 0) == bool(parent)
+    if not fits or not set(kinds) <= _KINDS.keys():
         raise ValueError("its parts do not belong together")
     return _Node(key, parent, begin, ids, kinds, draft, model, path)
 
@@ -202,11 +205,12 @@ class ContextFiles:
         known = all(_KINDS.get(type(leaf).__name__) is type(leaf) for leaf in leaves)
         if not leaves or not known or self._most_bytes == 0:
             return ""
+        self._refresh()
         parent, begin = self._longest(ids, kinds)
-        if parent is not None and begin == len(parent.ids) == len(ids):
-            return parent.key
-        if len(ids) - begin < _LEAST_NEW:
-            return ""
+        nodes = list(self._nodes.values())
+        served = max((node.serves(ids) for node in nodes if self._chain(node)), default=0)
+        if len(ids) - served < _LEAST_NEW:
+            return "" if parent is None else parent.key
         draft, theirs = "", list(held.draft)
         if self._draft is not None and theirs and (own := remembered(theirs)):
             draft = self._draft.keep(Held(theirs, own))
@@ -226,11 +230,14 @@ class ContextFiles:
 
     def _longest(self, ids: NDArray[np.uint32], kinds: list[str]) -> tuple[_Node | None, int]:
         """The node after which these ids go on, and after how many of its ids."""
-        best: tuple[int, int, _Node | None] = (0, 0, None)
-        for node in list(self._nodes.values()):
-            if node.kinds == kinds and (common := _common(node.ids, ids)) > node.begin:
-                best = max(best, (common, -len(node.ids), node), key=lambda found: found[:2])
-        return best[2], best[0]
+        best, longest = None, 0
+        if any(issubclass(_KINDS[kind], _BY_POSITION) for kind in kinds):
+            for node in list(self._nodes.values()):
+                common = min(_common(node.ids, ids), len(ids) - 1)
+                fits = node.kinds == kinds and node.begin < common and self._chain(node)
+                if fits and common > longest:
+                    best, longest = node, common
+        return best, longest
 
     def save(self) -> None:
         """Write what is new; see `written_later.Saved`."""
@@ -321,32 +328,39 @@ class ContextFiles:
     def _best(self, ids: NDArray[np.uint32], than: int) -> tuple[int, _Node] | None:
         best: tuple[int, _Node] | None = None
         for node in list(self._nodes.values()):
-            kept = _common(node.ids, ids)
-            serves = kept == len(node.ids) or (node.is_by_position and kept > node.begin)
-            if serves and kept > max(than, _LEAST_NEW) and None not in self._chain(node):
+            kept = node.serves(ids)
+            if kept > max(than, _LEAST_NEW, node.begin) and self._written(node):
                 than, best = kept, (kept, node)
         return best
 
-    def _chain(self, node: _Node | None) -> list[_Node | None]:
-        """A node and those before it, the last first; with None where one is not there."""
-        chain: list[_Node | None] = []
-        while node is not None:
-            chain.append(node if node.path is not None else None)
-            if not node.parent:
-                return chain
-            node = self._nodes.get(node.parent)
-        return [*chain, None]
+    def _chain(self, node: _Node) -> list[_Node]:
+        """A node and those before it, the last first; nothing where one of them is missing."""
+        chain = [node]
+        while (last := chain[-1]).parent:
+            before = self._nodes.get(last.parent)
+            # Begins fall from file to file, so a forged chain ends, too.
+            if before is None or not before.begin < last.begin <= _common(before.ids, last.ids):
+                return []
+            chain.append(before)
+        return chain
+
+    def _written(self, node: _Node) -> list[_Node]:
+        """The same, and nothing where one of them is not yet a file."""
+        chain = self._chain(node)
+        return [] if any(one.path is None for one in chain) else chain
 
     def _load(self, node: _Node, kept: int) -> list[Any] | None:
         """The caches after `kept` ids; None where a file is not as it was written."""
         parts: dict[str, list[Any]] = {}
         rest: dict[str, Any] = {}
         end = kept
-        for one in cast("list[_Node]", self._chain(node)):
+        for one in self._written(node):
             try:
                 arrays, header = _read_arrays(cast("Path", one.path))
                 for name, array in arrays.items():
                     if issubclass(_KINDS[node.kinds[int(name.partition(".")[0])]], _BY_POSITION):
+                        if array.shape[-2] != len(one.ids) - one.begin:
+                            raise ValueError("it has other positions")
                         parts.setdefault(name, []).insert(0, array[..., : end - one.begin, :])
                     elif one is node:
                         parts[name] = [array]
@@ -375,7 +389,7 @@ class ContextFiles:
             return ()
         self._draft._refresh()
         theirs = self._draft._nodes.get(node.draft)
-        if theirs is None or None in self._draft._chain(theirs):
+        if theirs is None or not self._draft._written(theirs):
             return ()
         layers, back = self._draft._load(theirs, len(theirs.ids)), len(node.ids) - kept
         if layers is None or not can_cut_back(layers, back):
@@ -400,10 +414,9 @@ class ContextFiles:
 
     def _touch(self, node: _Node) -> None:
         """Note that a node was used; those before it are always more recent than it."""
-        for one in self._chain(node):
-            if one is not None and one.path is not None:
-                with suppress(OSError):
-                    os.utime(one.path)
+        for one in self._written(node):
+            with suppress(OSError):
+                os.utime(cast("Path", one.path))
 
     def _drop(self, node: _Node, error: Exception) -> None:
         self._nodes.pop(node.key, None)
