@@ -90,6 +90,17 @@ def test_one_that_drafts_everything(config: Any, kind: str, target: Path, tmp_pa
     assert list(found)[2] == "verdict"
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_layers_of_an_eagle_3_head_that_says_them(
+    inside: bool, target: Path, tmp_path: Path
+) -> None:
+    """Beside other keys they are ids of layers whose inputs are read."""
+    layers = {"eagle_aux_hidden_state_layer_ids": [3, 4]}
+    config = {**BEAM, "draft_vocab_size": 257, **({"eagle_config": layers} if inside else layers)}
+    found = judged(target, written(tmp_path / "it", config), "a\n")
+    assert found["drafter_taps"] == ([3, 4] if inside else [2, 3])
+
+
 def test_what_its_own_vocabulary_covers_is_counted_in_the_text(
     target: Path, tmp_path: Path
 ) -> None:

@@ -166,9 +166,9 @@ def _facts(config: Config, read: Read) -> DrafterFacts:
         )
     inner = config.get("transformer_layer_config") or config  # `speculators` nests it
     own = config.get("dflash_config") or config
-    taps = own.get("target_layer_ids")
-    if taps is None and (ids := config.get("aux_hidden_state_layer_ids")):
-        taps = [one - 1 for one in ids]  # `speculators` counts the embedding
+    taps = own.get("target_layer_ids") or (config.get("eagle_config") or {}).get(_EAGLE)
+    if inputs := config.get("aux_hidden_state_layer_ids") or config.get(_EAGLE):
+        taps = [one - 1 for one in inputs]  # `speculators` names the layers that follow
     drafts = config.get("draft_vocab_size")
     reduced = drafts is not None and drafts != inner["vocab_size"]
     return DrafterFacts(
@@ -181,6 +181,7 @@ def _facts(config: Config, read: Read) -> DrafterFacts:
     )
 
 
+_EAGLE = "eagle_aux_hidden_state_layer_ids"
 _KINDS = {
     "dflash": "DFlash",
     "dflash2": "DFlash 2",
