@@ -40,8 +40,9 @@ from tokalign.runtime.draft.trained import BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
-from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession, load_dflash
+from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
 from tokalign.runtime.mlx.dflash_config import DFlashConfig
+from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of

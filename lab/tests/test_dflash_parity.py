@@ -18,7 +18,8 @@ import pytest
 from block_drafters import block_config, random_block_drafter, write_block_drafter
 from random_models import random_model
 
-from tokalign.runtime.mlx.dflash import DFlashSession, load_dflash
+from tokalign.runtime.mlx.dflash import load_dflash
+from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
 from tokalign.tables.token_tree import TokenTree

@@ -90,6 +90,22 @@ def test_one_that_drafts_everything(config: Any, kind: str, target: Path, tmp_pa
     assert list(found)[2] == "verdict"
 
 
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"model_type": "qwen3_5", "text_config": {"mtp_num_hidden_layers": 1}}, "an MTP"),
+        ({"model_type": "glm4_moe", "num_nextn_predict_layers": 1}, "an MTP"),
+        ({"model_type": "recurrent_drafting_drafter"}, "a recurrent"),
+    ],
+)
+def test_one_that_reads_the_last_hidden_state(
+    config: Any, kind: str, target: Path, tmp_path: Path
+) -> None:
+    found = judged(target, written(tmp_path / "it", config), "a\n")
+    assert found["verdict"].startswith(f"A good fit: {kind} drafter")
+    assert "it reads the target's last hidden state" in found["verdict"]
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_layers_of_an_eagle_3_head_that_says_them(
     inside: bool, target: Path, tmp_path: Path

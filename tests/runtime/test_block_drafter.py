@@ -31,7 +31,8 @@ from tokalign.runtime.draft.trained import BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, BlockAnswer, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.dflash import DFlashDrafter, DFlashSession, load_dflash
+from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of

@@ -29,7 +29,8 @@ from tokalign.runtime.draft.trained import BLOCK, BlockDrafter, LinkedAnswer
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.dflash import Block, DFlashDrafter, DFlashSession, load_dflash
+from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash_session import Block, DFlashSession
 from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession

@@ -39,9 +39,9 @@ GOOD, FAIR = 0.95, 0.8
 class DrafterFacts:
     """What a drafter's files say.
 
-    taps: the target's layers whose outputs it reads, from 0 on; None where the files do not say, as
-    of one that reads the last hidden state. layers, width, vocabulary: of its target, None where
-    they do not say. ids: that it can draft; None for all.
+    taps: the target's layers whose outputs it reads, from 0 on; None for its last hidden state, and
+    for those that its authors read by default. layers, width, vocabulary: of its target, None where
+    the files do not say. ids: that it can draft; None for all.
     """
 
     kind: str
@@ -95,8 +95,9 @@ def judge_drafter(
     if misfit:
         return f"It does not fit: {misfit}. Name the drafter of this target.", about
     fit = "good" if share > GOOD else "fair" if share > FAIR else "poor"
-    reads = "layers that its files do not name" if taps is None else _layers(taps)
-    article = "an" if facts.kind.startswith("E") else "a"
+    of_state = "the usual layers" if facts.kind == "EAGLE-3" else "the target's last hidden state"
+    reads = of_state if taps is None else _layers(taps)
+    article = "an" if facts.kind[0] in "EM" else "a"
     size = "its size fits" if config else "the target's config is not here to compare sizes with"
     vocabulary = "" if facts.ids is None else f", as {len(facts.ids):,} ids are in its vocabulary"
     return (
@@ -160,9 +161,9 @@ def _files(name: str) -> tuple[Path, Read]:
 
 
 def _facts(config: Config, read: Read) -> DrafterFacts:
-    if config.get("format") == DRAFTER_FORMAT:
+    if kind := _kind_of_last_state(config):
         return DrafterFacts(
-            kind="recurrent", taps=None, layers=None, width=None, vocabulary=None, ids=None
+            kind=kind, taps=None, layers=None, width=None, vocabulary=None, ids=None
         )
     inner = config.get("transformer_layer_config") or config  # `speculators` nests it
     own = config.get("dflash_config") or config
@@ -188,6 +189,16 @@ _KINDS = {
     "dspark": "DSpark",
     "eagle3": "EAGLE-3",
 }
+
+
+def _kind_of_last_state(config: Config) -> str | None:
+    """The format of a drafter that reads the last hidden state and knows all ids; else None."""
+    named = str(config.get("model_type"))
+    if config.get("format") == DRAFTER_FORMAT or named == "recurrent_drafting_drafter":
+        return "recurrent"
+    inner = config.get("text_config") or config
+    layers = inner.get("mtp_num_hidden_layers") or inner.get("num_nextn_predict_layers")
+    return "MTP" if layers or named.endswith("_mtp") else None
 
 
 def _kind(config: Config) -> str:

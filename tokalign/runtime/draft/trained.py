@@ -8,7 +8,7 @@ from typing import Any
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import Answer, BlockAnswer, log_odds
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
-from tokalign.runtime.mlx.dflash import Block, DFlashSession
+from tokalign.runtime.mlx.dflash_session import Block, DFlashSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Proposal

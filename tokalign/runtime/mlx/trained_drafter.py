@@ -11,7 +11,7 @@ from tokalign.runtime.mlx.taps import KeptRows
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.beam_search import BeamSession
-    from tokalign.runtime.mlx.dflash import DFlashSession
+    from tokalign.runtime.mlx.dflash_session import DFlashSession
     from tokalign.runtime.mlx.session import TargetModelSession
 
 

@@ -1,0 +1,139 @@
+"""What a block drafter guesses in a round: the ids of each position, and after which ids.
+
+Read `dflash.py` for the networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession, top_k
+from tokalign.runtime.rounds import Array
+from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.dflash import ContextKeys, DFlashDrafter
+
+Listed: TypeAlias = list[tuple[TargetId, float]]
+"""Ids and their log-probabilities, the most probable first."""
+
+_LINKED = 4
+"""Ids of a position after which the next position is looked at."""
+
+
+class Block(NamedTuple):
+    """What a pass guesses. positions: for each, whatever comes before. links: for each position but
+    the first, the same after some of the ids before; empty for a drafter that cannot tell."""
+
+    positions: list[Listed]
+    links: list[dict[TargetId, Listed]]
+
+
+class DFlashSession:
+    """The drafter of one request, beside the target's session, whose taps it reads.
+
+    passes: of the drafter so far. most: ids that it guesses.
+    Of a context that a cache brings along, it knows only what the target reads now.
+    """
+
+    def __init__(self, drafter: DFlashDrafter, target: TargetModelSession) -> None:
+        self._drafter, self._target = drafter, target
+        self._known: list[ContextKeys] = []
+        self._end = 0  # of what they know
+        self.passes, self.most = 0, drafter.config.guesses
+
+    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Block:
+        """For each position after `ids`, the most probable ids and their log-probabilities.
+
+        sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
+        probabilities are the drafter's own. Empty before the target's first pass.
+        """
+        begin, taps = self._target.take_taps(ids, self._end)
+        if taps is None:
+            return Block([], [])
+        if begin != self._end or not self._known:
+            self._known = self._drafter.begin(begin)
+        self._end = len(ids) - 1
+        self.passes += 1
+        hidden = self._drafter.hidden(ids[-1], taps, self._known)
+        logits = self._drafter.own_logits(hidden).astype(mx.float32)
+        expect = _Expectation(sampler, len(ids))
+        rows = expect(self._drafter.among_all(logits), range(self.most))
+        if not self._drafter.links:
+            return Block(_listed(*top_k(rows, min(listed, rows.shape[-1]))), [])
+        return self._linked(hidden, logits, rows, ids[-1], expect, listed)
+
+    def _linked(
+        self,
+        hidden: Array,
+        logits: Array,
+        rows: Array,
+        last: TargetId,
+        expect: _Expectation,
+        listed: int,
+    ) -> Block:
+        """What a drafter with a head that looks at the id before guesses after `last`.
+
+        The next position is looked at after the chain of the most probable ids, and after some
+        others that are probable whatever comes before. rows: f[positions, vocabulary],
+        log-probabilities whatever comes before.
+        """
+        drafter = self._drafter
+        chain, first = [mx.array([last])], rows[:1]
+        for place in range(self.most):
+            at = slice(place, place + 1)
+            linked = expect(drafter.after(hidden[at], logits[at], chain[-1][None])[0], [place])
+            chain.append(linked.argmax(axis=-1))
+            first = linked if place == 0 else first
+        rows = mx.concatenate([first, rows[1:]])
+        likely, _ = top_k(rows[:-1], min(_LINKED, rows.shape[-1]))
+        before = mx.concatenate([mx.concatenate(chain[1:-1])[:, None], likely], axis=1)
+        width = before.shape[1]
+        each = [place for place in range(1, self.most) for _ in range(width)]
+        linked = drafter.after(hidden[1:], logits[1:], before).flatten(0, 1)
+        found, values = top_k(expect(linked, each), min(listed, rows.shape[-1]))
+        confidence = drafter.confidence(hidden, mx.concatenate(chain[:-1]))
+        if confidence is not None:
+            sure = nn.log_sigmoid(confidence.astype(mx.float32))[:, None]
+            rows, values = rows + sure, values + mx.repeat(sure[1:], width, axis=0)
+        top = top_k(rows, min(listed, rows.shape[-1]))
+        mx.eval(found, values, before, *top)  # the one wait of a round's drafting
+        after = iter(_listed(found, values))
+        of_places = cast("list[list[TargetId]]", before.tolist())
+        return Block(_listed(*top), [{token: next(after) for token in of} for of in of_places])
+
+
+class _Expectation(NamedTuple):
+    """Log-probabilities f[n, vocabulary] of logits at n positions, counted from the text's end.
+
+    sampler: predicts the choices of a target that samples. end: of the text, in ids.
+    """
+
+    sampler: Sampling | None
+    end: int
+
+    def __call__(self, rows: Array, places: Sequence[int]) -> Array:
+        if self.sampler is None:
+            return rows - rows.logsumexp(axis=-1, keepdims=True)
+        return self.sampler.expect(rows, [self.end + place for place in places])
+
+
+def _listed(found: Array, values: Array) -> list[Listed]:
+    """The ids i[n, m] and log-probabilities f[n, m] of n places; what is impossible is left out."""
+    mx.eval(found, values)  # the one wait of a round's drafting
+    rows = zip(cast("list[list[TargetId]]", found.tolist()), values.tolist(), strict=True)
+    return [
+        sorted(
+            ((token, value) for token, value in zip(of, likely, strict=True) if value > -inf),
+            key=itemgetter(1),
+            reverse=True,
+        )
+        for of, likely in rows
+    ]
