@@ -113,6 +113,40 @@ def test_markdown_is_parsed_for_whoever_has_the_key(server: Server, locked: Serv
     assert request(server, "POST", "/page/markdown", b"x" * ((1 << 18) + 1)).status == 413
 
 
+@pytest.fixture(scope="module")
+def in_steps() -> Iterator[Server]:
+    """Reads prompts in small steps."""
+    with serving(demo_settings(draft_model=None, prefill_step_size=4)) as running:
+        yield running
+
+
+LONG_TEXT = "Zażółć gęślą jaźń, a potem idź do domu. " * 40
+
+
+def test_streams_tell_how_far_a_prompt_is_read(in_steps: Server) -> None:
+    def told(text: str) -> list[int]:
+        more = {"stream": True, "max_tokens": 3, "return_progress": True}
+        events = chat(in_steps, text, **more).events
+        steps = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+        assert all(step["processed"] <= step["total"] for step in steps)
+        assert "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"])
+        return [step["processed"] for step in steps]
+
+    processed = told(LONG_TEXT)
+    assert len(processed) > 20
+    assert processed == sorted(processed)
+    assert told(LONG_TEXT + "I co?")[0] > 300  # the rest is in the cache
+    given = {"max_tokens": 3, "stream": True}
+    asked = {"messages": [{"role": "user", "content": f"A {LONG_TEXT}"}], **given}
+    reply = request(in_steps, "POST", "/v1/messages", asked)
+    assert sum("prompt_progress" in e for e in reply.events if e["type"] == "ping") > 20
+    more = {"input": f"B {LONG_TEXT}", "stream": True, "max_output_tokens": 3}
+    assert request(in_steps, "POST", "/v1/responses", more).text.count('"prompt_progress"') > 20
+    whole = chat(in_steps, f"C {LONG_TEXT}", **given)
+    assert whole.text.count(": keepalive ") > 20
+    assert "prompt_progress" not in whole.text
+
+
 # -- in a browser ----------------------------------------------------------------------------------
 
 
@@ -335,6 +369,22 @@ def test_an_answer_is_stopped_continued_and_made_again(browser: Any, server: Ser
         assert page.locator("article").count() == 2
         shorter, longer = sorted((part, said(page)[1]), key=len)
         assert longer.startswith(shorter.rstrip("\ufffd"))  # the seed is the same
+
+
+def test_a_prompt_that_is_being_read_is_stopped_and_edited(browser: Any, in_steps: Server) -> None:
+    text = f"Pytanie: {LONG_TEXT.strip()}"
+    with opened(browser, in_steps) as page:
+        page.get_by_label("Message", exact=True).fill(text)
+        page.keyboard.press("Enter")
+        page.get_by_text(re.compile(r"Reading [\d,]+ of [\d,]+ tokens")).wait_for()
+        page.keyboard.press("Escape")
+        page.locator("#log[aria-busy=false]").wait_for()
+        assert said(page) == []
+        assert page.get_by_label("Message", exact=True).input_value() == text
+        page.reload()
+        assert page.get_by_label("Message", exact=True).input_value() == text
+        ask(page, USER)
+        assert len(said(page)) == 2
 
 
 def test_a_dead_server_takes_nothing_away(browser: Any, server: Server) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
 from tokalign.conversation.blocks import Block, Blocks, Kind, Step
+from tokalign.runtime.rounds import Reading
 from tokalign.serve.admission import Refusal
 from tokalign.serve.body import Common
 from tokalign.serve.job import NO_TOKEN, Emitted, Job, Reason
@@ -139,6 +140,11 @@ class Rendering(ABC):
     def keep_alive(self) -> bytes:
         """What a stream sends while it has nothing else to send."""
         return b": keep-alive\n\n"
+
+    def reading(self, reading: Reading) -> list[bytes]:
+        """What a stream sends after a step of reading the prompt: a comment, as mlx-lm's server."""
+        comment = f": keepalive {reading.done}/{reading.total}\n\n".encode()
+        return [comment, self.keep_alive()]
 
     @staticmethod
     def notes(choices: Sequence[Choice]) -> dict[str, Any]:

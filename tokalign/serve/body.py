@@ -98,6 +98,7 @@ class Common(Struct, kw_only=True):
     json_schema: Schema | None = None
     best_of: int | None = None
     functions: list[Any] = []
+    return_progress: bool = False
 
     def requests(self, settings: Settings, api_key: str) -> list[Request]:
         """One request for each answer. Raises: Refusal, UsageError."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, cast
 
 from tokalign import __version__
 from tokalign.conversation.blocks import Block, Step
+from tokalign.runtime.rounds import Reading
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Chat, Common, Completion
@@ -31,6 +32,7 @@ class Chats(Rendering):
         super().__init__(body)
         self._tells_sources = body.tokalign.sources
         self._wants_usage = body.stream_options.include_usage
+        self._tells_progress = body.return_progress
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         delta = {"role": "assistant", "content": ""}  # the role comes once
@@ -42,6 +44,13 @@ class Chats(Rendering):
         is_call = step is not None and step.block.kind == "call"
         if step is None or step.what in ("grow", "alive") or (is_call and step.what == "begin"):
             yield self._chunk([self._part(choice, step)])
+
+    def reading(self, reading: Reading) -> list[bytes]:
+        """A chunk where the request asks for it, as llama.cpp's server writes it."""
+        if not self._tells_progress:
+            return super().reading(reading)
+        told = {"total": reading.total, "processed": reading.done}
+        return [self._chunk([], prompt_progress=told)]
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         if self._wants_usage:

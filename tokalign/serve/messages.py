@@ -9,6 +9,7 @@ from typing import Any
 from tokalign.conversation.blocks import Block, Step
 from tokalign.conversation.other_histories import of_messages
 from tokalign.errors import UsageError
+from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
@@ -102,6 +103,10 @@ class Messages(Rendering):
 
     def keep_alive(self) -> bytes:
         return _event("ping")
+
+    def reading(self, reading: Reading) -> list[bytes]:
+        told = {"total": reading.total, "processed": reading.done}
+        return [_event("ping", prompt_progress=told)]
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
         (choice,) = choices

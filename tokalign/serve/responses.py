@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from tokalign.conversation.blocks import Block, Step
 from tokalign.conversation.other_histories import of_items
+from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
@@ -114,6 +115,11 @@ class Responses(Rendering):
         """An event, since Codex counts nothing else as a sign of life."""
         under_way = self._response([], "in_progress", [])
         return self._event("response.in_progress", response=under_way)
+
+    def reading(self, reading: Reading) -> list[bytes]:
+        told = {"total": reading.total, "processed": reading.done}
+        under_way = self._response([], "in_progress", [])
+        return [self._event("response.in_progress", response=under_way, prompt_progress=told)]
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at

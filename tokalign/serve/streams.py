@@ -136,9 +136,8 @@ class Stream(StreamingResponse):
                 yield data
             async for step in self._answers.steps():
                 events: Iterable[bytes]
-                if isinstance(step, Reading):  # a comment, the same as of mlx-lm's server
-                    comment = f": keepalive {step.done}/{step.total}\n\n".encode()
-                    events = [comment, rendering.keep_alive()]
+                if isinstance(step, Reading):
+                    events = rendering.reading(step)
                 else:
                     events = [rendering.keep_alive()] if step is None else rendering.step(*step)
                 for data in events:

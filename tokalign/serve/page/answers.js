@@ -29,7 +29,7 @@ async function* events(reply) {
 }
 function body(chat, messages) {
   const system = chat.system ?? settings.system;
-  const asked = { messages: messages.map(({ role, content }) => ({ role, content })), stream: true, tokalign: { sources: true } };
+  const asked = { messages: messages.map(({ role, content }) => ({ role, content })), stream: true, return_progress: true, tokalign: { sources: true } };
   if (system) asked.messages.unshift({ role: "system", content: system });
   if (model()) asked.model = model().id;
   for (const name of NUMBERS) if (Number.isFinite(settings[name])) asked[name] = settings[name];
@@ -52,7 +52,7 @@ async function answer(chat, parent, cut) {
     const reply = await answered(() => posted("v1/chat/completions", "application/json", JSON.stringify(asked), { signal: run.stop.signal }));
     for await (const event of events(reply)) {
       if (event.error) throw new Error(event.error.message);
-      run.read = event.tokalign?.prompt ?? run.read;
+      run.read = event.prompt_progress ?? run.read;
       for (const choice of event.choices) {
         if (choice.tokalign?.tokens.length) began ??= performance.now();
         take(message, choice, run.base, (performance.now() - began) / 1000);
@@ -72,6 +72,7 @@ async function answer(chat, parent, cut) {
   }
   if (old !== undefined && message.content === old) message.ended = "same";
   running.delete(chat.id);
+  if (message.ended === "stopped" && !run.began && parent === chat.messages.length - 1) reopen(takeBack(chat), chat);
   save(chat);
   refresh(chat, false);
   say(chat.trouble?.text ?? (message.ended === "stopped" ? "Stopped" : "The answer is complete"));

@@ -55,6 +55,12 @@ function add(chat, message) {
   choose(chat, message);
   chat.changed = Date.now();
 }
+function takeBack(chat) { // the last message, which has no answer; its text
+  const { content, parent } = chat.messages.pop(), others = chat.messages.filter(one => one.parent === parent && one.role === "user");
+  (chat.messages[parent] ?? chat).next = others.length ? chat.messages.indexOf(others.at(-1)) : undefined;
+  if (!chat.messages.length) { chats.delete(chat.id); localStorage.removeItem(CHAT + chat.id); }
+  return content;
+}
 
 // -- files -----------------------------------------------------------------------------------------
 

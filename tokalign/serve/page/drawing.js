@@ -30,7 +30,7 @@ function refresh(chat, toEnd = true) { // after a message came, ended or changed
   button();
   stick(toEnd);
 }
-const progress = ({ read }) => read ? `Reading ${read.read.toLocaleString("en")} of ${read.tokens.toLocaleString("en")} tokens` : "Waiting for the answer";
+const progress = ({ read }) => read ? `Reading ${read.processed.toLocaleString("en")} of ${read.total.toLocaleString("en")} tokens` : "Waiting for the answer";
 function list() {
   const words = $("search").value.trim().toLowerCase();
   const fits = chat => [chat.title, ...chat.messages.map(message => message.content)].some(text => text.toLowerCase().includes(words));

@@ -79,6 +79,12 @@ async function send() {
   grow();
   answer(chat, chat.messages.indexOf(path(chat).at(-1)));
 }
+function reopen(text, chat) { // a question that was stopped before its answer began is edited and sent again
+  if (chat !== current || $("text").value) return sessionStorage.setItem(DRAFT + (chats.has(chat.id) ? chat.id : ""), text);
+  $("text").value = text;
+  keep(text);
+  grow();
+}
 function keep(text) { // what is being written survives a reload
   sessionStorage.setItem(DRAFT + (chats.has(current.id) ? current.id : ""), text);
 }
