@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from command_lines import Ended
+from command_lines import Ended, start
 from command_lines import run as tokalign
 from mlx_lm.generate import generate_step
 from mlx_lm.models.llama import Model
@@ -259,3 +263,24 @@ def test_an_interrupt_still_prints_the_statistics(
     found = json.loads(ended.out)
     assert found["finish_reason"] == "interrupted"
     assert found["generation_tokens"] == len(found["token_ids"]) == 4
+
+
+def test_a_terminal_shows_how_far_a_long_prompt_is_read(models: dict[str, str]) -> None:
+    person, terminal = os.openpty()
+    long = "Zażółć gęślą jaźń. " * 20
+    given = ("--target", models["target"], "-p", long, "-m", 3, "--prefill-step-size", 8)
+    decode = start("decode", *given, stderr=terminal, stdout=subprocess.PIPE)
+    os.close(terminal)
+    shown = b""
+    with suppress(OSError):  # the end, on Linux
+        while part := os.read(person, 4096):
+            shown += part
+    os.close(person)
+    out = decode.stdout.read()
+    decode.wait()
+    steps = re.findall(rb"\r\x1b\[Kreading (\d+) of (\d+)", shown)
+    assert len(steps) > 5
+    assert [int(done) for done, _ in steps] == sorted(int(done) for done, _ in steps)
+    assert shown.rindex(b"reading") < shown.index(b"\r\x1b[K", shown.rindex(b"reading"))
+    assert out.strip()
+    assert b"reading" not in out

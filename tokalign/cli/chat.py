@@ -1,25 +1,23 @@
 """`tokalign chat`: talk with a model; every turn computes only what is new.
 
-The conversation and its commands are in `dialogue.py`, and what is typed comes from `entries.py`.
-Each turn is a whole prompt. The sessions of both models compare it with what their caches hold, so
-history may be edited, and only what is new is computed.
+The conversation and its commands are in `dialogue.py`, what is typed comes from `entries.py`, and
+the model that answers is in `answering.py`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.answering import Answering
 from tokalign.cli.command import MAX_TOKENS, Option, rare
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
-from tokalign.cli.entries import Entries, Interrupts, open_entries, typing_hidden
-from tokalign.cli.generation import Printer, PromptOptions, as_text, closing_line, legend, load
+from tokalign.cli.entries import Entries, open_entries
+from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
     flags,
@@ -30,22 +28,14 @@ from tokalign.cli.output import (
     visible,
     write,
 )
-from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
+from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
-    from tokalign.runtime.generate import Generation
-
-_OWNER = "chat"
-"""Whose contexts on disk are those of this command."""
-
-_ANSWER_SHARE = 4
-"""A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
 
 _OPTIONS = (
     Option("-m --max-tokens", "Most tokens of an answer; -1: as many as fit.", MAX_TOKENS, "-1"),
@@ -102,10 +92,8 @@ def command(
 class Chat:
     """A conversation on the command line: what is typed goes in, answers come out on stdout.
 
-    load: gives the decoder of a target by its name. model: the name of the one in use.
+    load: gives the decoder of a target by its name. model: the name of the first one.
     """
-
-    _decoder: Decoder
 
     def __init__(
         self,
@@ -121,8 +109,9 @@ class Chat:
         self._load, self._options, self._color, self._keeps = load, options, color, keeps
         decoder = load(model)
         sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
-        self._settings = Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
-        self._use(model, decoder)
+        self._use(
+            model, decoder, Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
+        )
         self._dialogue = Dialogue(system=options.system_prompt)
         self._begun = ""  # what the next entry begins with
         self._retries = 0
@@ -184,7 +173,7 @@ class Chat:
             case "model":
                 if entry.argument:
                     self._change_model(entry.argument)
-                note(f"the model is {self._model}")
+                note(f"the model is {self._model.name}")
             case "save":
                 path = as_path(entry.argument)
                 if path.suffix != ".json":
@@ -200,9 +189,8 @@ class Chat:
                     note("the last one has no answer yet; /retry asks for it")
             case "set":
                 if entry.argument:
-                    self._settings = self._settings.changed(entry.argument)
-                    self._decoder = replace(self._decoder, sampler=self._settings.sampling)
-                note(self._settings.shown(entry.argument), lines=True)
+                    self._model.settings = self._model.settings.changed(entry.argument)
+                note(self._model.settings.shown(entry.argument), lines=True)
             case "who":
                 self._color = not self._color
                 if not flags.quiet:
@@ -224,7 +212,7 @@ class Chat:
             self._retries = 0
         else:
             self._dialogue.retry()
-            if self._decoder.seed is None:
+            if self._model.is_greedy:
                 note("greedy decoding gives the same answer again; /set temperature 0.7 varies it")
             self._retries += 1
         try:
@@ -238,139 +226,47 @@ class Chat:
         from tokalign.names.registry import resolve_model
 
         resolve_model(name)  # a wrong name changes nothing
-        before = self._model
-        del self._decoder, self._target, self._draft  # there may be no room for two
+        before, settings = self._model.name, self._model.settings
+        del self._model  # there may be no room for two
         try:
-            self._use(name, self._load(name))
+            self._use(name, self._load(name), settings)
         except TokalignError:
             note(f"back to {before}")
-            self._use(before, self._load(before))
+            self._use(before, self._load(before), settings)
             raise
 
-    def _use(self, name: str, decoder: Decoder) -> None:
-        # The logit store lasts for the whole conversation.
-        drafting, sampler = decoder.drafting.with_stores(), self._settings.sampling
-        self._model = name
-        self._decoder = replace(decoder, drafting=drafting, sampler=sampler)
-        most = None if self._keeps else 0
-        self._files = decoder.context_files(_OWNER, most_bytes=most, note=note)
-        self._open_sessions()
+    def _use(self, name: str, decoder: Decoder, settings: Settings) -> None:
+        self._model = Answering(name, decoder, self._options, settings, keeps=self._keeps)
 
     def _statistics(self) -> str:
         if self._last is None:
             return "there is no answer yet"
-        layers = [*self._target.layers, *([] if self._draft is None else self._draft.layers)]
-        logits = self._decoder.drafting.logits
-        size = sum(layer.nbytes for layer in layers) + (0 if logits is None else logits.nbytes)
-        held = len(self._target.held)
-        kept = f"{held} tokens of context are kept, in {size / 1e6:.1f} MB"
-        return f"{as_text(self._last)}\n{kept}"
+        return f"{as_text(self._last)}\n{self._model.kept()}"
 
     # -- answers -----------------------------------------------------------------------------------
 
     def _answer(self) -> None:
-        """Have the last message answered; one that cannot be answered is withdrawn."""
-        left_out = self._dialogue.left_out
+        """Have the last message answered. One that gets no answer is opened again."""
+        dialogue, left_out = self._dialogue, self._dialogue.left_out
         try:
-            prompt = self._prompt()
-            cached = self._files.resume(prompt.target, self._target, self._draft)
-            try:
-                generation = self._begin(prompt)
-            except KeyboardInterrupt:  # while a pack was compiled, which is not tried again
-                note("left out this time")
-                generation = self._begin(prompt)
+            summary = self._model.answer(dialogue, retries=self._retries, color=self._color)
         except TokalignError as error:
-            self._dialogue.left_out = left_out
-            self._begun = self._dialogue.undo()
+            dialogue.left_out = left_out
+            self._begun = dialogue.undo()
             if isinstance(error, ContextLengthError):
                 raise UsageError(
                     f"this message has {error.prompt_tokens} tokens with the system message, but "
                     f"the model's context holds {error.limit}; say it in fewer words"
                 ) from error
             raise
-        if count := self._dialogue.left_out - left_out:
-            note(f"the context is full: the model no longer reads the oldest {count} messages")
-        beginning = self._options.prefill_response or ""
-        with typing_hidden():
-            interrupted = self._print_answer(generation, beginning)
-        self._decoder.remember()
-        self._files.keep_of(self._target, self._draft)
-        summary = generation.summary()
-        summary["text"] = beginning + summary["text"]
-        if interrupted:
-            summary["finish_reason"] = "interrupted"
         if summary["text"]:
-            self._dialogue.answer(summary["text"])
+            dialogue.answer(summary["text"])
         else:
-            self._begun = self._dialogue.undo()
+            self._begun = dialogue.undo()
             note("there is no answer, so the message is taken back")
-        self._last = summary | {"cached_tokens": cached}
+        self._last = summary
         if flags.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
-            most = self._settings.max_tokens
-            note(closing_line(summary, self._decoder.plain_seconds, max_tokens=most))
-
-    def _prompt(self) -> Prompt:
-        """The conversation as ids. Once it has no room for an answer, the oldest turns leave.
-
-        The rest takes half of the context then, so the next turns can use the caches again.
-        """
-        room = self._target.context_length
-        answer = min(self._settings.max_tokens or room, room // _ANSWER_SHARE)
-        prompt = self._options.prompt(self._decoder, self._dialogue.read)
-        if len(prompt.target) + answer > room:
-            while len(prompt.target) > room // 2 and self._dialogue.leave_out():
-                prompt = self._options.prompt(self._decoder, self._dialogue.read)
-        return prompt
-
-    def _begin(self, prompt: Prompt) -> Generation:
-        from tokalign.runtime.generate import Generation
-
-        decoder = self._decoder
-        if decoder.seed is not None:
-            again = replace(self._settings.sampling, seed=decoder.seed + self._retries)
-            decoder = replace(decoder, sampler=again)
-        return Generation(
-            decoder,
-            prompt,
-            max_tokens=self._settings.max_tokens,
-            stop=self._options.stop,
-            target_session=self._target,
-            draft_session=self._draft,
-        )
-
-    def _print_answer(self, generation: Generation, beginning: str) -> bool:
-        """Print an answer as it comes; returns whether it was interrupted.
-
-        The first Ctrl-C takes effect between two rounds, or between two steps that read a long
-        prompt. After the second one the caches are of no use any more, and are made anew.
-        """
-        printer = Printer(color=self._color, markdown=self._settings.markdown)
-        printer.write(beginning)
-        try:
-            with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
-                if self._draft is not None:
-                    self._draft.after_step = interrupts.check
-                try:
-                    for pieces in rounds:
-                        for piece in pieces:
-                            printer.write(piece.text, piece.outcome)
-                        if interrupts.pressed:
-                            break
-                except KeyboardInterrupt:
-                    interrupts.pressed = True
-                    if not interrupts.between_steps:
-                        self._open_sessions()
-            printer.write(generation.rest())
-        finally:
-            printer.end()
-        return interrupts.pressed
-
-    def _open_sessions(self) -> None:
-        """Sessions that last from turn to turn: a turn computes what the caches do not hold."""
-        try:
-            self._target = self._decoder.open_target(rewinds=True)
-        except CacheError:  # then it is filled again from the start where a turn goes back
-            self._target = self._decoder.open_target()
-        self._draft = self._decoder.open_draft()
+            most = self._model.settings.max_tokens
+            note(closing_line(summary, self._model.plain_seconds, max_tokens=most))

@@ -120,8 +120,12 @@ def _show_text(generation: Generation, *, color: bool) -> None:
     if color and not flags.quiet:
         to_stderr(legend())
     printer = Printer(color=color)
-    for text, outcome in generation.texts():
-        printer.write(text, outcome)
+    for pieces in generation.by_round():
+        if not pieces:
+            printer.reading(generation.reading)
+        for piece in pieces:
+            printer.write(piece.text, piece.outcome)
+    printer.write(generation.rest())
     printer.end()
 
 

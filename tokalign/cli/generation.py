@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tokalign.cli.markdown import for_terminal
 from tokalign.cli.output import RESET, flags, for_stdout, note, table, write
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
-from tokalign.runtime.rounds import UNBOUNDED, Outcome
+from tokalign.runtime.rounds import UNBOUNDED, Outcome, Reading
 
 if TYPE_CHECKING:
     from tokalign.runtime.chat import Message, Prompt
@@ -128,11 +130,25 @@ class Printer:
     """
 
     def __init__(self, *, color: bool, markdown: bool = False) -> None:
-        self._color = color
+        self._color, self._is_reading = color, False
         self._markdown = for_terminal() if markdown and not color else None
+
+    def reading(self, reading: Reading | None) -> None:
+        """Say on a terminal how far a long prompt has been read, until there is a text."""
+        if reading is None or flags.quiet or not sys.stderr.isatty():
+            return
+        self._is_reading = True
+        with suppress(OSError):
+            sys.stderr.write(f"\r\x1b[Kreading {reading.done:,} of {reading.total:,}")
+            sys.stderr.flush()
 
     def write(self, text: str, outcome: Outcome | None = None) -> None:
         """Print a piece of the text, or what can be rendered by now."""
+        if self._is_reading:
+            self._is_reading = False
+            with suppress(OSError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
         shown = for_stdout(text)
         if self._markdown is not None:
             shown = self._markdown.push(shown)

@@ -1,0 +1,159 @@
+"""A model that answers in `tokalign chat`, with what lasts from turn to turn.
+
+Each turn is a whole prompt. The sessions of both models compare it with what their caches hold, so
+history may be edited, and only what is new is computed.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tokalign.cli.dialogue import Dialogue, Settings
+from tokalign.cli.entries import Interrupts, typing_hidden
+from tokalign.cli.generation import Printer, PromptOptions
+from tokalign.cli.output import note
+from tokalign.errors import CacheError
+
+if TYPE_CHECKING:
+    from tokalign.runtime.chat import Prompt
+    from tokalign.runtime.decoder import Decoder
+    from tokalign.runtime.generate import Generation
+
+_OWNER = "chat"
+"""Whose contexts on disk are those of this command."""
+
+_ANSWER_SHARE = 4
+"""A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
+
+
+class Answering:
+    """A decoder and its sessions. name: of the target, as it was given.
+
+    settings: of the next answer. keeps: whether contexts are kept on disk.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        decoder: Decoder,
+        options: PromptOptions,
+        settings: Settings,
+        *,
+        keeps: bool,
+    ) -> None:
+        self.name, self.settings, self._options = name, settings, options
+        # The logit store lasts for the whole conversation.
+        self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
+        self._files = decoder.context_files(_OWNER, most_bytes=None if keeps else 0, note=note)
+        self._open_sessions()
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.settings.sampling.temperature == 0
+
+    @property
+    def plain_seconds(self) -> float | None:
+        """Seconds per token of plain decoding, if they are known."""
+        return self._decoder.plain_seconds
+
+    def kept(self) -> str:
+        """What is kept between turns, in words."""
+        layers = [*self._target.layers, *([] if self._draft is None else self._draft.layers)]
+        logits = self._decoder.drafting.logits
+        size = sum(layer.nbytes for layer in layers) + (0 if logits is None else logits.nbytes)
+        return f"{len(self._target.held)} tokens of context are kept, in {size / 1e6:.1f} MB"
+
+    def answer(self, dialogue: Dialogue, *, retries: int, color: bool) -> dict[str, Any]:
+        """Print the answer to the last message.
+
+        retries: how often it was answered before, which changes the seed.
+        Returns: as `Generation.summary`, with `cached_tokens`, and with what the answer was given
+        to begin with; `finish_reason` is "interrupted" after Ctrl-C.
+        Raises: TokalignError for a message that cannot be answered.
+        """
+        left_out = dialogue.left_out
+        prompt = self._prompt(dialogue)
+        cached = self._files.resume(prompt.target, self._target, self._draft)
+        try:
+            generation = self._begin(prompt, retries)
+        except KeyboardInterrupt:  # while a pack was compiled, which is not tried again
+            note("left out this time")
+            generation = self._begin(prompt, retries)
+        if count := dialogue.left_out - left_out:
+            note(f"the context is full: the model no longer reads the oldest {count} messages")
+        beginning = self._options.prefill_response or ""
+        with typing_hidden():
+            interrupted = self._print(generation, beginning, color=color)
+        self._decoder.remember()
+        self._files.keep_of(self._target, self._draft)
+        summary = generation.summary()
+        summary |= {"text": beginning + summary["text"], "cached_tokens": cached}
+        return summary | ({"finish_reason": "interrupted"} if interrupted else {})
+
+    def _prompt(self, dialogue: Dialogue) -> Prompt:
+        """The conversation as ids. Once it has no room for an answer, the oldest turns leave.
+
+        The rest takes half of the context then, so the next turns can use the caches again.
+        """
+        room = self._target.context_length
+        answer = min(self.settings.max_tokens or room, room // _ANSWER_SHARE)
+        prompt = self._options.prompt(self._decoder, dialogue.read)
+        if len(prompt.target) + answer > room:
+            while len(prompt.target) > room // 2 and dialogue.leave_out():
+                prompt = self._options.prompt(self._decoder, dialogue.read)
+        return prompt
+
+    def _begin(self, prompt: Prompt, retries: int) -> Generation:
+        from tokalign.runtime.generate import Generation
+
+        sampling = self.settings.sampling
+        if not self.is_greedy:
+            sampling = replace(sampling, seed=sampling.seed + retries)
+        decoder = replace(self._decoder, sampler=sampling)
+        return Generation(
+            decoder,
+            prompt,
+            max_tokens=self.settings.max_tokens,
+            stop=self._options.stop,
+            target_session=self._target,
+            draft_session=self._draft,
+        )
+
+    def _print(self, generation: Generation, beginning: str, *, color: bool) -> bool:
+        """Print an answer as it comes; returns whether it was interrupted.
+
+        The first Ctrl-C takes effect between two rounds, or between two steps that read a long
+        prompt. After the second one the caches are of no use any more, and are made anew.
+        """
+        printer = Printer(color=color, markdown=self.settings.markdown)
+        printer.write(beginning)
+        try:
+            with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
+                if self._draft is not None:
+                    self._draft.after_step = interrupts.check
+                try:
+                    for pieces in rounds:
+                        if not pieces:
+                            printer.reading(generation.reading)
+                        for piece in pieces:
+                            printer.write(piece.text, piece.outcome)
+                        if interrupts.pressed:
+                            break
+                except KeyboardInterrupt:
+                    interrupts.pressed = True
+                    if not interrupts.between_steps:
+                        self._open_sessions()
+            printer.write(generation.rest())
+        finally:
+            printer.end()
+        return interrupts.pressed
+
+    def _open_sessions(self) -> None:
+        """Sessions that last from turn to turn: a turn computes what the caches do not hold."""
+        try:
+            self._target = self._decoder.open_target(rewinds=True)
+        except CacheError:  # then it is filled again from the start where a turn goes back
+            self._target = self._decoder.open_target()
+        self._draft = self._decoder.open_draft()
