@@ -196,6 +196,8 @@ def _kind_of_last_state(config: Config) -> str | None:
     named = str(config.get("model_type"))
     if config.get("format") == DRAFTER_FORMAT or named == "recurrent_drafting_drafter":
         return "recurrent"
+    if named == "gemma4_assistant":
+        return "Gemma 4 assistant"
     inner = config.get("text_config") or config
     layers = inner.get("mtp_num_hidden_layers") or inner.get("num_nextn_predict_layers")
     return "MTP" if layers or named.endswith("_mtp") else None

@@ -18,7 +18,10 @@ trained_drafter.py      what is asked of a drafter that was trained for one targ
     published_drafter.py    reading the folders of others; the parts that formats share
 recurrent_drafter.py    a recurrent drafter: the network and its session
     published_redrafter.py  those published with the ReDrafter paper
-dflash.py               a block drafter
+dflash.py               block drafters: DFlash, DFlash 2, DSpark
+    dflash_config.py        their configurations, in three layouts
+    dflash_heads.py         what looks at the id before
+    dflash_session.py       what one guesses in a round
 cached_drafter.py       those that read hidden states and go on from their own outputs
     eagle3.py               EAGLE-3
     mtp.py                  the layer that some checkpoints bring along
