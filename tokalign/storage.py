@@ -89,6 +89,11 @@ def cache_folder() -> Path:
     return as_path(chosen) if chosen else user_cache_path("tokalign", appauthor=False)
 
 
+def contexts_folder() -> Path:
+    """Where contexts of earlier requests are, a folder for each owner: in the user's cache."""
+    return cache_folder() / "contexts"
+
+
 def as_path(name: str | PathLike[str]) -> Path:
     """A path as typed, with `~` and `~USER` expanded; of a user that is not there it stays.
 

@@ -14,7 +14,7 @@ from tokalign.storage import as_path
 
 _FILES = click.Argument(["files"], nargs=-1, required=True, type=FILE, metavar="FILE...")
 _NAMES = click.Argument(["names"], nargs=-1, metavar="[NAME]...")
-_REMEMBERED = flag("--remembered", "Delete what --remember keeps, of every target.")
+_REMEMBERED = flag("--remembered", "Delete what --remember keeps, and all contexts on disk.")
 _REPOSITORY = click.Argument(["repository"], type=NAME, metavar="REPO")
 _FOLDER = Option(
     "--folder",

@@ -32,6 +32,7 @@ from tokalign.storage import (
     FileState,
     appearing,
     cache_folder,
+    contexts_folder,
     file_state,
     private_folder,
     unwritable,
@@ -151,13 +152,13 @@ def remembered_folder() -> Path:
 
 
 def forget_remembered() -> list[Path]:
-    """Delete what is remembered of every target; returns the folders that are gone.
+    """Delete what is remembered of every target, and its contexts; returns what is gone.
 
     Processes that still run keep nothing more of these targets.
     Raises: UsageError for a folder that cannot be deleted.
     """
-    parent = remembered_folder()
-    folders = sorted(parent.iterdir()) if parent.is_dir() else []
+    parents = [parent for parent in (remembered_folder(), contexts_folder()) if parent.is_dir()]
+    folders = sorted(folder for parent in parents for folder in parent.iterdir())
     for folder in folders:
         try:
             shutil.rmtree(folder)

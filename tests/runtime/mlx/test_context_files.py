@@ -18,14 +18,14 @@ import zoo
 from tokalign.runtime.mlx.context_files import (
     ContextFiles,
     _digest_file,
-    contexts_folder,
-    forget_contexts,
     kept_contexts,
 )
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import forgets, leaves_of, remember, remembered
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
+from tokalign.runtime.remembered import forget_remembered
+from tokalign.storage import contexts_folder
 from tokalign.tokenizer.vocabulary import TargetId
 
 QUANTIZED = CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=0, prefill_step_size=8)
@@ -266,7 +266,7 @@ def test_the_bytes_are_bounded_and_the_latest_stay() -> None:
     (listed,) = kept_contexts()
     assert (listed.name, listed.tokens) == ("full", 3 * 67)
     assert listed.nbytes == 3 * size
-    forget_contexts()
+    forget_remembered()
     assert not kept_contexts()
 
 

@@ -49,7 +49,7 @@ from tokalign.runtime.mlx.weights import content_fingerprint, number_format
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import common_prefix
 from tokalign.runtime.written_later import LATER
-from tokalign.storage import cache_folder, private_folder
+from tokalign.storage import contexts_folder, private_folder
 from tokalign.tables.finding import Note
 
 _FORMAT = "tokalign-context 1"
@@ -84,11 +84,6 @@ class KeptContexts(NamedTuple):
     when: float
 
 
-def contexts_folder() -> Path:
-    """Where the contexts of all owners and models are: in the user's cache."""
-    return cache_folder() / "contexts"
-
-
 def kept_contexts() -> list[KeptContexts]:
     """What is kept on this machine, by model, the largest first. Raises: OSError."""
     found: dict[str, KeptContexts] = {}
@@ -103,12 +98,6 @@ def kept_contexts() -> list[KeptContexts]:
                 max(when, state.st_mtime),
             )
     return sorted(found.values(), key=lambda kept: -kept.nbytes)
-
-
-def forget_contexts() -> None:
-    """Delete all contexts on disk. Raises: OSError."""
-    if contexts_folder().exists():
-        shutil.rmtree(contexts_folder())
 
 
 @dataclass(slots=True, eq=False)
