@@ -80,12 +80,19 @@ def program() -> None:
     OpenBLAS waits for its threads then, for ever where one has gone before (`blas_thread_shutdown_`
     in OpenBLAS). Whatever is to be done at the end of Python has been done by that time.
     """
-    ended: list[int] = []
-    atexit.register(lambda: os._exit(ended[0]) if ended and "mlx.core" in sys.modules else None)
+    status = [1]  # of an error that was not expected; its traceback is printed before the end
+
+    def leave() -> None:
+        if "mlx.core" in sys.modules:
+            finish(sys.stdout)
+            finish(sys.stderr)
+            os._exit(status[0])
+
+    atexit.register(leave)
     try:
         main()
-    except SystemExit as status:
-        ended.append(int(status.code or 0))
+    except SystemExit as ended:
+        status[0] = int(ended.code or 0)
         raise
 
 
