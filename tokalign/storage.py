@@ -50,7 +50,7 @@ def shipped(name: str) -> Path:
     if not path.exists():
         raise MissingAssetError(
             f"{path}, which comes with tokalign, is missing; "
-            "install again with: pip install --force-reinstall and the folder or wheel of tokalign"
+            "install tokalign again from its folder or wheel"
         )
     return path
 

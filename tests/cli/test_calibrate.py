@@ -58,7 +58,7 @@ def test_prompts_are_of_any_language_by_a_file(tmp_path: Path) -> None:
 
 
 def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    nothing = dict.fromkeys(("target", "draft"), "./no-such-model")
+    nothing = dict.fromkeys(("target", "draft"), "bielik")
     (tmp_path / "curve.json").mkdir()
     calibrate(nothing, "--output", tmp_path / "curve.json").is_refused(2, "Is a directory")
 

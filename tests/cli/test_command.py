@@ -20,6 +20,7 @@ from tokalign.cli.command import Command, FilePath, Option
 from tokalign.cli.conflicts import TABLE, Rule, flag_of
 from tokalign.cli.output import flags
 from tokalign.errors import UsageError
+from tokalign.installation import install_line
 from tokalign.storage import POLISH, sample_text
 
 PARAMETERS = [
@@ -108,7 +109,7 @@ def test_a_file_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:
     assert run("--page", str(tmp_path / "run.html")).exit_code == 0
 
 
-NOWHERE = "./no-such-model"
+NOWHERE = str(DEMO / "target")  # each line fails before a model is loaded
 DECODE = f"decode --target {NOWHERE} -p x"
 SERVE = f"serve --target {NOWHERE}"
 
@@ -160,12 +161,15 @@ def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
     ("line", "told"),
     [
         (f"{DECODE} --alignment a.tok", "without --draft"),
-        (f"{DECODE} --draft D --translation context:5 --alignment a.tok", "with --translation con"),
+        (
+            f"{DECODE} --draft llama3.2 --translation context:5 --alignment a.tok",
+            "with --translation con",
+        ),
         (f"{DECODE} --method copy --dictionary d.tok", "with --method copy"),
-        (f"{DECODE} --draft D --drafter F", "with --draft"),
+        (f"{DECODE} --draft llama3.2 --drafter F", "with --draft"),
         (f"{DECODE} --top-p 0.9", "without --temp"),
         (f"{SERVE} --kv-group-size 32", "without --kv-bits"),
-        ("serve --allow-model-switching --draft D", "without --target NAME"),
+        ("serve --allow-model-switching --draft llama3.2", "without --target NAME"),
         (f"bench --target {NOWHERE} p.txt --prompt-tokens 3", "without --text"),
         ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
         ("build --target bielik --dictionary-only --tasks 4", "without --engine datatrove"),
@@ -219,13 +223,13 @@ def without_mlx(*words: object) -> subprocess.CompletedProcess[str]:
     "line", ["decode -p Ala", "chat", "calibrate", "bench --quiet", "train TEXT --output drafter"]
 )
 def test_a_command_that_runs_models_says_what_to_install(line: str) -> None:
-    """And says it before it looks for a model, which might be a long download."""
+    """And says it before it downloads or loads a model, which might take long."""
     typed = line.replace("TEXT", str(sample_text(POLISH))).split()
     result = without_mlx(*typed, "--target", NOWHERE)
     assert (result.returncode, result.stdout) == (4, "")
     assert result.stderr.splitlines() == [
-        "tokalign: this command runs models with mlx, which is not installed; "
-        "install it with: pip install 'tokalign[mlx]'"
+        "tokalign: this command runs models with mlx, which is not installed; install it with: "
+        + install_line(extra="mlx")
     ]
 
 

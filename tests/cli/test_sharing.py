@@ -19,7 +19,7 @@ from small_tokenizers import of_merges
 
 from tokalign.cli.sharing import model_card, push_tables
 from tokalign.errors import UsageError
-from tokalign.names.registry import find_alias
+from tokalign.names.aliases import find_alias
 from tokalign.tables.bundle import decode_bundle, write_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer

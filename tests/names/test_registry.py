@@ -16,8 +16,9 @@ from fake_hub import serve_hub, write_snapshot
 from tokenizer_files import byte_level_document
 
 from tokalign.errors import MissingAssetError, UsageError
+from tokalign.names.aliases import aliases
 from tokalign.names.packaged_model import packaged_model
-from tokalign.names.registry import aliases, resolve_model, resolve_tokenizer
+from tokalign.names.registry import resolve_model, resolve_tokenizer
 from tokalign.tokenizer.spec import Level
 
 TINY = byte_level_document()

@@ -79,6 +79,9 @@ RUNS = {
     "tables push": "TABLE model",
     "tables pull": "model",
     "tables forget": "notes",
+    "models list": "",
+    "models pull": "TARGET",
+    "models rm": "checked-tokenizers",
     "calibrate": "--target TARGET --budget 1",
     "bench": "--target TARGET --draft DRAFT a.txt --limit 1 --text --method copy",
 }

@@ -40,6 +40,7 @@ def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     Nor is a pack compiled because of the developer's language, or that of a prompt.
     """
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("user-data"))
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("user-config"))
     os.environ["LC_ALL"], os.environ["TOKALIGN_PACKS"] = "C", "named"
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.api.choosing import choose_drafting, fail_early
 from tokalign.errors import UsageError
+from tokalign.names.memory import require_memory
 from tokalign.names.published_drafters import named_or_published
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.options import ALL_ENDS, AUTO, CacheOptions, DraftingOptions
@@ -76,6 +77,7 @@ def load_models(
     for place in places:
         note(place.description)
     dtype = choose_dtype(dtype, note=note)
+    require_memory((place.folder for place in places), dtype=dtype)
     models: list[LanguageModel[Any]] = [
         LanguageModel.from_folder(
             place.folder,

@@ -27,6 +27,8 @@ from tokalign.api.objects import (
     remember_tokenizer,
 )
 from tokalign.errors import UsageError, require_callable, require_integer, shown
+from tokalign.names.aliases import check_name
+from tokalign.names.registry import resolve_model
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar as Grammar
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
@@ -52,12 +54,15 @@ class GenerationResponse(MlxLmResponse):  # type: ignore[misc]
 def load(path_or_hf_repo: str, *args: Any, ends: str = ALL_ENDS, **kwargs: Any) -> Any:
     """mlx-lm's function of this name, which also notes the model's tokenizer for `stream_generate`.
 
+    path_or_hf_repo: an alias of `tokalign models`, too.
     ends: "all" ends an output at mlx-lm's `eos_token_ids` and at every other token that ends a text
         or a turn, as the command line does; "mlx-lm" at the former only.
-    Raises: UsageError for another value of `ends`.
+    Raises: UsageError for another value of `ends`; as `resolve_model` for an alias.
     """
     if ends not in (ALL_ENDS, MLX_LM_ENDS):
         raise UsageError(f"ends has to be {ALL_ENDS!r} or {MLX_LM_ENDS!r}, not {shown(ends)}")
+    if "/" not in check_name(str(path_or_hf_repo)):
+        path_or_hf_repo = str(resolve_model(str(path_or_hf_repo)).folder)
     loaded = import_module("mlx_lm").load(path_or_hf_repo, *args, **kwargs)
     model, tokenizer = loaded[:2]
     if ends == ALL_ENDS:

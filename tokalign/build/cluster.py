@@ -29,6 +29,7 @@ from tokalign.build.pack import build_pack, counting_words
 from tokalign.build.pipeline import BuildReport, build_tables, require_outputs
 from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
+from tokalign.installation import install_line
 from tokalign.storage import locked, write_file
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -217,7 +218,8 @@ def run_job(job: Job, *, processes: int, first: int = 0, tasks: int | None = Non
         from datatrove.executor import LocalPipelineExecutor
     except ImportError as error:
         raise UsageError(
-            "--engine datatrove runs on datatrove; install it with: pip install 'tokalign[cluster]'"
+            "--engine datatrove runs on datatrove; install it with: "
+            + install_line(extra="cluster")
         ) from error
     started = time.monotonic()
     encoding = LocalPipelineExecutor(

@@ -21,6 +21,7 @@ from unicodedata import normalize
 
 from tokalign.build.never_read import NAMES, key_in
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.installation import install_line
 from tokalign.storage import open_regular
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
 
 def _missing_libraries() -> MissingAssetError:
     return MissingAssetError(
-        "reading documents needs libraries that are not installed; "
-        "install them with: pip install 'tokalign[documents]'"
+        "reading documents needs libraries that are not installed; install them with: "
+        + install_line(extra="documents")
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from tokalign.build.sources import BROKEN, PACKINGS, Source, unpack, why_not_unpacked
 from tokalign.errors import CorpusError, UsageError
+from tokalign.installation import install_line
 from tokalign.storage import unwritable
 from tokalign.tables.header import FileStamp
 
@@ -264,7 +265,7 @@ def read_column(path: Path, column: str, *, location: str) -> Iterator[Any]:
     except ImportError as error:
         raise UsageError(
             f"{location}: Parquet is read by pyarrow; install it with: "
-            "pip install 'tokalign[corpora]'"
+            + install_line(extra="corpora")
         ) from error
     try:
         with parquet.ParquetFile(path, **_READING) as file:

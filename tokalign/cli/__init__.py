@@ -9,6 +9,7 @@ import atexit
 import errno
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
 from typing import TextIO
@@ -17,8 +18,10 @@ import click
 
 from tokalign import __version__
 from tokalign.child_processes import safe_path
+from tokalign.cli.config import defaults, read_config
 from tokalign.cli.output import finish, one_line, open_closed_streams, to_stderr, unwritten, visible
-from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError
+from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError, shown
+from tokalign.installation import install_line
 from tokalign.storage import DISK_ERRORS
 
 GROUPS = {
@@ -33,6 +36,7 @@ GROUPS = {
         "learn": "Make a private dictionary of your own documents.",
         "train": "Train a drafter for a target, or teach a draft model.",
         "tables": "Show, verify, pull, push and forget table files.",
+        "models": "List models and what lies on this machine; fetch or delete it.",
     },
     "Measure": {
         "calibrate": "Measure what passes cost on this machine.",
@@ -51,14 +55,41 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command = import_module(f"tokalign.cli.{name.replace('-', '_')}").command
+        command = import_module(f"tokalign.cli.{name}").command
         assert isinstance(command, click.Command)
+        if config := read_config():
+            ctx.default_map = {name: defaults(config, command)}
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0][:1] != "-" and args[0] not in _COMMANDS:
+            close = get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "tokalign --help lists them"
+            raise UsageError(f"there is no command {shown(args[0])}; {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([*commands.items()])
+
+
+def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"tokalign": __version__}
+    for name in ("mlx", "mlx-lm"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    versions["Python"] = ".".join(map(str, sys.version_info[:3]))
+    click.echo(", ".join(f"{name} {number}" for name, number in versions.items()))
+    context.exit()
 
 
 @click.group(
@@ -69,7 +100,14 @@ class _LazyGroup(click.Group):
         "max_content_width": 100,
     },
 )
-@click.version_option(__version__)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="Show the versions of tokalign, mlx and mlx-lm.",
+    callback=_show_version,
+)
 def group() -> None:
     """Speculative decoding across tokenizers on MLX, prepared offline."""
 
@@ -129,8 +167,8 @@ def _run(stdout: TextIO) -> int:
             raise
         return _complain(
             MissingAssetError(
-                "this command runs models with mlx, which is not installed; "
-                "install it with: pip install 'tokalign[mlx]'"
+                "this command runs models with mlx, which is not installed; install it with: "
+                + install_line(extra="mlx")
             )
         )
     except (KeyboardInterrupt, click.Abort):

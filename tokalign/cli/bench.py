@@ -14,7 +14,7 @@ from tokalign import __version__
 from tokalign.cli.command import (
     AT_LEAST_1,
     FROM_0,
-    NAME,
+    MODEL_NAME,
     PATH,
     Command,
     Option,
@@ -63,7 +63,10 @@ def _read_lengths(_flag: str, text: str) -> list[int | str]:
 
 OPTIONS = (
     Option(
-        "--target --model target", "The model; with --text, its tokenizer.", NAME, required=True
+        "--target --model target",
+        "With --text, its tokenizer is enough.",
+        MODEL_NAME,
+        required=True,
     ),
     DRAFT,
     DRAFTER,

@@ -15,6 +15,7 @@ from tokalign.cli.command import (
     FILE,
     FOLDER,
     FROM_0,
+    MODEL_NAME,
     NAME,
     POSITIVE,
     SIZE,
@@ -32,8 +33,8 @@ from tokalign.storage import POLISH
 from tokalign.train.options import MOST_SEED, Writing
 
 _OPTIONS = (
-    Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", NAME),
-    Option("--draft", "The draft, or its tokenizer alone.", NAME),
+    Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", MODEL_NAME),
+    Option("--draft", "The draft, or its tokenizer alone.", MODEL_NAME),
     Option("--language", "The language of the FILEs, which names the table.", metavar="CODE"),
     Option("--output", "Where tables go. Default: $TOKALIGN_TABLES or your data folder.", FOLDER),
     flag("--dictionary-only", "Only the dictionary; needs no --draft."),

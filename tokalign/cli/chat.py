@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.answering import Answering
-from tokalign.cli.command import MAX_TOKENS, Option, rare
+from tokalign.cli.command import MAX_TOKENS, Option, Words, rare
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
 from tokalign.cli.entries import Entries, open_entries
@@ -52,6 +52,7 @@ _OPTIONS = (
     ),
     COLOR,
     Option("--markdown/--no-markdown", "Render Markdown on a terminal.", default=True),
+    Words("[NAME]"),
 )
 
 
@@ -65,7 +66,7 @@ def command(
     markdown: bool,
     **values: Any,
 ) -> None:
-    """Talk with TARGET. Without a terminal, every line of stdin is a message or a command.
+    """Talk with the model NAME. Without a terminal, every line of stdin is a message or a command.
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """

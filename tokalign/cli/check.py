@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokalign.cli.command import NAME, PATH, Command, Option
+from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option
 from tokalign.cli.options import FIELD, TRUST
 from tokalign.cli.output import note, show
 from tokalign.cli.texts import language_of_model
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _OPTIONS = (
-    Option("--target", "The target, or its tokenizer alone.", NAME, required=True),
-    Option("--draft", "A draft model to judge, or its tokenizer alone.", NAME),
+    Option("--target", "The target, or its tokenizer alone.", MODEL_NAME, required=True),
+    Option("--draft", "A draft model to judge, or its tokenizer alone.", MODEL_NAME),
     Option("--drafter", "A trained drafter to judge, before its weights are downloaded.", NAME),
     Option(
         "--language",

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from tokalign.cli.conflicts import flag_of, refuse_idle
 from tokalign.cli.output import flags
 from tokalign.errors import UsageError, is_text, shown
+from tokalign.names.aliases import aliases, check_name
 from tokalign.storage import parse_json
 
 _EMPTY = "it is empty; give a name or a path."
@@ -68,6 +71,24 @@ def _read_name(flag: str, text: str) -> str:
     return text
 
 
+def _read_model(flag: str, text: str) -> str:
+    """What can be a model: it is found out before anything heavy is imported."""
+    return check_name(_read_name(flag, text))
+
+
+class ModelName(Reads):
+    """The type of a model's name; a shell completes aliases and paths."""
+
+    def __init__(self) -> None:
+        super().__init__("name", _read_model)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        fitting = [name for name in aliases() if name.startswith(incomplete.lower())]
+        return [*map(CompletionItem, fitting), CompletionItem(incomplete, type="file")]
+
+
 def _read_size(flag: str, text: str) -> int:
     """A number of bytes, which may end in K, M or G, each 1,024 of the one before."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([KMG]?)B?", text.upper())
@@ -114,7 +135,8 @@ def _read_variables(flag: str, text: str) -> dict[str, object]:
 
 
 FILE, FOLDER, PATH = FilePath(), FilePath(shown="FOLDER"), FilePath(shown="PATH")
-NAME, TEXT, SIZE = Reads("name", _read_name), Reads("text", _read_text), Reads("size", _read_size)
+NAME, MODEL_NAME = Reads("name", _read_name), ModelName()
+TEXT, SIZE = Reads("text", _read_text), Reads("size", _read_size)
 MAX_TOKENS, VARIABLES = Reads("n", _read_max_tokens), Reads("json", _read_variables)
 
 
@@ -156,6 +178,38 @@ flag, several = partial(Option, is_flag=True), partial(Option, multiple=True)
 rare = partial(Option, hidden=True)
 
 
+class Words(click.Argument):
+    """What may be typed without options: the target's name, and for `decode` the prompt."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(["words"], nargs=-1, metavar=shown, type=ModelWord())
+
+
+class ModelWord(ModelName):
+    """A word that may be a model's name, which is not checked yet."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value
+
+
+def _take_words(ctx: click.Context) -> None:
+    """Give the words that were typed to the target and the prompt, as if typed with their options.
+
+    A single word is the prompt if the target is known. Raises: UsageError for further words.
+    """
+    words = [*ctx.params.pop("words", ())]
+    options = {flag_of(option): option for option in ctx.command.params}
+    for flag in ("--target", "--prompt"):
+        option = options.get(flag)
+        if option is None or not words or ctx.params.get(option.name or "") is not None:
+            continue
+        assert option.name is not None
+        ctx.params[option.name] = option.type.convert(words.pop(0), option, ctx)
+        ctx.set_parameter_source(option.name, ParameterSource.COMMANDLINE)
+    if words:
+        raise UsageError(f"{shown(words[0])} is one word too many; put a prompt in quotation marks")
+
+
 class Command(click.Command):
     """A command that checks its options together.
 
@@ -170,6 +224,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command`. Raises: UsageError for an option without effect."""
+        _take_words(ctx)
         for option in self.params:
             refuse_idle(ctx, option)
         flags.as_json, flags.quiet = ctx.params.pop("as_json"), ctx.params.pop("quiet")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, FilePath, Option, rare
+from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, FilePath, Option, Words, rare
 from tokalign.cli.generation import Printer, PromptOptions, as_text, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 _OPTIONS = (
     Option(
         "-p --prompt",
-        "The prompt; - reads stdin, @FILE a file, @@ begins one with an @.",
-        required=True,
+        "The same as the word PROMPT; - reads stdin, @FILE a file, @@ begins one with an @.",
+        TEXT,
         metavar="TEXT",
-        type=TEXT,
     ),
     Option("-m --max-tokens", "Most tokens to generate; -1: as many as fit.", MAX_TOKENS, "256"),
     *GENERATION,
@@ -50,13 +49,14 @@ _OPTIONS = (
         flag_value=True,
         metavar="[BOOLEAN]",
     ),
+    Words("[NAME] [PROMPT]"),
 )
 
 
 @click.command("decode", cls=Command, params=[*_OPTIONS])
 def command(
     *,
-    prompt: str,
+    prompt: str | None,
     max_tokens: int | None,
     json_schema: Path | None,
     html: Path | None,
@@ -64,9 +64,10 @@ def command(
     verbose: bool | None,
     **values: Any,
 ) -> None:
-    """Generate text with TARGET. Drafting changes the speed, never the output.
+    """Generate text with the model NAME after PROMPT, or after stdin.
 
-    Text goes to stdout and statistics to stderr; with --json one object on stdout has both.
+    Drafting changes the speed, never the output. Text goes to stdout and
+    statistics to stderr; with --json one object on stdout has both.
     """
     flags.quiet = flags.quiet or verbose is False
     if html is not None:
@@ -129,9 +130,14 @@ def _show_text(generation: Generation, *, color: bool) -> None:
     printer.end()
 
 
-def read_prompt(typed: str) -> str:
-    """The text that `--prompt` stands for. Raises: UsageError for what cannot be read as UTF-8."""
-    if typed == "-":
+def read_prompt(typed: str | None) -> str:
+    """The text that `--prompt` stands for, or stdin without it.
+
+    Raises: UsageError for what cannot be read as UTF-8, and without a prompt at a terminal.
+    """
+    if typed is None and sys.stdin.isatty():
+        raise UsageError('there is no prompt; give one: tokalign decode NAME "..."')
+    if typed is None or typed == "-":
         return _read_stdin()
     if not typed.startswith("@"):
         return typed

@@ -18,6 +18,7 @@ from platformdirs import user_state_path
 from tokalign.cli.dialogue import BLOCK, COMMANDS, EntryLines
 from tokalign.cli.output import reading_stdin
 from tokalign.errors import MissingAssetError
+from tokalign.installation import install_line
 from tokalign.storage import unwritable
 
 PROMPT, MORE = "> ", "… "
@@ -113,7 +114,7 @@ def open_entries(*, keeps: bool) -> Entries:
     except ModuleNotFoundError as error:
         raise MissingAssetError(
             "line editing needs prompt_toolkit, which is not installed; install it with: "
-            "pip install 'tokalign[mlx]'"
+            + install_line(extra="mlx")
         ) from error
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.markdown import for_terminal
 from tokalign.cli.output import RESET, flags, for_stdout, note, table, write
+from tokalign.errors import UsageError
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.runtime.rounds import UNBOUNDED, Outcome, Reading
 
@@ -54,6 +55,10 @@ def load(values: dict[str, Any], *, measures: bool = False) -> Decoder:
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
 
+    if values["target"] is None:
+        raise UsageError(
+            "no model is named; give its NAME, such as one that `tokalign models` lists"
+        )
     cache, drafting = take(CacheOptions, values), take(DraftingOptions, values)
     decoder = load_decoder(
         values.pop("target"),

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, SIZE, Command, Option, flag, several
+from tokalign.cli.command import (
+    AT_LEAST_1,
+    FOLDER,
+    MODEL_NAME,
+    SIZE,
+    Command,
+    Option,
+    flag,
+    several,
+)
 from tokalign.cli.output import flags, note, note_problems, progress, show
 from tokalign.errors import UsageError
 
@@ -16,7 +25,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     Option("--name", "What the collection and its dictionary are called.", metavar="NAME"),
-    several("--target targets", "Its tokenizer is enough; repeatable. Remembered.", NAME),
+    several("--target targets", "Its tokenizer is enough; repeatable. Remembered.", MODEL_NAME),
     several(
         "--exclude",
         "Leave out as a line of .gitignore would; repeatable. Remembered.",

@@ -16,6 +16,7 @@ from tokalign.cli.command import (
     FILE,
     FOLDER,
     FROM_0,
+    MODEL_NAME,
     NAME,
     POSITIVE,
     SHARE,
@@ -73,9 +74,8 @@ def _option(field: Field[Any]) -> Option:
 
 # -- models and tokenizers -------------------------------------------------------------------------
 
-TARGET = Option(
-    "--target --model target", "An alias, a folder or a Hub repository.", NAME, required=True
-)
+_ABOUT_TARGET = "An alias (`tokalign models`), a folder or a Hub repository."
+TARGET = Option("--target --model target", _ABOUT_TARGET, MODEL_NAME, required=True)
 TRUST = rare("--trust-remote-code", "Run the code in a model's folder.", is_flag=True)
 
 DTYPE = rare(
@@ -84,7 +84,7 @@ DTYPE = rare(
     click.Choice(["float32", "float16", "bfloat16"]),
 )
 MODEL = (
-    TARGET,
+    Option("--target --model target", "The same as the word NAME.", MODEL_NAME),
     rare("--adapter-path", "An adapter that mlx_lm.lora trained.", FOLDER),
     TRUST,
     DTYPE,
@@ -93,7 +93,7 @@ MODEL = (
 # -- drafting --------------------------------------------------------------------------------------
 
 DRAFT = Option(
-    "--draft --draft-model draft", "A smaller model that drafts, with any tokenizer.", NAME
+    "--draft --draft-model draft", "A smaller model that drafts, with any tokenizer.", MODEL_NAME
 )
 _DRAFTING = declared_options(DraftingOptions)
 DRAFTER, DICTIONARY, LANGUAGE, ALIGNMENT = (

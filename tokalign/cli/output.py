@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any, TextIO
 
 from tokalign.errors import StdoutError, UsageError
@@ -239,6 +241,29 @@ def table(rows: Iterable[tuple[str, object]]) -> str:
     pairs = [(one_line(name), one_line(str(value))) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+
+
+def paragraph(text: str) -> str:
+    """A text in lines that fit the terminal, or of 100 characters."""
+    return "\n".join(fill(line, _width() or 100) for line in text.splitlines())
+
+
+def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table that is as wide as it needs, and fits the terminal if there is one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(*head, box=None, pad_edge=False, header_style="")
+    for row in rows:
+        grid.add_row(*map(one_line, row))
+    written = StringIO()
+    Console(file=written, width=_width() or 500, markup=False, highlight=False).print(grid)
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+
+
+def _width() -> int | None:
+    """The columns of the terminal on stdout; None if it is none."""
+    return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def figures_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

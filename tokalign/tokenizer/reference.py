@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
+from tokalign.installation import install_line
 from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.limits import AGAIN, shortened
 
@@ -165,7 +166,7 @@ def _refusal(folder: Path, error: Exception) -> TokalignError:
     if package := named[1] if named else module:
         return MissingAssetError(
             f"the tokenizer in {folder} needs a package that is not installed; install it with: "
-            f"pip install {package}"
+            + install_line(package)
         )
     if "trust_remote_code" in reason:
         return UsageError(

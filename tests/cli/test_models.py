@@ -1,0 +1,193 @@
+"""`tokalign models`, names as words, the config file, completion, and what is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_lines import run
+from places import DEMO
+
+import tokalign
+from tokalign.cli.models import _places
+from tokalign.errors import MissingAssetError, UsageError
+from tokalign.installation import install_line
+from tokalign.names.aliases import aliases
+from tokalign.names.memory import machine_memory, require_memory, weights_bytes
+
+SHORT = ("--ignore-chat-template", "--method", "plain", "-m", "3", "--json")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("TOKALIGN_CONFIG", str(tmp_path / "tokalign.toml"))
+    return tmp_path
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def test_every_alias_is_listed_with_its_size(home: Path) -> None:
+    listed = run("models", "--json").json
+    names = {name for model in listed["models"] for name in (model["name"], *model["also"])}
+    assert names == set(aliases())
+    assert all(model["bytes"] > 1e8 for model in listed["models"])
+    assert "smollm2" in run("models").out
+
+
+def test_what_is_kept_is_listed_and_deleted_by_name(home: Path) -> None:
+    kept = home / "cache" / "curves" / "a.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    built = home / "tables" / "mine"
+    built.mkdir(parents=True)
+    sizes = {one["name"]: one["bytes"] for one in run("models", "--json").json["files"]}
+    assert sizes["curves"] == 2
+    assert "freed" in run("models", "rm", "curves").out
+    assert not kept.parent.exists()
+    run("models", "rm", "curves").is_refused(4, "nothing of curves is here")
+    run("models", "rm", "mine").is_refused(2, "not deleted by this command")
+    assert built.exists()
+
+
+def test_a_model_of_the_hub_cache_is_deleted_by_its_alias(home: Path) -> None:
+    repository = aliases()["bielik-1.5b"].mlx
+    folder = home / "hub" / f"models--{repository.replace('/', '--')}"
+    snapshot = folder / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0" * 40)
+    assert repository in {place.name for place in _places()}
+    run("models", "rm", "Bielik-1.5B")
+    assert not folder.exists()
+
+
+def test_weights_that_do_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = weights_bytes(DEMO / "target")
+    assert 0 < size < machine_memory()
+    assert weights_bytes(DEMO / "target", dtype="float16") < size
+    monkeypatch.setattr("tokalign.names.memory.machine_memory", lambda: size - 1)
+    with pytest.raises(UsageError, match="of memory; choose a smaller model"):
+        require_memory([DEMO / "target"], dtype=None)
+    run("decode", DEMO / "target", "Ala", *SHORT).is_refused(2, "of memory; choose a smaller model")
+
+
+# -- names and prompts without options -------------------------------------------------------------
+
+
+def test_words_mean_what_their_options_mean() -> None:
+    target = str(DEMO / "target")
+    usual = run("decode", "--target", target, "-p", "Ala ma", *SHORT).json
+    for typed in (["decode", target, "Ala ma"], ["decode", "--target", target, "Ala ma"]):
+        assert run(*typed, *SHORT).json["token_ids"] == usual["token_ids"]
+    piped = run("decode", target, *SHORT, typed="Ala ma").json
+    assert piped["token_ids"] == usual["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("decode bielik Ala ma", "one word too many"),
+        ("chat --target bielik pl", "one word too many"),
+        ("decode", "no model is named"),
+        ("chat", "no model is named"),
+        ("decod", "did you mean decode?"),
+        ("decode smolm2 Ala", "did you mean smollm2?"),
+    ],
+)
+def test_wrong_words_are_refused(home: Path, typed: str, told: str) -> None:
+    run(*typed.split(), typed="x").is_refused(2, told)
+
+
+def test_a_name_is_checked_before_anything_heavy_is_imported() -> None:
+    program = (
+        "import sys; from tokalign.cli import main\n"
+        "sys.argv = ['tokalign', 'decode', 'smolm2', 'x']\n"
+        "try: main()\n"
+        "finally: print(sorted({'mlx', 'mlx_lm', 'tokenizers', 'transformers'} & {*sys.modules}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "[]\n")
+
+
+def test_python_knows_aliases_too() -> None:
+    with pytest.raises(UsageError, match="did you mean smollm2"):
+        tokalign.load("smolm2")
+    with pytest.raises(MissingAssetError):
+        tokalign.load("./nowhere/model")
+
+
+# -- the config file -------------------------------------------------------------------------------
+
+
+def test_the_config_file_gives_defaults_that_the_command_line_overrides(home: Path) -> None:
+    (home / "tokalign.toml").write_text(
+        f'target = "{DEMO / "target"}"\n[decode]\nmax-tokens = 3\nignore-chat-template = true\n'
+    )
+    configured = run("decode", "Ala ma", "--method", "plain", "--json").json
+    assert configured["generation_tokens"] == 3
+    assert run("decode", "Ala ma", "-m", "2", "--json").json["generation_tokens"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("[decode]\nmax-token = 3", "no option --max-token"), ("x =", "cannot be")]
+)
+def test_a_wrong_config_file_is_named(home: Path, text: str, told: str) -> None:
+    (home / "tokalign.toml").write_text(text)
+    run("decode", "smollm2", "x").is_refused(2, told, "tokalign.toml")
+
+
+# -- completion, versions, remedies ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_options_and_aliases(shell: str) -> None:
+    def completed(words: str) -> str:
+        last = words.rpartition(" ")[2]
+        count = len(words.split(" ")) - 1
+        number = last if shell == "fish" else str(count)
+        asked = {"_TOKALIGN_COMPLETE": f"{shell}_complete", "COMP_WORDS": words}
+        run = [sys.executable, "-m", "tokalign"]
+        program = (
+            "import sys; sys.argv[0] = 'tokalign'; from tokalign.cli import program; program()"
+        )
+        run = [sys.executable, "-c", program]
+        environment = os.environ | asked | {"COMP_CWORD": number}
+        return subprocess.run(run, env=environment, capture_output=True, text=True).stdout
+
+    assert "decode" in completed("tokalign dec")
+    assert "--max-tokens" in completed("tokalign decode --max")
+    for typed in ("tokalign decode smol", "tokalign chat --target smol"):
+        assert "smollm2" in completed(typed)
+
+
+def test_the_version_names_what_runs_models() -> None:
+    shown = run("--version").out
+    assert shown.startswith(f"tokalign {tokalign.__version__}, mlx 0.")
+    assert ", mlx-lm 0." in shown
+
+
+def test_a_remedy_is_the_line_of_this_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/x/bin/python")
+    assert install_line("a", alone=True) == "/x/bin/python -m pip install --no-deps a"
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    assert install_line("a") == "pip install a"
+    assert install_line(extra="mlx").startswith("pip install 'tokalign[mlx]")
+    (tmp_path / "pipx_metadata.json").write_text("{}")
+    assert install_line("a") == "pipx runpip tokalign install a"
+    (tmp_path / "pipx_metadata.json").unlink()
+    (tmp_path / "uv-receipt.toml").write_text(
+        '[tool]\nrequirements = [{ name = "tokalign", extras = ["mlx"] }]\n'
+    )
+    assert install_line("a", alone=True) == "uv pip install --python /x/bin/python --no-deps a"
+    assert install_line(extra="documents").startswith("uv tool install 'tokalign[documents,mlx]")

@@ -1,0 +1,237 @@
+"""`tokalign models`: which models have names, what lies on this machine, fetching and deleting."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokalign.cli.command import Command, ModelWord
+from tokalign.cli.output import columns, flags, note, paragraph, show
+from tokalign.errors import MissingAssetError, UsageError
+from tokalign.names.aliases import Alias, aliases, check_name, find_alias
+from tokalign.names.memory import COMFORT, machine_memory
+from tokalign.storage import TABLES, cache_folder, shipped
+
+_NAMES = click.Argument(["names"], nargs=-1, required=True, metavar="NAME...", type=ModelWord())
+
+
+class _Group(click.Group):
+    """A group that lists if no other command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else ["list", *args])
+
+
+@click.group("models", cls=_Group)
+def command() -> None:
+    """List models and what lies on this machine; fetch or delete it."""
+
+
+@command.command("list", cls=Command)
+def list_models() -> None:
+    """List the models that have names, and what tokalign and the Hub's cache keep here.
+
+    Sizes of models are computed from their parameters. A model fits if its weights leave a third of
+    the memory to contexts and other programs.
+    """
+    memory = machine_memory()
+    models, files = [*_models(memory)], [place.as_object() for place in _places()]
+    result = {"memory": memory, "models": models, "files": files}
+    show(result, lambda: _in_words(models, files, memory))
+
+
+@command.command("pull", cls=Command, params=[_NAMES])
+def pull(*, names: Sequence[str]) -> None:
+    """Download models by their names; what is here already is not downloaded again."""
+    from tokalign.names.hub import hide_progress
+    from tokalign.names.registry import resolve_model
+
+    memory = machine_memory()
+    for name in map(check_name, names):
+        if (size := _alias(name).bytes) > memory:
+            note(f"{name}: {_size(size)} of weights will not fit into {_size(memory)} of memory")
+    if flags.quiet:
+        hide_progress()
+    folders = {name: str(resolve_model(name).folder) for name in names}
+    show({"folders": folders}, lambda: "\n".join(folders.values()))
+
+
+@command.command("rm", cls=Command, params=[_NAMES])
+def remove(*, names: Sequence[str]) -> None:
+    """Delete models from the Hub's cache, or other files that `tokalign models` lists, by name."""
+    wanted = [place for name in names for place in _named(name)]  # all, before one is deleted
+    deleted = [place.as_object() for place in wanted]
+    for place in wanted:
+        shutil.rmtree(place.path)
+    show(
+        {"deleted": deleted},
+        lambda: "\n".join(f"{_size(one['bytes'])} freed: {one['path']}" for one in deleted),
+    )
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def _models(memory: int) -> Iterator[dict[str, Any]]:
+    """One object for each model that has an alias, its other aliases beside it."""
+    from tokalign.names.registry import where_is
+
+    names: dict[str, list[str]] = {}
+    for name, alias in aliases().items():
+        names.setdefault(alias.mlx, []).append(name)
+    for repository, known in names.items():
+        alias = find_alias(known[0])
+        yield {
+            "name": min(known, key=len),
+            "also": sorted(known, key=len)[1:],
+            "repository": repository,
+            "parameters": alias.parameters,
+            "bytes": round(alias.bytes),
+            "licence": alias.licence,
+            "here": where_is(alias),
+            "fits": alias.bytes <= COMFORT * memory,
+        }
+
+
+def _alias(name: str) -> Alias:
+    """What a name stands for; for a path, an alias without a size."""
+    return Alias(repository=name, mlx=name) if Path(name).exists() else find_alias(name)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Files that are kept for later runs. instead: how they are deleted, if not by `models rm`."""
+
+    name: str
+    about: str
+    path: Path
+    instead: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files, each counted once; links of the Hub's cache count nothing."""
+        files = self.path.rglob("*") if self.path.is_dir() else ()
+        return sum(file.lstat().st_size for file in files if not file.is_dir())
+
+    def as_object(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self) | {"path": str(self.path), "bytes": self.bytes}
+
+
+_CACHES = {
+    "checked-tokenizers": "checks of tokenizers, made again",
+    "curves": "what passes cost here, measured again",
+    "remembered": "logits that --remember kept",
+}
+
+
+def _places() -> Iterator[Place]:
+    """Everything that is there."""
+    from tokalign.tables.finding import learned_folder, pulled_folder, table_folder
+
+    cache, own = cache_folder(), table_folder()
+    compiled = [one for one in _folders(own) if re.fullmatch("[0-9a-f]{16}", one.name)]
+    built = [one for one in _folders(own) if one not in (*compiled, pulled_folder())]
+    by_hand = "delete what you do not need of it"
+    places = [
+        *_models_in_hub_cache(),
+        *(Place(one.name, "a model out of a package", one) for one in _folders(cache / "models")),
+        *(Place(name, about, cache / name) for name, about in _CACHES.items()),
+        *(Place(one.name, _about_compiled(one), one) for one in compiled),
+        *(Place(one.name, "tables that you built", one, by_hand) for one in built),
+        Place("pulled", "tables of tokalign tables pull", pulled_folder()),
+        *(
+            Place(one.name, "learned from documents", one, f"tokalign tables forget {one.name}")
+            for one in _folders(learned_folder())
+        ),
+        Place("shipped", "tables that come with tokalign", shipped(TABLES), "they are part of it"),
+    ]
+    yield from (place for place in places if place.path.exists())
+
+
+def _about_compiled(folder: Path) -> str:
+    languages = sorted(file.name.partition(".")[0] for file in folder.glob("*.dictionary.tok"))
+    return f"packs compiled for a tokenizer: {', '.join(languages)}"
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+
+
+def _models_in_hub_cache() -> Iterator[Place]:
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
+    except CacheNotFound:
+        return
+    for one in sorted(repositories, key=lambda one: one.repo_id):
+        if one.repo_type == "model":
+            yield Place(one.repo_id, "the Hub's cache", one.repo_path)
+
+
+def _named(name: str) -> list[Place]:
+    """What a name stands for. Raises: MissingAssetError, UsageError."""
+    alias = aliases().get(name.lower())
+    meant = {name, *([] if alias is None else alias.repositories)}
+    package = "" if alias is None or alias.weights is None else Path(alias.weights[1]).stem.lower()
+    places = [
+        place
+        for place in _places()
+        if place.name in meant or (package and place.name.startswith(f"{package}-"))
+    ]
+    if not places:
+        raise MissingAssetError(f"nothing of {name} is here; `tokalign models` lists what is")
+    for place in places:
+        if place.instead:
+            raise UsageError(f"{place.path} is not deleted by this command: {place.instead}")
+    return places
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _in_words(
+    models: Sequence[dict[str, Any]], files: Sequence[dict[str, Any]], memory: int
+) -> str:
+    here, fitting = (sum(bool(model[what]) for model in models) for what in ("here", "fits"))
+    verdict = (
+        f"{here} of {len(models)} models that have names are here, and {fitting} fit into the "
+        f"{_size(memory)} of memory of this machine. Folders in MLX's layout and repositories of "
+        "the Hub work too. `tokalign models pull NAME` downloads a model, `models rm NAME` deletes."
+    )
+    named = (
+        (
+            ", ".join([model["name"], *model["also"]]),
+            _size(model["bytes"]),
+            "yes" if model["fits"] else "no",
+            "here" if model["here"] else "",
+            model["licence"],
+        )
+        for model in models
+    )
+    kept = ((_size(one["bytes"]), one["name"], one["about"]) for one in files)
+    parts = (
+        paragraph(verdict),
+        columns(("name", "size", "fits", "", "licence"), named),
+        columns(("size", "files", ""), kept),
+    )
+    return "\n\n".join(parts)
+
+
+def _size(count: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,127 @@
+"""The aliases of registry.toml, and what a name can be. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokalign.errors import MissingAssetError, UsageError
+from tokalign.storage import as_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """Where to find a model: an entry of registry.toml, or a Hub repository that was named.
+
+    repository: the original; mlx: the one with MLX weights, of so many `parameters`, each in `bits`
+        bits; 0 where that is not known.
+    vocabulary: a distribution and the official vocabulary file inside it; facts: what that file
+        leaves out, by the names of `Supplement`'s fields.
+    weights: a distribution and the GGUF file inside it that has the whole model.
+    """
+
+    repository: str
+    mlx: str
+    revision: str = "main"
+    licence: str = "see the repository"
+    parameters: float = 0.0
+    bits: int = 0
+    vocabulary: tuple[str, str] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    weights: tuple[str, str] | None = None
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """Where to look on the Hub. The MLX build comes first: it is what runs, and not gated."""
+        return tuple(dict.fromkeys((self.mlx, self.repository)))
+
+    @property
+    def bytes(self) -> float:
+        """About how many bytes the MLX weights have; groups of 64 quantized weights add half a bit
+        to each."""
+        return self.parameters * (self.bits + (0.5 if self.bits < 16 else 0)) / 8
+
+
+@cache
+def aliases() -> Mapping[str, Alias]:
+    """All aliases by name."""
+    document = tomllib.loads(Path(__file__).with_name("registry.toml").read_text("utf-8"))
+    specials = document.pop("specials")
+    return {
+        name: _read_alias(entry, specials)
+        for known, entry in document.items()
+        for name in (known, *entry.get("also", ()))
+    }
+
+
+def find_alias(name: str) -> Alias:
+    """What `name`, which is no path, stands for: an alias in any case, or else a Hub repository.
+
+    Raises: UsageError for a name that can be neither; MissingAssetError for a path that is missing.
+    """
+    alias = aliases().get(name.lower())
+    if alias is not None:
+        return alias
+    if "/" not in name:
+        close = _closest(name.lower())
+        raise UsageError(
+            f"{name} is neither an alias nor a path"
+            + (f"; did you mean {close}?" if close else "")
+            + "; `tokalign models` lists the aliases, and a name may also be a local path or a Hub "
+            "repository (owner/name)"
+        )
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise MissingAssetError(
+            f"{name} does not exist; give an existing path, or an alias of `tokalign models`"
+        )
+    return Alias(repository=name, mlx=name)
+
+
+def check_name(name: str) -> str:
+    """The name, if it can stand for a model. Raises: as `find_alias`."""
+    if not as_path(name).exists():
+        find_alias(name)
+    return name
+
+
+def _closest(name: str) -> str | None:
+    """The alias that `name` may be a misspelling of. One with other digits is another model: for
+    bielik-11b this is bielik, not bielik-1.5b."""
+    digits = _digits(name)
+    possible = [alias for alias in aliases() if not digits or _digits(alias) in ("", digits)]
+    return next(iter(get_close_matches(name, possible, n=1)), None)
+
+
+def _digits(name: str) -> str:
+    return re.sub(r"\D", "", name)
+
+
+def _read_alias(entry: dict[str, Any], specials: dict[str, Any]) -> Alias:
+    vocabulary, weights = entry.get("vocabulary", {}), entry.get("weights", {})
+    listed = specials.get(vocabulary.get("specials"))
+
+    def place(table: dict[str, str]) -> tuple[str, str] | None:
+        return (table["distribution"], table["file"]) if table else None
+
+    stated = ("repository", "mlx", "revision", "licence", "parameters", "bits")
+    return Alias(
+        **{key: entry[key] for key in stated},
+        vocabulary=place(vocabulary),
+        weights=place(weights),
+        facts=vocabulary | {"specials": {} if listed is None else _numbered(listed)},
+    )
+
+
+def _numbered(listed: dict[str, Any]) -> dict[int, str]:
+    """The special tokens that a table of registry.toml lists: id -> spelling."""
+    spellings, then = list(listed["spellings"]), listed.get("then")
+    if then:
+        count = then["until"] - listed["first"] - len(spellings) + 1
+        spellings += (then["pattern"].format(then["from"] + i) for i in range(count))
+    return dict(enumerate(spellings, listed["first"]))

@@ -1,0 +1,60 @@
+"""Whether models fit into this machine's memory, before they are loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tokalign.errors import UsageError
+
+COMFORT = 2 / 3
+"""The share of the memory that weights may take, so that contexts and other programs have room."""
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this process may use at most: the machine's, or its container's."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # "max" is no number
+            memory = min(memory, int(Path(limit).read_text()))
+    return memory
+
+
+def weights_bytes(folder: Path, *, dtype: str | None = None) -> int:
+    """Bytes of a model's weights in memory. dtype: the format of those that are not quantized."""
+    return round(sum(_file_bytes(file, dtype) for file in folder.glob("model*.safetensors")))
+
+
+def require_memory(folders: Iterable[Path], *, dtype: str | None) -> None:
+    """Raises: UsageError for models whose weights do not fit into memory together."""
+    needed, memory = sum(weights_bytes(one, dtype=dtype) for one in folders), machine_memory()
+    if needed > memory:
+        raise UsageError(
+            f"the weights take {needed / 1e9:.1f} GB and this machine has {memory / 1e9:.1f} GB of "
+            "memory; choose a smaller model, or a build in fewer bits (`tokalign models` says what "
+            "fits)"
+        )
+
+
+def _file_bytes(file: Path, dtype: str | None) -> float:
+    """Source: the format of safetensors; a header of JSON has the type and place of each array."""
+    size = file.stat().st_size
+    if dtype is None:
+        return size
+    wide = 4 if dtype == "float32" else 2
+    factors = {"F16": wide / 2, "BF16": wide / 2, "F32": wide / 4}
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            arrays = json.loads(opened.read(min(length, size)))
+        arrays.pop("__metadata__", None)
+        sizes = (
+            (array["data_offsets"][1] - array["data_offsets"][0]) * factors.get(array["dtype"], 1)
+            for array in arrays.values()
+        )
+        return float(sum(sizes))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return size  # loading says what is wrong with it
