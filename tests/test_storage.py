@@ -198,7 +198,7 @@ def test_an_installation_is_read_where_there_is_one(
 ) -> None:
     monkeypatch.setattr(module, "_INSTALLED", tmp_path)
     with pytest.raises(
-        MissingAssetError, match=r"tables, which comes with .*pip install"
+        MissingAssetError, match=r"tables, which comes with .*install tokalign again"
     ) as caught:
         shipped(TABLES)
     assert "\n" not in str(caught.value)

@@ -41,8 +41,8 @@ def test_every_flag_of_mlx_lms_server_is_there() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "--target"),
-        (["--allow-model-switching", "--draft", "x"], "--target"),
+        ([], "no model to serve"),
+        (["--allow-model-switching", "--draft", "bielik"], "--target"),
         ([*TARGET, "--chat-template-args", "[1]"], "--chat-template-args"),
         ([*TARGET, "--adapter-path", "/nowhere"], "/nowhere"),
         ([*TARGET, "--host", "256.0.0.1"], "256.0.0.1"),

@@ -102,7 +102,7 @@ def _settings(values: dict[str, Any]) -> Settings:
     """The server's settings from the command line. Raises: UsageError."""
     if values["model"] is None and not values["allow_model_switching"]:
         raise UsageError(
-            "there is no model to serve: give its NAME, or let requests name one with "
+            "there is no model to serve: give its name, or let requests name one with "
             "--allow-model-switching"
         )
     adapter = values.pop("adapter_path")
