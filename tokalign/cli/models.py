@@ -36,15 +36,16 @@ def command() -> None:
 
 @command.command("list", cls=Command)
 def list_models() -> None:
-    """List the models that have names, and what tokalign and the Hub's cache keep here.
+    """List the models that have names, the drafters that are known, and what is kept here.
 
     Sizes of models are computed from their parameters. A model fits if its weights leave a third of
     the memory to contexts and other programs.
     """
     memory = machine_memory()
     models, files = [*_models(memory)], [place.as_object() for place in _places()]
-    result = {"memory": memory, "models": models, "files": files}
-    show(result, lambda: _in_words(models, files, memory))
+    drafters = [*_drafters()]
+    result = {"memory": memory, "models": models, "drafters": drafters, "files": files}
+    show(result, lambda: _in_words(models, drafters, files, memory))
 
 
 @command.command("pull", cls=Command, params=[_NAMES])
@@ -98,6 +99,14 @@ def _models(memory: int) -> Iterator[dict[str, Any]]:
             "here": where_is(alias),
             "fits": alias.bytes <= COMFORT * memory,
         }
+
+
+def _drafters() -> Iterator[dict[str, Any]]:
+    """One object for each trained drafter that is published."""
+    from tokalign.names.published_drafters import published_drafters
+
+    for drafter in published_drafters():
+        yield asdict(drafter) | {"here": drafter.downloaded() is not None}
 
 
 def _alias(name: str) -> Alias:
@@ -203,13 +212,17 @@ def _named(name: str) -> list[Place]:
 
 
 def _in_words(
-    models: Sequence[dict[str, Any]], files: Sequence[dict[str, Any]], memory: int
+    models: Sequence[dict[str, Any]],
+    drafters: Sequence[dict[str, Any]],
+    files: Sequence[dict[str, Any]],
+    memory: int,
 ) -> str:
     here, fitting = (sum(bool(model[what]) for model in models) for what in ("here", "fits"))
     verdict = (
         f"{here} of {len(models)} models that have names are here, and {fitting} fit into the "
         f"{_size(memory)} of memory of this machine. Folders in MLX's layout and repositories of "
-        "the Hub work too. `tokalign models pull NAME` downloads a model, `models rm NAME` deletes."
+        "the Hub work too. `tokalign models pull NAME` downloads a model, `models rm NAME` deletes "
+        "one, and `--drafter auto` downloads the drafter of a target that has one."
     )
     named = (
         (
@@ -221,10 +234,15 @@ def _in_words(
         )
         for model in models
     )
+    trained = (
+        (one["repository"], one["kind"], one["size"] or "", "here" if one["here"] else "")
+        for one in drafters
+    )
     kept = ((_size(one["bytes"]), one["name"], one["about"]) for one in files)
     parts = (
         paragraph(verdict),
         columns(("name", "size", "fits", "", "licence"), named),
+        columns(("drafter", "kind", "size", ""), trained),
         columns(("size", "files", ""), kept),
     )
     return "\n\n".join(parts)

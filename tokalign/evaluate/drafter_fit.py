@@ -16,8 +16,9 @@ import numpy as np
 
 from tokalign.errors import BundleError, shown
 from tokalign.names import hub
+from tokalign.names.aliases import find_alias
 from tokalign.names.published_drafters import AUTO, published_for
-from tokalign.names.registry import find_alias, local_folder
+from tokalign.names.registry import local_folder
 from tokalign.storage import parse_json
 from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_FORMAT
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -111,7 +111,7 @@ def _read_alias(entry: dict[str, Any], specials: dict[str, Any]) -> Alias:
 
     stated = ("repository", "mlx", "revision", "licence", "parameters", "bits")
     return Alias(
-        **{key: entry[key] for key in stated},
+        **{key: entry[key] for key in stated if key in entry},
         vocabulary=place(vocabulary),
         weights=place(weights),
         facts=vocabulary | {"specials": {} if listed is None else _numbered(listed)},

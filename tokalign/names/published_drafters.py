@@ -16,7 +16,8 @@ from typing import Any
 
 from tokalign.errors import MissingAssetError
 from tokalign.names import hub
-from tokalign.names.registry import aliases, find_alias, resolve_drafter
+from tokalign.names.aliases import aliases, find_alias
+from tokalign.names.registry import resolve_drafter
 from tokalign.storage import as_path
 
 AUTO = "auto"
