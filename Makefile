@@ -11,6 +11,8 @@ TESTED := OPENBLAS_NUM_THREADS=1 $(FAST)
 .PHONY: tables demo demo-real demo-tiny bench test test-fast test-long test-real lab-test check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "tokalign needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[mlx,dev]'

@@ -1,6 +1,10 @@
 """tokalign: speculative decoding across tokenizers, prepared offline."""
 
+import sys
 from importlib import import_module
+
+if sys.version_info < (3, 11):  # noqa: UP036 (in a clone that was not installed)
+    raise SystemExit(f"tokalign needs Python 3.11 or newer; this is {sys.version.split()[0]}")
 
 # Nothing is imported here that Python has not loaded: `__main__` makes the path of modules safe.
 TYPE_CHECKING = False

@@ -40,12 +40,12 @@ def test_three_sets_are_measured_and_shown() -> None:
 @pytest.mark.parametrize(
     ("line", "code", "says"),
     [
-        ("--target x --method exakt", 2, "no condition 'exakt'; choose a"),
-        ("--target x --method exact", 2, "--method exact needs a draft"),
-        ("--target x -k 2,none", 2, "--num-draft-tokens"),
-        ("--target x -k 0", 2, "--method plain"),
-        ("--target x a.txt a.jsonl", 2, "the same name; rename one"),
-        ("--target x --language crh", 2, "no prompts in language crh"),
+        ("--target bielik --method exakt", 2, "no condition 'exakt'; choose a"),
+        ("--target bielik --method exact", 2, "--method exact needs a draft"),
+        ("--target bielik -k 2,none", 2, "--num-draft-tokens"),
+        ("--target bielik -k 0", 2, "--method plain"),
+        ("--target bielik a.txt a.jsonl", 2, "the same name; rename one"),
+        ("--target bielik --language crh", 2, "no prompts in language crh"),
         ("--target bielik --text", 2, "FILEs"),
         (f"--target bielik --text {sample_text(POLISH)} -k auto", 2, "depends on costs"),
         ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),

@@ -19,9 +19,12 @@ from command_lines import Ended, run, start
 from places import DEMO
 from processes import wait_for
 
-from tokalign.cli.generation import closing_line
+from tokalign.cli.generation import closing_line, times_plain
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
+from tokalign.runtime.rounds import Round
 from tokalign.storage import cache_folder
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 PLAIN = ["--method", "plain"]
 TEMPLATE = (
@@ -262,12 +265,29 @@ def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(target:
         (1, 0.0, "[1 token]"),
         (7, 14389.0, "[7 tokens]"),
         (8, 12.25, "[8 tokens, 12.2 tokens/s]"),
-        (16, 12.25, "[16 tokens, 12.2 tokens/s, 1.23 x plain decoding]"),
     ],
 )
 def test_few_rounds_say_nothing_about_the_speed(rounds: int, speed: float, line: str) -> None:
     figures = {"generation_tokens": rounds, "rounds": rounds, "tokens_per_second": speed}
-    assert closing_line({**figures, "finish_reason": "stop"}, 0.1) == line
+    assert closing_line({**figures, "finish_reason": "stop"}) == line
+
+
+def test_a_factor_of_speed_has_its_uncertainty_or_is_left_out() -> None:
+    def rounds(plain: list[float], drafted: list[float]) -> list[Round]:
+        one, two = (TokenTree.chain(ids, "copy") for ids in ((), (TargetId(1),)))
+        emitted = (TargetId(1), TargetId(2))
+        return [
+            Round(limit=0, tree=one, path=(), emitted=emitted[:1], seconds=9.0),  # the prompt
+            *(Round(limit=0, tree=one, path=(), emitted=emitted[:1], seconds=s) for s in plain),
+            *(Round(limit=1, tree=two, path=(0,), emitted=emitted, seconds=s) for s in drafted),
+        ]
+
+    steady = times_plain(rounds([0.1] * 8, [0.1] * 8))
+    assert steady == pytest.approx((1.5, 1.5))
+    low, high = times_plain(rounds([0.08, 0.12] * 4, [0.1] * 8)) or (0.0, 0.0)
+    assert low < 1.5 < high
+    assert times_plain(rounds([0.1] * 7, [0.1] * 8)) is None, "few plain rounds are chance"
+    assert times_plain(rounds([0.1] * 20, [])) is None, "nothing was drafted"
 
 
 def test_a_machine_is_measured_once(target: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import plistlib
+import shlex
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from command_lines import run
 from places import DEMO
 
 import tokalign
+from tokalign.cli.login_item import install, uninstall
 from tokalign.cli.models import _places
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.installation import install_line
@@ -191,3 +195,31 @@ def test_a_remedy_is_the_line_of_this_installation(
     )
     assert install_line("a", alone=True) == "uv pip install --python /x/bin/python --no-deps a"
     assert install_line(extra="documents").startswith("uv tool install 'tokalign[documents,mlx]")
+
+
+# -- a login item ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_a_login_item_serves_with_the_same_words_and_goes_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr("tokalign.cli.login_item.sys.platform", platform)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("PATH", "")  # no systemctl and no launchctl
+    words = [str(DEMO / "target"), "--port", "8123"]
+    path, _ = install(words)
+    assert path.stat().st_mode & 0o777 == 0o600
+    if platform == "darwin":
+        started = plistlib.loads(path.read_bytes())["ProgramArguments"]
+    else:
+        unit = ConfigParser(interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read(path)
+        started = shlex.split(unit["Service"]["ExecStart"])
+    assert started == [sys.executable, "-m", "tokalign", "serve", *words]
+    assert uninstall() == path
+    assert not path.exists()
+    with pytest.raises(UsageError, match="no login item"):
+        uninstall()

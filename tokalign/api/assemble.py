@@ -19,7 +19,7 @@ from tokalign.names.memory import require_memory
 from tokalign.names.published_drafters import named_or_published
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.options import ALL_ENDS, AUTO, CacheOptions, DraftingOptions
-from tokalign.tables.finding import Note, no_note
+from tokalign.tables.finding import Detail, Note, no_note
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -51,7 +51,7 @@ def choose_dtype(dtype: str | None, *, note: Note = no_note) -> str | None:
 
     chosen = dtype or default_dtype()
     if chosen != dtype:
-        note(f"weights in {chosen}, the default on this device; --dtype chooses another format")
+        note(Detail(f"weights in {chosen}, the default here; --dtype chooses another format"))
     return chosen
 
 
@@ -75,7 +75,7 @@ def load_models(
 
     places = [resolve_model(name) for name in names]
     for place in places:
-        note(place.description)
+        note(Detail(place.description))
     dtype = choose_dtype(dtype, note=note)
     require_memory((place.folder for place in places), dtype=dtype)
     models: list[LanguageModel[Any]] = [

@@ -6,6 +6,7 @@ history may be edited, and only what is new is computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
+    from tokalign.runtime.rounds import Round
 
 _OWNER = "chat"
 """Whose contexts on disk are those of this command."""
@@ -47,16 +49,12 @@ class Answering:
         # The logit store lasts for the whole conversation.
         self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
         self._files = decoder.context_files(_OWNER, most_bytes=None if keeps else 0, note=note)
+        self.rounds: Sequence[Round] = ()  # of the last answer
         self._open_sessions()
 
     @property
     def is_greedy(self) -> bool:
         return self.settings.sampling.temperature == 0
-
-    @property
-    def plain_seconds(self) -> float | None:
-        """Seconds per token of plain decoding, if they are known."""
-        return self._decoder.plain_seconds
 
     def kept(self) -> str:
         """What is kept between turns, in words."""
@@ -88,7 +86,7 @@ class Answering:
             interrupted = self._print(generation, beginning, color=color)
         self._decoder.remember()
         self._files.keep_of(self._target, self._draft)
-        summary = generation.summary()
+        summary, self.rounds = generation.summary(), generation.rounds
         summary |= {"text": beginning + summary["text"], "cached_tokens": cached}
         return summary | ({"finish_reason": "interrupted"} if interrupted else {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -33,7 +34,7 @@ from tokalign.cli.options import (
     LIMIT,
     TEMP,
 )
-from tokalign.cli.output import figures_table, note, progress, show
+from tokalign.cli.output import figures_table, note, paragraph, progress, show
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import (
@@ -99,6 +100,7 @@ COLUMNS = (
     "tokens_per_second", "speedup", "low", "high", "against_plain", "ids_that_differ",
 )  # fmt: skip
 """Shown without --json; `docs/metrics.md` says what they mean."""
+_DECISIVE = ("name", "k", "tokens_per_round", "speedup", "low", "high", "against_plain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +163,46 @@ def command(**values: Any) -> None:
     about, measurements = _measured(options)
     comparison = compare(measurements)
     result = as_object(comparison, about)
-    show(result, lambda: figures_table(COLUMNS, result["overall"]))
+    show(result, lambda: f"{paragraph(verdict_of(comparison))}\n\n{_shown(result['overall'])}")
     if comparison.ids_that_differ:
         note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
+
+
+def verdict_of(comparison: Comparison) -> str:
+    """In two sentences, what drafting brought at best, with the middle half of the prompts."""
+    from tokalign.evaluate.comparison import CONTROL
+
+    drafted = [row for row in comparison.overall if row.condition.drafts and row.timed]
+    if not drafted:
+        return "No way to draft was timed."
+    best = max(drafted, key=lambda row: row.speedup)
+    judged = {
+        "faster": "clearly faster than plain decoding",
+        "slower": "clearly slower than plain decoding",
+        "no difference": "not clearly different from plain decoding, measured twice",
+        "": "on too few prompts to tell it from chance",
+    }[best.against_plain]
+    control = next((row for row in comparison.overall if row.condition.name == CONTROL), None)
+    noise = (
+        ""
+        if control is None or not control.timed
+        else (f" Plain decoding, measured again, has {control.low:.2f} to {control.high:.2f}.")
+    )
+    return (
+        f"The fastest way to draft is {best.condition}: {best.speedup:.2f} x plain decoding "
+        f"({best.low:.2f} to {best.high:.2f} for the middle half of {best.timed} prompts), "
+        f"{judged}; a pass gives {best.tokens_per_round:.2f} tokens.{noise}"
+    )
+
+
+def _shown(overall: Sequence[Mapping[str, Any]]) -> str:
+    """All columns in Markdown for a file; those that decide, on a terminal."""
+    if not sys.stdout.isatty():
+        return figures_table(COLUMNS, overall)
+    return figures_table(_DECISIVE, overall)
 
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement]]:

@@ -12,7 +12,7 @@ import click
 
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
-from tokalign.cli.output import note, progress, rows, show, table
+from tokalign.cli.output import note, paragraph, progress, rows, show, table
 from tokalign.cli.texts import language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
@@ -65,6 +65,7 @@ def command(
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     FILE: a text of one's own, whose lines begin the prompts.
     """
+    from tokalign.evaluate.calibrate import NOT_KEPT
     from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
@@ -84,11 +85,13 @@ def command(
     else:
         curve, is_new = _measured(decoder, prompts or _prompts(language, file), budget), True
         curve = replace(curve, notes={**curve.notes, "language": language})
-    if is_new or output is not None:
+    if why := curve.notes.get(NOT_KEPT):
+        note(f"this curve is not kept: {why}")
+    elif is_new or output is not None:
         note(f"cost curve -> {store_curve(curve, output)}")
     show(
         {"target": target, "draft": draft, **curve.to_json()},
-        lambda: table(rows(_summary(curve))),
+        lambda: f"{paragraph(curve.expectation())}\n\n{table(rows(_summary(curve)))}",
     )
 
 
@@ -97,7 +100,7 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
 
     target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
     """
-    from tokalign.evaluate.calibrate import measure_briefly
+    from tokalign.evaluate.calibrate import NOT_KEPT, measure_briefly
     from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
@@ -114,6 +117,9 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
             curve = measure_briefly(target, drafts, advance=lambda share: advance(100 * share))
     except KeyboardInterrupt:
         note("left out this time")
+        return
+    if why := curve.notes.get(NOT_KEPT):
+        note(f"not kept: {why}")
         return
     try:
         store_curve(curve)
@@ -143,7 +149,10 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
             advance=lambda share: advance(100 * share),
         )
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
-    notes: dict[str, Any] = {"tokenizers": [decoder.target.tokenizer.fingerprint, theirs]}
+    notes: dict[str, Any] = {
+        **curve.notes,
+        "tokenizers": [decoder.target.tokenizer.fingerprint, theirs],
+    }
     if not drafts:
         return replace(curve, notes=notes | {"length": None})
     costs, left = costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT), ends - perf_counter()
@@ -199,4 +208,4 @@ def _summary(curve: CostCurve) -> dict[str, object]:
             shown[f"beam search, {width} x {steps}"] = f"{1e3 * timing.median:.2f} ms"
     shown["host work that running ahead hides"] = f"{curve.host * 1e3:.2f} ms a round"
     shown["acceptance by position"] = curve.notes.get("acceptance")
-    return shown | {"verdict": curve.expectation()}
+    return shown

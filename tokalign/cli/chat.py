@@ -270,4 +270,4 @@ class Chat:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
             most = self._model.settings.max_tokens
-            note(closing_line(summary, self._model.plain_seconds, max_tokens=most))
+            note(closing_line(summary, self._model.rounds, max_tokens=most))

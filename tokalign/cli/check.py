@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -13,7 +13,7 @@ import click
 
 from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option
 from tokalign.cli.options import FIELD, TRUST
-from tokalign.cli.output import note, show
+from tokalign.cli.output import note, paragraph, rows, show, table
 from tokalign.cli.texts import language_of_model
 from tokalign.storage import LANGUAGES, parse_json, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
@@ -111,7 +111,14 @@ def command(
             for bits, name in by_bits.items()
         },
     }
-    show(result)
+    show(result, lambda: _in_words(result))
+
+
+def _in_words(result: Mapping[str, object]) -> str:
+    """The verdicts as sentences, and the figures that they rest on as a table."""
+    said = [str(result[name]) for name in ("verdict", "dictionaries", "this_machine")]
+    figures = {name: value for name, value in result.items() if result[name] not in said}
+    return "\n\n".join([*map(paragraph, said), table(rows(figures))])
 
 
 def _config(folder: Path) -> dict[str, object] | None:

@@ -42,7 +42,7 @@ _OPTIONS = (
     COLOR,
     rare(
         "--verbose",
-        "Also show host times; False is --quiet, as in mlx-lm.",
+        "Also show where files are, and host times; False is --quiet, as in mlx-lm.",
         click.BOOL,
         None,
         is_flag=False,
@@ -75,7 +75,7 @@ def command(
     named = {name: values[name] and str(values[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, values), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)
-    decoder = replace(load(values), grammar=grammar)
+    decoder = replace(load(values, details=bool(verbose)), grammar=grammar)
     from tokalign.runtime.chat import as_messages
     from tokalign.runtime.generate import Generation
 
@@ -92,7 +92,7 @@ def command(
     if flags.as_json:
         print_json({**named, "prompt": text, **summary})
     else:
-        statistics = as_text(summary, decoder.plain_seconds, host_times=bool(verbose))
+        statistics = as_text(summary, generation.rounds, host_times=bool(verbose))
         note(f"\n{statistics}", lines=True)
     if summary["finish_reason"] == "interrupted":
         raise KeyboardInterrupt

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import randbits
+from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.markdown import for_terminal
 from tokalign.cli.output import RESET, flags, for_stdout, note, table, write
 from tokalign.errors import UsageError
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
-from tokalign.runtime.rounds import UNBOUNDED, Outcome, Reading
+from tokalign.runtime.rounds import UNBOUNDED, Outcome, Reading, Round
 
 if TYPE_CHECKING:
     from tokalign.runtime.chat import Message, Prompt
@@ -46,11 +47,20 @@ class PromptOptions:
 _LOADING = ("dtype", "trust_remote_code", "ends", "extra_eos_token")
 
 
-def load(values: dict[str, Any], *, measures: bool = False) -> Decoder:
+def _note(line: str) -> None:
+    """Note what decides; paths and formats are details that two lines before a text leave out."""
+    from tokalign.tables.finding import Detail
+
+    if not isinstance(line, Detail):
+        note(line)
+
+
+def load(values: dict[str, Any], *, measures: bool = False, details: bool = False) -> Decoder:
     """Load what is named and assemble a decoder.
 
     values: of `MODEL`, `DRAFTING`, `SAMPLING`, `ENDS` and `CACHE` by name, which are taken out.
-    measures: what passes cost is measured if it is not known. Raises: as `load_decoder`.
+    measures: what passes cost is measured if it is not known. details: where the files are is said.
+    Raises: as `load_decoder`.
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
@@ -68,7 +78,7 @@ def load(values: dict[str, Any], *, measures: bool = False) -> Decoder:
         **{name: values.pop(name) for name in _LOADING},
         cache=cache,
         before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
-        note=note,
+        note=note if details else _note,
     )
     decoder = replace(decoder, sampler=_sampling(values, decoder.target))
     if cache.max_kv_size is not None:
@@ -168,28 +178,49 @@ class Printer:
             write(("" if self._markdown is None else self._markdown.finish()) + "\n")
 
 
-def _speeds(summary: Mapping[str, Any], plain_seconds: float | None) -> list[str]:
-    """The speed in words; nothing after so few rounds that it would be chance.
+_FEWEST_PLAIN = 8
+"""Plain rounds of an answer from which its speed is compared with theirs."""
 
-    plain_seconds: per token of plain decoding; None if that is not known.
+
+def times_plain(rounds: Sequence[Round]) -> tuple[float, float] | None:
+    """The speed of an answer in that of plain decoding, from a lower to an upper estimate.
+
+    The answer's own plain rounds say what plain decoding takes, with their quartiles; None if there
+    are few of them, or no others. The first round reads the prompt and does not count.
     """
-    rate, rounds = summary["tokens_per_second"], summary["rounds"]
-    if not rate or rounds < 8:
+    timed = rounds[1:]
+    plain = [one.seconds for one in timed if not one.tree]
+    if len(plain) < _FEWEST_PLAIN or len(plain) == len(timed):
+        return None
+    low, _, high = quantiles(plain, n=4)
+    rate = sum(len(one.emitted) for one in timed) / sum(one.seconds for one in timed)
+    return rate * low, rate * high
+
+
+def _speeds(summary: Mapping[str, Any], rounds: Sequence[Round]) -> list[str]:
+    """The speed in words; nothing after so few rounds that it would be chance."""
+    rate = summary["tokens_per_second"]
+    if not rate or summary["rounds"] < 8:
         return []
-    is_compared = plain_seconds is not None and rounds >= 16
-    multiple = [f"{rate * plain_seconds:.2f} x plain decoding"] if is_compared else []
-    return [f"{rate:.1f} tokens/s", *multiple]
+    compared = times_plain(rounds)
+    if compared is None:
+        return [f"{rate:.1f} tokens/s"]
+    low, high = compared
+    factor = f"{low:.2f} to {high:.2f} x plain decoding"
+    if high < 1:
+        factor += " (the first 40 tokens measure what drafts cost, and other programs slow passes)"
+    return [f"{rate:.1f} tokens/s", factor]
 
 
 def closing_line(
-    summary: Mapping[str, Any], plain_seconds: float | None, *, max_tokens: int | None = None
+    summary: Mapping[str, Any], rounds: Sequence[Round] = (), *, max_tokens: int | None = None
 ) -> str:
     """One line about an answer: its length and speed, and what cut it off.
 
-    summary: as of `Generation.summary`. max_tokens: what it was limited to.
+    summary: as of `Generation.summary`. rounds: of the answer. max_tokens: what it was limited to.
     """
     count = summary["generation_tokens"]
-    parts = [f"{count} token{'s' * (count != 1)}", *_speeds(summary, plain_seconds)]
+    parts = [f"{count} token{'s' * (count != 1)}", *_speeds(summary, rounds)]
     match summary["finish_reason"]:
         case "interrupted":
             parts.append("interrupted")
@@ -201,9 +232,9 @@ def closing_line(
 
 
 def as_text(
-    summary: Mapping[str, Any], plain_seconds: float | None = None, *, host_times: bool = False
+    summary: Mapping[str, Any], rounds: Sequence[Round] = (), *, host_times: bool = False
 ) -> str:
-    """The statistics as a table; summary: as in `closing_line`.
+    """The statistics as a table; summary, rounds: as in `closing_line`.
 
     host_times: also the time of a round beside the target's pass, for those who work on the code.
     """
@@ -216,7 +247,7 @@ def as_text(
     return table(
         [
             ("prompt", _prompt(summary)),
-            ("generation", ", ".join([f"{emitted} tokens", *_speeds(summary, plain_seconds)])),
+            ("generation", ", ".join([f"{emitted} tokens", *_speeds(summary, rounds)])),
             ("tokens per pass", f"{summary['tokens_per_round']:.3f} (plain decoding: 1)"),
             ("drafted", f"{drafted / max(1, emitted):.0%} of the output"),
             ("by source", ", ".join(sources)),

@@ -237,10 +237,14 @@ def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") 
 
 
 def table(rows: Iterable[tuple[str, object]]) -> str:
-    """Format two aligned columns. A row is one line, whatever its values contain."""
+    """Format two aligned columns. A row is one line, or what of it fits the terminal's lines."""
     pairs = [(one_line(name), one_line(str(value))) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+    lines = (f"{name:<{width}}  {value}" for name, value in pairs)
+    room, indent = _width(), " " * (width + 2)
+    if room is None or room < width + 24:
+        return "\n".join(lines)
+    return "\n".join(fill(line, room, subsequent_indent=indent) for line in lines)
 
 
 def paragraph(text: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from functools import partial
 from typing import Any
 
 import click
 
 from tokalign.cli.command import MODEL_NAME, VARIABLES, Command, Option, Reads, Words, rare, several
+from tokalign.cli.login_item import install, uninstall
 from tokalign.cli.options import (
     CACHE,
     DRAFTING,
@@ -17,7 +19,7 @@ from tokalign.cli.options import (
     MODEL,
     declared_options,
 )
-from tokalign.cli.output import flags, note, print_json
+from tokalign.cli.output import flags, note, print_json, show
 from tokalign.errors import UsageError
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
@@ -69,6 +71,8 @@ _OPTIONS = (
         "WARNING",
         metavar="LEVEL",
     ),
+    rare("--install", "Do not serve now, but from the next login on.", is_flag=True),
+    rare("--uninstall", "Stop the login item and delete it.", is_flag=True),
     Words("[NAME]"),
 )
 
@@ -80,11 +84,19 @@ def command(**values: Any) -> None:
     A request alone is drafted for; several are decoded together. Drafting changes the speed, never
     the output. With --json one object on stdout says where it listens.
     """
+    installs, uninstalls = values.pop("install"), values.pop("uninstall")
+    if uninstalls:
+        show({"deleted": str(uninstall())})
+        return
     host, port = values.pop("host"), values.pop("port")
     logging.basicConfig(
         level=values.pop("log_level"), format="%(asctime)s - %(levelname)s - %(message)s"
     )
     settings = _settings(values)
+    if installs:
+        path, start = install([word for word in sys.argv[2:] if word != "--install"])
+        show({"login_item": str(path), "start_now": start})
+        return
     from tokalign.serve.server import Server, run
 
     def ready(server: Server) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -34,12 +35,17 @@ ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
 SEARCHES = tuple(BeamShape(DEFAULT_SHAPE.width, steps) for steps in (1, DEFAULT_SHAPE.length))
 """Beam searches of a recurrent drafter. Every step after the first costs the same."""
 
+NOT_KEPT = "not_kept"
+"""The note of a curve that says why it is not kept."""
+
 _BRIEF_ROWS, _BRIEF_BUDGET = ROWS[:10], 4.0
 _MOST_REPETITIONS = 15
 _READING_SHARE = 0.25
 """Share of the budget that reading the context takes at most, about."""
 _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which the curve says so."""
+_FALLS = 1.25
+"""More rows never take less time by more than this; some chips step down by a tenth."""
 
 
 def measure_curve(
@@ -101,6 +107,24 @@ def time_passes(
     return {what: seconds[1:] or seconds for what, seconds in times.items()}
 
 
+def why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
+    """Why a curve of these times is not to be kept; None if nothing speaks against it.
+
+    Quartiles are compared, so one slow repetition of several counts for nothing.
+    """
+    if len(times[1]) < 2:
+        return "every pass was measured once only; give more time with --budget"
+    timings = {what: Timing.of(times[what]) for what in times if isinstance(what, int)}
+    for fewer, more in pairwise(sorted(timings)):
+        slow, fast = timings[fewer], timings[more]
+        if slow.low > _FALLS * fast.high:
+            return (
+                f"{fewer} rows took {slow.median / fast.median:.1f} times as long as {more}: the "
+                "machine was busy; measure again when other programs rest"
+            )
+    return None
+
+
 def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[float]]) -> CostCurve:
     """The curve of these times. length: of the context."""
     timings = {what: Timing.of(seconds) for what, seconds in times.items()}
@@ -116,6 +140,7 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
         draft_pass=draft_pass,
         tree_pass=timings.get("tree"),
     )
+    unsound = why_unsound(times)
     repetitions = f"{count} repetitions, the warm-up left out" if count > 1 else "one repetition"
     return CostCurve(
         name=f"{device_name()}, measured",
@@ -126,6 +151,7 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
         host=max(0.0, single.median - median(times["ahead"])) if "ahead" in times else 0.0,
         machine=machine_of(target, draft),
         searches={DEFAULT_SHAPE.width: searches} if searches else {},
+        notes={} if unsound is None else {NOT_KEPT: unsound},
     )
 
 

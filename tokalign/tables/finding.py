@@ -30,6 +30,10 @@ Note = Callable[[str], None]
 """Receives one line that says what was found, or what is done instead."""
 
 
+class Detail(str):
+    """A line that only says where something was found; `decode` and `chat` show it on request."""
+
+
 def no_note(_line: str) -> None:
     """A `note` that does nothing."""
 

@@ -19,7 +19,7 @@ from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
-from tokalign.tables.finding import Note, find_tables, no_note
+from tokalign.tables.finding import Detail, Note, find_tables, no_note
 from tokalign.tables.header import KINDS, Header
 from tokalign.tables.kept import kept_table
 from tokalign.tables.logit_rows import KIND as LOGITS
@@ -210,7 +210,7 @@ def _usable(
             except (BundleError, MissingAssetError) as error:
                 note(f"{error}; it is not used")
                 continue
-            note(f"{kind} -> {shown_path(path)}")
+            note(Detail(f"{kind} -> {shown_path(path)}"))
             yield table
             break
 

@@ -1,0 +1,78 @@
+"""`tokalign serve --install`: a login item that serves, of launchd (macOS) or systemd (Linux)."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import join
+
+from tokalign.errors import UsageError
+from tokalign.storage import write_file
+
+LABEL = "org.tokalign.serve"
+
+_UNIT = """\
+[Unit]
+Description=tokalign serve
+
+[Service]
+ExecStart={command}
+Restart=on-failure
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def item_path() -> Path:
+    """Where the login item of this user is, or would be."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return folder / "systemd" / "user" / "tokalign.service"
+
+
+def install(words: Sequence[str]) -> tuple[Path, str]:
+    """Write the login item that runs `tokalign serve` with these words, for this user alone.
+
+    Returns: its path, and the command that starts it now; it starts by itself at the next login.
+    Raises: UsageError if it cannot be written; OutputError for a full disk.
+    """
+    command, path = [sys.executable, "-m", "tokalign", "serve", *words], item_path()
+    if sys.platform == "darwin":
+        log = str(Path.home() / "Library" / "Logs" / "tokalign.log")
+        item = {
+            "Label": LABEL,
+            "ProgramArguments": command,
+            "RunAtLoad": True,
+            "KeepAlive": {"SuccessfulExit": False},
+            "StandardErrorPath": log,
+        }
+        content = plistlib.dumps(item)
+        start = f"launchctl bootstrap gui/{os.getuid()} {path}"
+    else:
+        escaped = join(command).replace("%", "%%").replace("$", "$$")
+        content = _UNIT.format(command=escaped).encode()
+        start = "systemctl --user daemon-reload && systemctl --user enable --now tokalign"
+    write_file(path, content, parents=True)
+    path.chmod(0o600)  # an --api-key may be in it
+    return path, start
+
+
+def uninstall() -> Path:
+    """Stop the login item and delete it. Raises: UsageError if there is none."""
+    path = item_path()
+    if not path.exists():
+        raise UsageError(f"there is no login item at {path}; tokalign serve NAME --install adds it")
+    stop = ["systemctl", "--user", "disable", "--now", "tokalign"]
+    if sys.platform == "darwin":
+        stop = ["launchctl", "bootout", f"gui/{os.getuid()}", str(path)]
+    with suppress(FileNotFoundError):  # nothing runs where there is no such program
+        subprocess.run(stop, capture_output=True, check=False)
+    path.unlink()
+    return path
