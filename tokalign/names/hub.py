@@ -114,7 +114,7 @@ def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tupl
     """
     failures: list[tuple[bool, str]] = []
     for repository in repositories:
-        command = f"hf download {repository}"
+        command = f"tokalign models pull {repository}"
         why = _download(repository, revision, wanted.patterns, remedy=command)
         why = why or f"the Hub did not provide it; try: {command}"
         folder = _cached(repository, revision)
@@ -172,7 +172,7 @@ def read_part(repository: str, file: str, begin: int, end: int) -> bytes:
                 raise OSError("the server gives whole files only")
             return bytes(answer.read())
     except _errors() as error:
-        why = _reason(error, repository, f"hf download {repository}")
+        why = _reason(error, repository, f"tokalign models pull {repository}")
         raise MissingAssetError(f"{file} of {repository} cannot be read: {why}") from error
 
 

@@ -145,7 +145,9 @@ def _find_tokenizer(alias: Alias) -> tuple[str, Path]:
         where, file = vocabulary
         return f"{where} ({alias.licence})", file
     way = "a local path to the model's folder or its tokenizer.json"
-    repository, folder = _download(alias, hub.TOKENIZER, way, "vocabulary", alias.vocabulary)
+    part = "weights" if alias.vocabulary is None else "vocabulary"
+    place = alias.vocabulary or alias.weights
+    repository, folder = _download(alias, hub.TOKENIZER, way, part, place)
     return f"{repository} on the Hub ({alias.licence})", folder
 
 
