@@ -93,7 +93,7 @@ MODEL = (
 # -- drafting --------------------------------------------------------------------------------------
 
 DRAFT = Option(
-    "--draft --draft-model draft", "A smaller model that drafts, with any tokenizer.", MODEL_NAME
+    "--draft --draft-model draft", "A smaller model that drafts; any tokenizer.", MODEL_NAME
 )
 _DRAFTING = declared_options(DraftingOptions)
 DRAFTER, DICTIONARY, LANGUAGE, ALIGNMENT = (

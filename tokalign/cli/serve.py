@@ -66,7 +66,7 @@ _OPTIONS = (
     *CACHE,
     Option(
         "--log-level",
-        "INFO logs a line for every request, on stderr.",
+        "INFO logs every request.",
         click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]),
         "WARNING",
         metavar="LEVEL",
