@@ -120,7 +120,8 @@ def test_what_its_searches_cost_is_measured() -> None:
 @pytest.mark.parametrize("layout", ["midlayer.", "layers.0."])
 def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> None:
     target = model()
-    config = eagle_config(target)
+    unused = {"layer_types": ["full_attention"], "temperature": 1.0, "sliding_window": None}
+    config = eagle_config(target, **unused)
     network = random_eagle(target, config, own_embedding=True)
     read = load_eagle3(write_eagle(tmp_path, network, config, layout), target)
     ids = [TargetId(i) for i in (*PROMPT, 9)]
@@ -139,6 +140,7 @@ def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> 
         ({"parallel_drafting": True}, BundleError, "parallel_drafting"),
         ({"eagle_config": {"use_mtp_layernorm": True}}, BundleError, "use_mtp_layernorm"),
         ({"use_sliding_window": True}, BundleError, "use_sliding_window"),
+        ({"layer_types": ["sliding_attention"]}, BundleError, "sliding_attention"),
         ({"hidden_act": "gelu"}, BundleError, "silu"),
         ({"hidden_size": 64}, IncompatibleError, "width 64"),
         ({"eagle_config": None}, IncompatibleError, "layers 1, 0, -1"),

@@ -54,7 +54,7 @@ _KNOWN = LAYER_KEYS | {
     *("draft_vocab_size", "num_hidden_layers", "target_hidden_size", "tie_word_embeddings"),
     *("norm_before_residual", "norm_before_fc", "embed_requires_grad", "eagle_config", _INPUTS),
     *("transformer_layer_config", "speculators_config", "speculators_version"),
-    *("speculators_model_type", "sliding_window"),
+    *("speculators_model_type", "sliding_window", "layer_types"),
 }
 
 
@@ -80,6 +80,10 @@ class Eagle3Config(LayerShape):
         nested = config.get("transformer_layer_config") or {}
         config = {**nested, **config}
         refuse_unknown(config, frozenset(_KNOWN), name=f"{name}/config.json")
+        if odd := sorted({*(config.get("layer_types") or [])} - {"full_attention"}):
+            raise BundleError(
+                f"{name}: layers of {', '.join(odd)} are not run; use another drafter"
+            )
         own = config.get("eagle_config") or {}
         layers = own.get(_INPUTS)
         odd = sorted(key for key in own if key != _INPUTS and own[key] != _USUAL.get(key))

@@ -25,6 +25,10 @@ _OF_LIBRARIES = {
     *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
     *("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "max_window_layers"),
     *("model_type", "pretraining_tp", "torch_dtype", "transformers_version", "use_cache"),
+    # of generating, which a configuration has where all of its values were written
+    *("_name_or_path", "id2label", "label2id", "length_penalty", "max_length", "num_beam_groups"),
+    *("num_beams", "num_return_sequences", "repetition_penalty", "return_dict", "temperature"),
+    *("top_k", "top_p", "typical_p"),
 }
 """Keys of a `config.json` that do not change what a network computes."""
 
@@ -84,9 +88,7 @@ def layer_fields(config: Mapping[str, Any], *, name: str) -> dict[str, Any]:
 
 def refuse_unknown(config: Mapping[str, Any], known: frozenset[str], *, name: str) -> None:
     """Raises: BundleError, with `name`, for a key that is on and neither known nor a library's."""
-    unknown = sorted(
-        key for key in config.keys() - known - _OF_LIBRARIES if config[key] not in (None, False)
-    )
+    unknown = sorted(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
     if unknown:
         raise BundleError(
             f"{name} has {', '.join(unknown)}, which this version does not run; "
