@@ -246,11 +246,6 @@ class DFlashDrafter(TrainedDrafter):
             hidden = mx.concatenate([hidden, self.markov_head.markov_w1(before)], axis=-1)
         return self.confidence_head(hidden)
 
-    @property
-    def dtype(self) -> Any:
-        """The number format of the target's ends."""
-        return self._ends.dtype
-
     def embedded(self, ids: Array) -> Array:
         """i[..., n] -> f[..., n, width]."""
         if "embed_tokens" in self:
@@ -288,5 +283,5 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
         own_head="lm_head.weight" in weights,
         ids=target_ids(weights.pop("d2t", None), config.draft_vocab_size, size, name=name),
     )
-    fill(drafter, weights, config.quantization, drafter.dtype, name=name)
+    fill(drafter, weights, config.quantization, name=name)
     return drafter

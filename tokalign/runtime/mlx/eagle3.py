@@ -231,11 +231,6 @@ class Eagle3Drafter(CachedDrafter):
         """See `TrainedDrafter`."""
         return weight_bytes(self) + (0 if "lm_head" in self else self._ends.head_bytes)
 
-    @property
-    def dtype(self) -> Any:
-        """The number format of the target's ends."""
-        return self._ends.dtype
-
 
 def is_eagle3(config: Mapping[str, Any]) -> bool:
     """Whether a `config.json` is that of a drafter of this kind."""
@@ -265,5 +260,5 @@ def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
         own_head="lm_head.weight" in weights,
         ids=ids,
     )
-    fill(drafter, weights, config.quantization, drafter.dtype, name=name)
+    fill(drafter, weights, config.quantization, name=name)
     return drafter

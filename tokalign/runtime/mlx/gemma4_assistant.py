@@ -96,11 +96,6 @@ class Gemma4Assistant(TrainedDrafter):
         return {kind: _contents(layers[index]) for kind, index in self._kinds.items()}
 
     @property
-    def dtype(self) -> Any:
-        """The number format of the target's ends."""
-        return self._ends.dtype
-
-    @property
     def step_bytes(self) -> int:
         """See `TrainedDrafter`."""
         return weight_bytes(self)
@@ -187,5 +182,5 @@ def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
         for key, value in read_weights(folder).items()
         if not (tied and key == "lm_head.weight")
     }
-    fill(drafter, weights, config.get("quantization"), drafter.dtype, name=name)
+    fill(drafter, weights, config.get("quantization"), name=name)
     return drafter

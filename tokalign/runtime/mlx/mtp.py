@@ -104,11 +104,6 @@ class MtpDrafter(CachedDrafter):
         """See `TrainedDrafter`."""
         return weight_bytes(self) + self._ends.head_bytes
 
-    @property
-    def dtype(self) -> Any:
-        """The number format of the target's ends."""
-        return self._ends.dtype
-
 
 def is_mtp(config: Mapping[str, Any]) -> bool:
     """Whether a `config.json` is that of a target that may have such a layer, or of one alone."""
@@ -148,7 +143,7 @@ def load_mtp(folder: Path, target: Any) -> MtpDrafter:
         if not key.startswith("layers."):
             named[key] = of + 1 if is_original and of.ndim == 1 else of
     quantization = read_drafter_json(folder).get("quantization")
-    fill(drafter, named, quantization, drafter.dtype, name=name)
+    fill(drafter, named, quantization, name=name)
     return drafter
 
 

@@ -168,11 +168,10 @@ def fill(
     drafter: TrainedDrafter,
     weights: Mapping[str, Array],
     quantization: Mapping[str, Any] | None,
-    dtype: Any,
     *,
     name: str,
 ) -> None:
-    """Give a drafter its weights, in a number format unless they are quantized.
+    """Give a drafter its weights, in the number format of its target unless they are quantized.
 
     Raises: BundleError, with `name`, for weights of another network.
     """
@@ -190,7 +189,7 @@ def fill(
         raise BundleError(f"{name}: {' '.join(str(error).split())}") from error
     drafter.eval()
     if not quantization:
-        drafter.set_dtype(dtype)
+        drafter.set_dtype(drafter.dtype)
     mx.eval(drafter.parameters())
 
 

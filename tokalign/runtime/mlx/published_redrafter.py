@@ -60,7 +60,7 @@ def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
         drafter = RecurrentDrafter(shape, ends)
     except ValueError as error:
         raise IncompatibleError(f"{name}: {error}; give its own target") from error
-    fill(drafter, _renamed(read_weights(folder), shape), None, ends.dtype, name=name)
+    fill(drafter, _renamed(read_weights(folder), shape), None, name=name)
     return drafter
 
 

@@ -12,6 +12,7 @@ from tokalign.runtime.mlx.taps import KeptRows
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.beam_search import BeamSession
     from tokalign.runtime.mlx.dflash_session import DFlashSession
+    from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
     from tokalign.runtime.mlx.session import TargetModelSession
 
 
@@ -22,6 +23,7 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     """
 
     in_one_pass = False
+    _ends: TargetEnds
 
     @abstractmethod
     def watch(self, model: Any) -> KeptRows:
@@ -30,6 +32,11 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     @abstractmethod
     def session(self, target: TargetModelSession) -> BeamSession[Any] | DFlashSession:
         """Itself for one request, beside the target's session, which was opened with `watch`."""
+
+    @property
+    def dtype(self) -> Any:
+        """The number format of the target's ends."""
+        return self._ends.dtype
 
     @property
     @abstractmethod
