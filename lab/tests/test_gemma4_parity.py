@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import zoo
-from assistants import assistant_config, random_assistant, write_assistant
+from assistants import ORDERED, assistant_config, random_assistant, write_assistant
 from mlx_lm.models.cache import KVCache
 
 from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
@@ -20,12 +20,14 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("prompt", [21, 83])
-def test_logits_are_those_of_mlx_vlm(prompt: int, tmp_path: Path) -> None:
+def test_logits_are_those_of_mlx_vlm(prompt: int, ordered: bool, tmp_path: Path) -> None:
     """Over rounds that accept nothing, a part and all of a chain, within a window and past it."""
     theirs: Any = pytest.importorskip("mlx_vlm.speculative.drafters.gemma4_assistant")
     target = zoo.zoo_model("gemma4_text")
-    config, assistant = assistant_config(target), random_assistant(target)
+    config = assistant_config(target, **(ORDERED if ordered else {}))
+    assistant = random_assistant(target, ordered=ordered)
     ours = load_gemma4_assistant(write_assistant(tmp_path, assistant, config), target)
     reference = theirs.Model(theirs.ModelConfig.from_dict(config))
     weights = mx.load(str(tmp_path / "model.safetensors"))
@@ -54,7 +56,13 @@ def test_logits_are_those_of_mlx_vlm(prompt: int, tmp_path: Path) -> None:
             embedded = target.model.embed_tokens(token) * target.model.embed_scale
             inputs = mx.concatenate([embedded, hidden], axis=-1)
             hidden, logits = reference(inputs, shared, mx.array([[len(ids) - 1]]))
-            assert mx.allclose(found[0], logits[0, -1], atol=1e-5)
+            # Theirs has a number below all others where ours has none.
+            known = found[0] > -mx.inf
+            assert int(known.sum()) == (20 if ordered else zoo.VOCABULARY)
+            assert mx.allclose(
+                mx.where(known, found[0] - logits[0, -1], 0), mx.array(0.0), atol=1e-5
+            )
+            assert not ordered or (logits[0, -1] <= logits[0, -1].min()).sum() == 44
             if len(chain) == 4:
                 break
             chain.append(TargetId(int(mx.argmax(logits[0, -1]).item())))

@@ -25,11 +25,11 @@ from tokalign.runtime.options import CacheOptions
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemma4_text", "gemma4"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("branches", [True, False])
-def test_nothing_is_lost(name: str, temperature: float, branches: bool) -> None:
+@pytest.mark.parametrize(("branches", "ordered"), [(True, False), (False, False), (True, True)])
+def test_nothing_is_lost(name: str, temperature: float, branches: bool, ordered: bool) -> None:
     """The target's cache is brought up to date for the assistant, in the middle of a round."""
     target = zoo.zoo_model(name)
-    assistant = random_assistant(target)
+    assistant = random_assistant(target, ordered=ordered)
     prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
     chosen, limits = Sampling(temperature=temperature, seed=2), Limits(max_tokens=40)
     session = TargetModelSession(target)
@@ -58,7 +58,8 @@ def test_a_folder_is_read_by_what_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"use_ordered_embeddings": True}, BundleError, "use_ordered_embeddings"),
+        ({"use_ordered_embeddings": True}, BundleError, "groups of ids"),
+        ({"use_vision": True}, BundleError, "use_vision"),
         ({"backbone_hidden_size": 96}, IncompatibleError, "width 96"),
         ({"text_config": {}}, BundleError, "num_hidden_layers"),
     ],

@@ -45,19 +45,25 @@ def assistant_config(target: Any, **changed: Any) -> dict[str, Any]:
     }
 
 
-def random_assistant(target: Any) -> Gemma4Assistant:
+ORDERED = {"use_ordered_embeddings": True, "num_centroids": 16, "centroid_intermediate_top_k": 5}
+
+
+def random_assistant(target: Any, *, ordered: bool = False) -> Gemma4Assistant:
     config = assistant_config(target)
     args = ModelArgs.from_dict(config["text_config"])
-    assistant = Gemma4Assistant(args, config["backbone_hidden_size"], target)
+    groups = (16, 5) if ordered else None
+    assistant = Gemma4Assistant(args, config["backbone_hidden_size"], target, groups=groups)
     mx.random.seed(6)
     assistant.update(tree_map_with_path(_random, assistant.parameters()))
+    if ordered:
+        assistant.masked_embedding.token_ordering = mx.random.permutation(args.vocab_size)
     mx.eval(assistant.parameters())
     return assistant
 
 
 def write_assistant(folder: Path, assistant: Gemma4Assistant, config: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    outside = ("pre_projection", "post_projection", "lm_head")
+    outside = ("pre_projection", "post_projection", "masked_embedding", "lm_head")
     weights = {
         name if name.startswith(outside) else f"model.{name}": weight
         for name, weight in tree_flatten(assistant.parameters())
@@ -68,6 +74,8 @@ def write_assistant(folder: Path, assistant: Gemma4Assistant, config: dict[str, 
 
 
 def _random(name: str, weight: mx.array) -> mx.array:
+    if weight.dtype != mx.float32:
+        return weight
     if weight.ndim == 1:
         return weight + 0.1 * mx.random.normal(weight.shape)
     return mx.random.normal(weight.shape) / weight.shape[-1] ** 0.5

@@ -39,16 +39,48 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 _KNOWN = frozenset(
     {"backbone_hidden_size", "block_size", "quantization", "text_config", "tie_word_embeddings"}
-    | {"centroid_intermediate_top_k", "num_centroids"}  # of `use_ordered_embeddings` alone
+    | {"centroid_intermediate_top_k", "num_centroids", "use_ordered_embeddings"}
 )
 Seen = Mapping[str, tuple[Array, Array]]
 """By kind of layer: keys and values f[1, heads, positions, dimension] that a step sees."""
 
 
-class Gemma4Assistant(TrainedDrafter):
-    """The network. width: of the target's hidden states. Raises: IncompatibleError."""
+class OrderedHead(nn.Module):  # type: ignore[misc]
+    """Logits of the ids in the most probable of some equal groups of ids alone.
 
-    def __init__(self, args: ModelArgs, width: int, target: Any, *, tied: bool = True) -> None:
+    groups: how many there are, and how many of them are looked at.
+    """
+
+    def __init__(self, args: ModelArgs, groups: tuple[int, int]) -> None:
+        super().__init__()
+        self._count, self._looked_at = groups
+        self.centroids = nn.Linear(args.hidden_size, self._count, bias=False)
+        self.token_ordering = mx.zeros((args.vocab_size,), mx.int32)
+
+    def __call__(self, x: Array, embedding: Any) -> Array:
+        """f[n, width] -> f[n, vocabulary], -inf for other ids."""
+        best = mx.argpartition(-self.centroids(x), self._looked_at - 1)[:, : self._looked_at]
+        ids = self.token_ordering.reshape(self._count, -1)[best].reshape(len(x), -1)
+        logits = (embedding(ids) @ x[:, :, None]).squeeze(-1)
+        others = mx.full((len(x), self.token_ordering.size), -mx.inf, logits.dtype)
+        return mx.put_along_axis(others, ids, logits, axis=-1)
+
+
+class Gemma4Assistant(TrainedDrafter):
+    """The network. width: of the target's hidden states. groups: of its `OrderedHead`, if any.
+
+    tied: whether its head is its embedding. Raises: IncompatibleError.
+    """
+
+    def __init__(
+        self,
+        args: ModelArgs,
+        width: int,
+        target: Any,
+        *,
+        tied: bool = True,
+        groups: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
         self._ends = ends = TargetEnds.of(target)
         kinds = _last_of_each_kind(target)
@@ -64,7 +96,9 @@ class Gemma4Assistant(TrainedDrafter):
         self.norm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
         self.post_projection = nn.Linear(args.hidden_size, width, bias=False)
         self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
-        if not tied:
+        if groups is not None:
+            self.masked_embedding = OrderedHead(args, groups)
+        elif not tied:
             self.lm_head = nn.Linear(args.hidden_size, args.vocab_size, bias=False)
 
     def watch(self, model: Any) -> KeptRows:
@@ -85,8 +119,11 @@ class Gemma4Assistant(TrainedDrafter):
         for layer in self.layers:
             x, *_ = layer(x, shared_kv=seen[layer.layer_type], offset=0)
         x = self.norm(x[0])
-        head = self.lm_head if "lm_head" in self else self.embed_tokens.as_linear
-        return self.post_projection(x), head(x)
+        if "masked_embedding" in self:
+            logits = self.masked_embedding(x, self.embed_tokens)
+        else:
+            logits = self.lm_head(x) if "lm_head" in self else self.embed_tokens.as_linear(x)
+        return self.post_projection(x), logits
 
     def seen(self, layers: Sequence[Any]) -> Seen:
         """What a step sees of the target's cache.
@@ -173,8 +210,12 @@ def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
         text = config["text_config"]
         args = ModelArgs.from_dict({**text, "num_kv_shared_layers": text["num_hidden_layers"]})
         width = int(config["backbone_hidden_size"])
+        counts = config.get("num_centroids", 2048), config.get("centroid_intermediate_top_k", 32)
+        groups = (int(counts[0]), int(counts[1])) if config.get("use_ordered_embeddings") else None
     tied = bool(config.get("tie_word_embeddings", True))
-    drafter = Gemma4Assistant(args, width, target, tied=tied)
+    if groups is not None and not (0 < groups[1] <= groups[0] and args.vocab_size % groups[0] == 0):
+        raise BundleError(f"{name}: {groups[1]} of {groups[0]} groups of ids cannot be looked at")
+    drafter = Gemma4Assistant(args, width, target, tied=tied, groups=groups)
     if {layer.layer_type for layer in drafter.layers} - _last_of_each_kind(target).keys():
         raise BundleError(f"{name} has layers of a kind that its target does not have")
     weights = {
