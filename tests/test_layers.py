@@ -134,7 +134,7 @@ RUNS_MODELS = {
         "runtime/draft": "opening_knowledge trained",
         "serve": "answer app body completions connections decoding job messages "
         "models openapi preparing request responses scheduler server streams waiting",
-        "train": "from_model labelled_corpus run teaching training",
+        "train": "blocks eagles from_model labelled_corpus losses run teaching training windows",
     }.items()
     for name in names.split()
 }

@@ -12,7 +12,7 @@ import pytest
 from command_lines import Ended, start
 from command_lines import run as tokalign
 from killed_runs import files
-from random_models import write_model
+from random_models import random_model, write_model
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
@@ -128,3 +128,44 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
     decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "8", "--json")
     plain, drafted = tokalign(*decode).json, tokalign(*decode, "--draft", output).json
     assert plain["text"] == drafted["text"]
+
+
+@pytest.mark.parametrize("kind", ["dflash", "eagle3"])
+def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
+    sentences: Path, tmp_path: Path, kind: str
+) -> None:
+    output = tmp_path / "drafter"
+    target = write_model(
+        tmp_path / "target",
+        vocabulary_size=340,
+        make=lambda size, seed: random_model(seed, vocabulary=size, layers=3),
+    )
+    small = ("--positions=128", "--held-out=32", "--window=32", "--block=4", "--epochs=2")
+    more = ("--kind", kind, "--from-model=300", "--candidates=0", "--batch=32", "--json")
+    more += ("--states=again",) if kind == "dflash" else ("--draft-vocabulary=300",)
+    train = ("train", "--target", target, sentences, "--output", output, *small, *more)
+    estimated = tokalign(*train, "--dry-run").json
+    ended = tokalign(*train)
+    assert ended.json["kind"] == kind
+    assert ended.json["parameters"] <= 1.2 * estimated["trained_parameters"]
+    assert "h of training at most" in ended.err
+    card = (output / "README.md").read_text("utf-8")
+    assert f"- {kind}" in card
+    assert "written.jsonl" in card
+    decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "12", "--json")
+    plain, drafted = tokalign(*decode).json, tokalign(*decode, "--drafter", output).json
+    assert plain["text"] == drafted["text"]
+
+
+def test_options_of_another_kind_of_drafter_are_refused(
+    target: Path, sentences: Path, tmp_path: Path
+) -> None:
+    given = ("train", "--target", target, sentences, "--output", tmp_path / "drafter")
+    tokalign(*given, "--kind", "model").is_refused(2, "needs --draft")
+    tokalign(*given, "--kind", "dflash", "--draft", target).is_refused(2, "leave one of them out")
+    tokalign(*given, "--kind", "dflash", "--loss", "text").is_refused(2, "--labels text")
+    tokalign(*given, "--kind", "dflash", "--taps", "1,1").is_refused(2, "different layers")
+    tokalign(*given, "--layers", "2").is_refused(2, "--kind dflash")
+    none = tokalign(*given, "--kind", "dflash", "--begin-with", tmp_path)
+    none.is_refused(1, "config.json cannot be read")
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,8 @@ Another run of the same target, corpus and options finds the labels in the works
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
+from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
@@ -26,6 +28,7 @@ from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
+from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
@@ -50,7 +53,9 @@ class FutureIds:
 
     def __init__(self, model: Any, labelling: Labelling) -> None:
         self._labelling = labelling
-        self._states = HiddenStates(model)
+        self._states = (
+            LayerOutputs(model, labelling.taps) if labelling.taps else HiddenStates(model)
+        )
         if labelling.kind != "text" and not can_branch(model, make_prompt_cache(model)):
             raise IncompatibleError(
                 f"a {getattr(model, 'model_type', 'model')} model cannot verify trees, so it does "
@@ -65,23 +70,51 @@ class FutureIds:
         """
         future = self._labelling.future
         if self._labelling.kind == "text":
-            self._states.model(mx.array([window], mx.uint32))
+            logits = self._states.model(mx.array([window], mx.uint32))[0]
             following = np.lib.stride_tricks.sliding_window_view(np.array(window[1:]), future)
-            hidden = self._states.take()[: len(following)]
-            return Labels(np.array(hidden.astype(mx.float16)), following.astype(np.int32))
+            count = len(following)
+            rows = [self._probable(logits[depth : depth + count]) for depth in range(1, future)]
+            return self._labels(window[:count], self._states.take()[:count], following, rows)
         session = TargetModelSession(self._states.model)
         keys = mx.random.split(_key(self._labelling, number), future)
         logits = session.tree(window[:1], _tree(window, []))
         self._require_room(session, len(window))
         hidden, columns = self._states.take(), [choose(logits, keys[0], self._labelling)]
         mx.eval(hidden, columns[0])
+        rows = []
         for key in keys[1:]:
             tree = _tree(window, columns)
             logits = session.tree(window[:1], tree, len(tree) - len(window))
             columns.append(choose(logits, key, self._labelling))
             mx.eval(columns[-1])
-        ids = np.array(mx.stack(columns, axis=1), np.int32)
-        return Labels(np.array(hidden.astype(mx.float16)), ids)
+            rows.append(self._probable(logits))
+        return self._labels(window, hidden, np.array(mx.stack(columns, axis=1)), rows)
+
+    def _probable(self, logits: Array) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """The most probable ids i[n, k] after rows f[n, vocabulary], and their probabilities; None
+        if they are not kept."""
+        if not self._labelling.probable:
+            return None
+        ids, logprobs = most_probable(logits, self._labelling.probable)
+        return np.array(ids), np.array(mx.exp(logprobs).astype(mx.float16))
+
+    def _labels(
+        self,
+        text: list[TargetId],
+        states: Array,
+        ids: NDArray[Any],
+        probable: Sequence[tuple[NDArray[Any], NDArray[Any]] | None],
+    ) -> Labels:
+        """Labels of states f[n, width] and the ids i[n, future] that follow.
+
+        probable: for each of these but the first, as of `_probable`.
+        """
+        kept, own = [one for one in probable if one], np.array(text, np.int32)[:, None]
+        states = states if self._labelling.keeps_states else states[:, :0]
+        values = [np.array(states.astype(mx.float16)), *[values for _, values in kept]]
+        columns = [own] if self._labelling.taps else []
+        columns += [ids.astype(np.int32), *[found.astype(np.int32) for found, _ in kept]]
+        return Labels(np.concatenate(values, axis=1), np.concatenate(columns, axis=1))
 
     def _require_room(self, session: TargetModelSession, length: int) -> None:
         """Raises: UsageError if layers with a sliding window would forget parts of the tree."""
@@ -174,12 +207,13 @@ def label_corpus(
         short; UsageError while another process labels into the workspace.
     """
     places = workspace / "held-out", workspace / "labels"
-    recipe = {
+    parts = {
         **({} if labeller is FutureIds else {"labeller": labeller.__name__}),
         "target": target_fingerprints(target),
         "corpus": corpus.listing,
         **asdict(options),
     }
+    recipe = json.loads(json.dumps(parts))  # as it is read again
     labels = [open_labels(place, recipe) for place in places]
     if None in labels:
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"

@@ -31,7 +31,8 @@ class Labels:
     """What the target says at n positions.
 
     values: f16[n, width], for a recurrent drafter its last hidden states, for a draft model
-    probabilities of ids. ids: i32[n, future], what follows; for a draft model see `NextIds`.
+    probabilities of ids. ids: i32[n, future], what follows, after the text's own id
+    where layers are read; for a draft model see `NextIds`.
     """
 
     values: NDArray[np.float16]

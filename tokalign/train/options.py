@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tokalign.errors import BundleError
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 
 Kind = Literal["greedy", "sampled", "text"]
+DrafterKind = Literal["redrafter", "dflash", "eagle3", "model"]
 Loss = Literal["text", "marginal", "kl", "acceptance"]
+
+STRIDE = 4
+"""A step drafts blocks after every fourth position of its windows, an epoch after each of them."""
 
 MOST_PROBABLE = 12
 """Ids of the target whose probabilities a draft model may learn at each position."""
@@ -34,12 +39,19 @@ class Labelling:
     kind: the target's own ids, "greedy" or "sampled", or those of the "text".
     future: how many ids. The target has committed the first one when a drafter starts, which learns
         to guess the others. temperature, seed (at most MOST_SEED): of sampled ids.
+    taps: the layers whose outputs a drafter reads; none for the last hidden state. probable: how
+        many of the target's most probable ids are kept, with probabilities, at each guess.
+    keeps_states: whether the states are kept, too; otherwise the ids of the text are, and the
+        target reads them again in every step.
     """
 
     kind: Kind = "greedy"
     future: int = 5
     temperature: float = 0.7
     seed: int = 0
+    taps: tuple[int, ...] = ()
+    probable: int = 0
+    keeps_states: bool = True
 
     @property
     def rows_per_position(self) -> int:
@@ -83,14 +95,36 @@ class LabelOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """A drafter that reads layers of its target.
+
+    layers: its own. block: ids of a draft, the last committed one included. taps: the target's
+    layers that it reads; none for those of `read_of`. causal: an id of a block sees only those
+    before it.
+    """
+
+    layers: int = 1
+    block: int = 8
+    taps: tuple[int, ...] = ()
+    causal: bool = False
+
+    def read_of(self, layers: int) -> tuple[int, ...]:
+        """The layers that it reads of a target with so many: without a choice the second one, the
+        middle one, what the drafter's first layer reads, and the last one."""
+        places = {1, layers // 2, layers - self.layers - 1, layers - 1}
+        return self.taps or tuple(sorted(place for place in places if 0 <= place < layers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
     """How a drafter or a draft model is trained on labels.
 
     epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
     learning_rate: as of `Training`. evaluations: how often acceptance is measured and state saved.
     patience: training stops after this many evaluations without a better one; see `Course`.
-    losses: of a draft model, see `teaching.loss_of`. lora: the rank of its LoRA adapters; None to
-        train all layers. keep: the share of its own weights in the result.
+    losses: see `losses_of`. decay: the weight of a block's position over that of the one before it.
+    lora: the rank of a draft model's LoRA adapters; None to train all layers. keep: the share of
+        its own weights in the result.
     """
 
     epochs: float = 2.0
@@ -101,6 +135,7 @@ class FitOptions:
     patience: int | None = 4
     seed: int = 0
     losses: tuple[Loss, ...] = ("marginal",)
+    decay: float = 0.8
     lora: int | None = None
     keep: float = 0.0
 
@@ -118,7 +153,8 @@ _LOGIT_COPIES = 4
 class ModelShape:
     """The sizes of a target or a draft model that costs depend on.
 
-    kv_width: numbers in the keys of one position and layer, and as many in its values.
+    attention_width: numbers in the queries of one position and layer. kv_width: in its keys, and as
+    many in its values.
     weight_bytes: of all weights. parameters: how many numbers they stand for.
     """
 
@@ -126,6 +162,7 @@ class ModelShape:
     vocabulary_size: int
     layers: int
     heads: int
+    attention_width: int
     kv_width: int
     intermediate_size: int
     parameters: float
@@ -150,6 +187,7 @@ class ModelShape:
             vocabulary_size=sizes["vocab_size"],
             layers=sizes["num_hidden_layers"],
             heads=heads,
+            attention_width=heads * head_size,
             kv_width=(sizes.get("num_key_value_heads") or heads) * head_size,
             intermediate_size=sizes["intermediate_size"],
             parameters=8 * weight_bytes / _bits_per_weight(config),
@@ -215,6 +253,38 @@ def estimate(
     )
 
 
+def estimate_blocks(
+    target: ModelShape, shape: BlockShape, labels: LabelOptions, options: FitOptions
+) -> tuple[Estimate, int]:
+    """Estimate how a block drafter is trained, and how many numbers it has."""
+    positions, labelling = labels.positions + labels.held_out, labels.labelling
+    h, taps, depth = target.hidden_size, len(labelling.taps), labelling.future - 1
+    layer = 2 * h * target.attention_width + 2 * h * target.kv_width
+    layer += 3 * h * target.intermediate_size
+    parameters = shape.layers * layer + taps * h * h
+    candidates = options.candidates or target.vocabulary_size
+    per_block = 6.0 * labelling.future * shape.layers * layer + 4.0 * depth * candidates * h
+    per_position = 6.0 * (taps * h * h + 2 * shape.layers * h * target.kv_width) / labels.window
+    rows = positions * labelling.rows_per_position
+    columns = labels.window * labelling.rows_per_position
+    again = 0 if labelling.keeps_states else round(4 * labels.positions * options.epochs)
+    states = 2 * h * taps * labelling.keeps_states
+    kept = 4 * labelling.future + 6 * depth * labelling.probable
+    step_rows = options.batch * labelling.future
+    activations = 4 * h + 3 * target.intermediate_size + 2 * target.heads * labels.window
+    step = _WEIGHT_COPIES * parameters + _LOGIT_COPIES * options.batch * depth * candidates
+    step += step_rows * shape.layers * activations
+    work = labels.positions * options.epochs * (per_block + STRIDE * labels.window * per_position)
+    return Estimate(
+        labelling_memory_gb=_pass_memory(target, labels.window, columns) / 1e9,
+        training_memory_gb=(target.weight_bytes + _FLOAT * step) / 1e9,
+        labels_on_disk_gb=positions * (states + kept) / 1e9,
+        rows_of_the_target=rows + again,
+        labelling_tflop=2.0 * target.parameters * rows / 1e12,
+        training_tflop=(work + 2.0 * target.parameters * again) / 1e12,
+    ), parameters
+
+
 def estimate_teaching(
     target: ModelShape, draft: ModelShape, labels: LabelOptions, options: FitOptions
 ) -> Estimate:
@@ -259,3 +329,15 @@ def _pass_memory(target: ModelShape, window: int, columns: int) -> float:
     scores = 2 * target.heads * window * columns * _FLOAT
     layer = window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT
     return target.weight_bytes + cache + logits + scores + layer
+
+
+def machine_tflops() -> float:
+    """10^12 FLOP a second of large matrix products on this machine, tried out."""
+    import mlx.core as mx  # an estimate from sizes alone needs no mlx
+
+    size = 1024
+    square = mx.ones((size, size))
+    mx.eval(square @ square)
+    began = perf_counter()
+    mx.eval(square @ square)
+    return float(2 * size**3 / (perf_counter() - began) / 1e12)

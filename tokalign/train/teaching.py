@@ -32,12 +32,14 @@ from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
 from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
+from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import NO_LABEL, Shuffled, texts_of
 from tokalign.train.lessons import Covers, Ids, Lesson, Lessons, readings_of
-from tokalign.train.options import FitOptions
+from tokalign.train.losses import losses_of
+from tokalign.train.options import FitOptions, Loss
 
-WEIGHTS, RECORD = "model.safetensors", "training.json"
+WEIGHTS = "model.safetensors"
 _WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", RECORD
 _LEAST = 1e-30
 _SCALE = 2.0
@@ -57,35 +59,21 @@ def marginals(logits: Array, lesson: Lesson) -> Array:
     return covered / mx.maximum(sums[mx.array(lesson.allowed)], _LEAST)[:, None]
 
 
-def loss_of(logits: Array, lesson: Lesson, kinds: tuple[str, ...]) -> Array:
+def loss_of(logits: Array, lesson: Lesson, kinds: tuple[Loss, ...]) -> Array:
     """The mean of some losses, in nats for each boundary, or for each draft token in "text".
 
-    "text": cross-entropy of the draft's own tokens. "marginal": of the label. The others compare
-    the probabilities p of the target's most probable ids with the draft's q: "kl" is the divergence
-    of q from p, with all other ids as one; "acceptance" is -log of the sum of min(p, q), the share
-    of drawn ids that would be accepted.
+    "text": cross-entropy of the draft's own tokens. For the others see `losses_of`.
     """
     losses = []
     if "text" in kinds:
         rows, columns = mx.array(lesson.own)
         whole = mx.logsumexp(logits + mx.array(lesson.log_weights), axis=-1)
         losses.append((whole[rows] - logits[rows, columns]).mean())
-    if kinds == ("text",):
-        return losses[0]
-    q = mx.maximum(marginals(logits, lesson), _LEAST)
-    p = mx.array(lesson.probabilities)
-    p = mx.where(mx.array(lesson.covers[:, 1:] > 1), p, 0.0)  # what has no cover is left over
-    others = mx.stack([mx.clip(1 - x.sum(axis=1), 1e-4, 1.0) for x in (p, q[:, 1:])])
-    log_p, log_q = mx.log(mx.maximum(p, 1e-6)), mx.log(q[:, 1:])
-    for kind in kinds:
-        if kind == "marginal":
-            losses.append(-mx.log(q[:, 0]).mean())
-        elif kind == "kl":
-            ours = (p * (log_p - log_q)).sum(axis=1)
-            losses.append((ours + others[0] * mx.log(others[0] / others[1])).mean())
-        elif kind == "acceptance":
-            accepted = mx.minimum(p, q[:, 1:]).sum(axis=1)
-            losses.append(-mx.log(mx.maximum(accepted, 1e-6)).mean())
+    if soft := [kind for kind in kinds if kind != "text"]:
+        log_q = mx.log(mx.maximum(marginals(logits, lesson), _LEAST))
+        p = mx.array(lesson.probabilities)
+        p = mx.where(mx.array(lesson.covers[:, 1:] > 1), p, 0.0)  # what has no cover is left over
+        losses += [losses_of(log_q, p, [kind]).mean() for kind in soft]
     return sum(losses) / len(losses)
 
 

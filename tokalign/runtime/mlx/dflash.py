@@ -76,9 +76,9 @@ class DFlashAttention(Projections):
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         window = config.sliding_window if layer_type == SLIDING else None
-        self._causal = window is not None if config.is_causal is None else config.is_causal
+        self.is_causal = window is not None if config.is_causal is None else config.is_causal
         self.most = window if window is None or config.whole_window else window - 1
-        self._window = None if config.whole_window else window
+        self.window = None if config.whole_window else window
 
     def __call__(self, block: Array, context: Array, rope: Any, known: ContextKeys) -> Array:
         """block: f[1, block, width]. context: f[1, n, width], of the ids since the last call."""
@@ -86,26 +86,31 @@ class DFlashAttention(Projections):
             known.end += context.shape[1] - self.most
             context = context[:, -self.most :]
         begin, end = known.end, known.end + context.shape[1]
-        queries = rope(self.q_norm(self.split(self.q_proj(block))), offset=end)
-        keys, values = known.append(
-            rope(self.k_norm(self.split(self.k_proj(context))), offset=begin),
-            self.split(self.v_proj(context)),
-        )
+        keys, values = known.append(*self.keys_and_values(context, rope, begin))
         mask = self._mask(keys.shape[2], block.shape[1])
-        own = rope(self.k_norm(self.split(self.k_proj(block))), offset=end)
-        keys = mx.concatenate([keys, own], axis=2)
-        values = mx.concatenate([values, self.split(self.v_proj(block))], axis=2)
-        return self.attend(queries, keys, values, mask)
+        own_keys, own_values = self.keys_and_values(block, rope, end)
+        keys = mx.concatenate([keys, own_keys], axis=2)
+        values = mx.concatenate([values, own_values], axis=2)
+        return self.attend(self.queries(block, rope, end), keys, values, mask)
+
+    def queries(self, x: Array, rope: Any, offset: int | Array) -> Array:
+        """f[n, length, width] -> f[n, heads, length, dimension]. offset: of the first, or i[n]."""
+        return rope(self.q_norm(self.split(self.q_proj(x))), offset=offset)
+
+    def keys_and_values(self, x: Array, rope: Any, offset: int | Array) -> tuple[Array, Array]:
+        """As `queries`, of the heads that share keys and values."""
+        keys = rope(self.k_norm(self.split(self.k_proj(x))), offset=offset)
+        return keys, self.split(self.v_proj(x))
 
     def _mask(self, context: int, block: int) -> Array | None:
         """bool[block, context + block]; None where every row sees everything."""
-        if not self._causal and self._window is None:
+        if not self.is_causal and self.window is None:
             return None
         query = context + mx.arange(block)[:, None]
         key = mx.arange(context + block)[None]
-        seen = key <= query if self._causal else key >= 0
-        if self._window is not None:
-            seen = seen & ((key >= context) | (query - key < self._window))
+        seen = key <= query if self.is_causal else key >= 0
+        if self.window is not None:
+            seen = seen & ((key >= context) | (query - key < self.window))
         return seen
 
 
@@ -174,7 +179,7 @@ class DFlashDrafter(TrainedDrafter):
         self.hidden_norm = nn.RMSNorm(width, eps=eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
         self.norm = nn.RMSNorm(width, eps=eps)
-        self._rope = config.rope()
+        self.rope = config.rope()
         if own_embedding:
             self.embed_tokens = nn.Embedding(config.vocab_size, width)
         if own_head:
@@ -210,13 +215,17 @@ class DFlashDrafter(TrainedDrafter):
         block = self.embedded(mx.array([[last, *masks]], dtype=mx.uint32))
         context = self.context(taps)
         for layer, keys in zip(self.layers, known, strict=True):
-            block = layer(block, context, self._rope, keys)
+            block = layer(block, context, self.rope, keys)
         return self.norm(block[0, -self.config.guesses :])
 
-    def own_logits(self, hidden: Array) -> Array:
-        """f[n, width] -> f[n, draft vocabulary], whatever comes before a position."""
-        head = self.lm_head if "lm_head" in self else self._ends.unembed
-        logits = head(hidden) * self.config.output_multiplier
+    def own_logits(self, hidden: Array, ids: Array = None) -> Array:
+        """f[..., width] -> f[..., draft vocabulary], whatever comes before a position; or of ids
+        i[n] of the target's head alone, which is cheaper."""
+        if ids is None:
+            logits = (self.lm_head if "lm_head" in self else self._ends.unembed)(hidden)
+        else:
+            logits = hidden @ self._ends.head_rows(ids).T
+        logits = logits * self.config.output_multiplier
         if cap := self.config.final_logit_softcapping:
             logits = mx.tanh(logits / cap) * cap
         return logits

@@ -142,7 +142,7 @@ class Eagle3Layer(nn.Module):  # type: ignore[misc]
         self.self_attn = Eagle3Attention(config, 2 * width if first else None)
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.mlp = MLP(width, config.intermediate_size)
-        self._adds_normed = config.norm_before_residual
+        self.adds_normed = config.norm_before_residual
 
     def __call__(self, x: Array, embedded: Array | None, mask: Any, cache: Any) -> Array:
         """x, embedded: f[1, n, width]; the latter for the first layer alone."""
@@ -151,7 +151,7 @@ class Eagle3Layer(nn.Module):  # type: ignore[misc]
         else:
             normed = self.hidden_norm(x)
             read = mx.concatenate([self.input_layernorm(embedded), normed], axis=-1)
-            x = normed if self._adds_normed else x
+            x = normed if self.adds_normed else x
         x = x + self.self_attn(read, mask, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -206,10 +206,13 @@ class Eagle3Drafter(CachedDrafter):
         watched = watched.astype(self.norm.weight.dtype)
         return self.fc(self.input_norm(watched) if self.config.norm_before_fc else watched)
 
+    def embedded(self, ids: Array) -> Array:
+        """i[...] -> f[..., width], by its own embedding or the target's."""
+        return (self.embed_tokens if "embed_tokens" in self else self._ends.embed)(ids)
+
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         """See `CachedDrafter`."""
-        embed = self.embed_tokens if "embed_tokens" in self else self._ends.embed
-        embedded: Array | None = embed(ids).astype(states.dtype)[None]
+        embedded: Array | None = self.embedded(ids).astype(states.dtype)[None]
         x = states[None]
         for layer, of_layer in zip(self.layers, cache, strict=True):
             x, embedded = layer(x, embedded, mask, of_layer), None

@@ -156,11 +156,35 @@ class _Tapped:
         return output
 
 
-def taps_of(model: Any, layers: Sequence[int]) -> KeptRows:
-    """The outputs of these layers of a model, side by side.
+class LayerOutputs:
+    """A model whose passes also give the outputs of some layers, side by side.
 
-    Raises: IncompatibleError for a model that does not have them.
+    model: to be called in the place of the one given; it shares its weights.
+    Raises: IncompatibleError for a model that does not have these layers.
     """
+
+    def __init__(self, model: Any, layers: Sequence[int]) -> None:
+        self.model, self._taps = _tapped(model, layers)
+
+    def take(self) -> Array:
+        """The outputs f[rows, layers * width] of the latest pass, lazy; they are let go then."""
+        return self.take_all()[0]
+
+    def take_all(self) -> Array:
+        """The same f[texts, rows, layers * width] of a pass over several texts."""
+        outputs = mx.concatenate([tap[-1] for tap in self._taps], axis=-1)
+        for tap in self._taps:
+            tap.clear()
+        return outputs
+
+
+def taps_of(model: Any, layers: Sequence[int]) -> KeptRows:
+    """The latest rows of `LayerOutputs`. Raises: as that."""
+    outputs = LayerOutputs(model, layers)
+    return KeptRows(outputs.model, outputs.take, MOST_ROWS)
+
+
+def _tapped(model: Any, layers: Sequence[int]) -> tuple[Any, list[list[Array]]]:
     own = getattr(model, "layers", None)
     if not isinstance(own, list) or not all(0 <= index < len(own) for index in layers):
         raise IncompatibleError(
@@ -185,6 +209,4 @@ def taps_of(model: Any, layers: Sequence[int]) -> KeptRows:
         )
     for tap in taps:
         tap.clear()
-    return KeptRows(
-        twin, lambda: mx.concatenate([tap.pop()[0] for tap in taps], axis=-1), MOST_ROWS
-    )
+    return twin, taps

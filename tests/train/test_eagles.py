@@ -1,0 +1,63 @@
+"""Training an EAGLE-3 drafter: all drafts at once are what a session gives one after another."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from eagle_drafters import eagle_config, random_eagle
+from mlx_lm.models.cache import KVCache
+from random_models import random_model
+
+from tokalign.runtime.mlx.taps import LayerOutputs
+from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
+from tokalign.train.eagles import choose_ids, draft_states
+from tokalign.train.labelled_corpus import FutureIds
+from tokalign.train.labels import Labels
+from tokalign.train.options import Kind, Labelling
+from tokalign.train.windows import WindowBatches
+
+TAPS, WINDOW = (0, 1, 2), 20
+
+
+@pytest.mark.parametrize("kind", ["text", "greedy"])
+@pytest.mark.parametrize("norms", [False, True])
+def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, norms: bool) -> None:
+    model = random_model(layers=3)
+    changed = {"norm_before_residual": norms, "norm_before_fc": norms, "draft_vocab_size": 96}
+    drafter = random_eagle(model, eagle_config(model, **changed))
+    labelling = Labelling(kind=kind, future=4, taps=TAPS)
+    windows = np.random.default_rng(1).integers(0, 96, (2, WINDOW)).tolist()
+    parts = [FutureIds(model, labelling).label(window) for window in windows]
+    labels = Labels(
+        np.concatenate([part.values for part in parts]),
+        np.concatenate([part.ids for part in parts]),
+    )
+    length = labelling.positions_of(WINDOW)
+    made = WindowBatches(
+        labels, labelling, length, size=99, vocabulary_size=96, read=lambda _: mx.zeros(0)
+    )
+    batch = made.drafts(np.array([0, 1]), 1, (0,))
+    found = draft_states(drafter, batch)
+    positions = RowPositions()
+    alone = with_row_positions(drafter, positions)
+    for number, window in enumerate(windows):
+        for index, place in enumerate(batch.places.tolist()):
+            outputs, cache = LayerOutputs(model, TAPS), [KVCache()]
+            outputs.model(mx.array([window[: place + 1]]))
+            states = alone.states(outputs.take().astype(mx.float16))
+            following = batch.following[number, index].tolist()
+            positions.now = mx.arange(1, place + 2)
+            ids = mx.array([*window[1 : place + 1], following[0]])
+            out = alone.read(ids, states, cache, "causal")[-1:]
+            for step, token in enumerate(following[1:], 1):
+                assert mx.allclose(found[number, index, step - 1], out[0], 2e-3, 2e-3)
+                positions.now = mx.array([place + 1 + step])
+                out = alone.read(mx.array([token]), out, cache, None)
+
+
+def test_the_most_frequent_ids_are_chosen_with_their_share() -> None:
+    ids = np.array([[9, 4, 4], [9, 7, 2], [9, 4, 7]])
+    known, share = choose_ids(Labels(np.zeros((3, 1), np.float16), ids), 2, 2, 10)
+    assert known.tolist() == [4, 7]
+    assert share == pytest.approx(5 / 6)

@@ -1,0 +1,298 @@
+"""What `tokalign train` does with its options: labels, estimate and learner of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokalign.cli.output import note, progress
+from tokalign.errors import UsageError
+from tokalign.runtime.options import take
+from tokalign.train.options import (
+    MOST_PROBABLE,
+    BlockShape,
+    DrafterKind,
+    FitOptions,
+    Labelling,
+    LabelOptions,
+    ModelShape,
+    Writing,
+    estimate,
+    estimate_blocks,
+    estimate_teaching,
+    machine_tflops,
+)
+
+if TYPE_CHECKING:
+    from tokalign.build.corpus import Corpus
+    from tokalign.runtime.decoder import LanguageModel
+    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+    from tokalign.tokenizer.vocabulary import TargetId
+    from tokalign.train.labelled_corpus import LabelledCorpus
+    from tokalign.train.run import Learner
+
+MOST_STATES_GB = 20.0
+"""Layer outputs that take more are computed again in every step, unless that is chosen."""
+
+WIDEST, RANK, SMALL, RATE_OF_LAYERS = 2_048, 16, 500_000_000, 0.0003
+
+_UTILIZATION = 0.5
+"""The share of the speed of large matrix products that passes and steps reach."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan:
+    """The options of a run, and the kind of drafter that they are about.
+
+    draft: the name of the model that is taught, and taught: its sizes.
+    """
+
+    kind: DrafterKind
+    values: Mapping[str, Any]
+    fit: FitOptions
+    draft: str | None
+    taught: ModelShape | None
+
+    @classmethod
+    def of(cls, draft: str | None, output: Path, values: Mapping[str, Any]) -> TrainPlan:
+        """Raises: UsageError for options that do not go together."""
+        kind: DrafterKind = values["drafter_kind"] or ("redrafter" if draft is None else "model")
+        if (kind == "model") != (draft is not None):
+            raise UsageError(
+                f"--kind {kind} needs --draft; give a model to teach"
+                if draft is None
+                else f"--kind {kind} does nothing with --draft; leave one of them out"
+            )
+        taught = None if draft is None else _draft_shape(draft, output)
+        return cls(
+            kind=kind,
+            values=values,
+            fit=_fit_options(values, taught, kind),
+            draft=draft,
+            taught=taught,
+        )
+
+    @property
+    def begins_trained(self) -> bool:
+        """Whether something that can draft already is trained on."""
+        return self.kind == "model" or self.values["begin_with"] is not None
+
+    @property
+    def writing(self) -> Writing | None:
+        """What the target writes, if it does."""
+        values = self.values
+        if values["tokens"] is None:
+            return None
+        return take(Writing, {**values, "prompts": values["prompts"] is not None})
+
+    @cached_property
+    def block(self) -> BlockShape:
+        """The shape of a block drafter: as the options say, or that of the one to be continued."""
+        if (folder := self.values["begin_with"]) is None:
+            return take(BlockShape, {**self.values})
+        from tokalign.runtime.mlx.dflash_config import DFlashConfig
+        from tokalign.runtime.mlx.published_drafter import read_drafter_json
+
+        read = DFlashConfig.from_json(read_drafter_json(folder), name=str(folder))
+        return BlockShape(
+            layers=len(read.layer_types), block=read.block_size, taps=read.target_layer_ids
+        )
+
+    @property
+    def reads_layers(self) -> bool:
+        """Whether what is trained reads layers of the target."""
+        return self.kind in ("dflash", "eagle3")
+
+    def _taps(self, layers: int) -> tuple[int, ...]:
+        """The layers that it reads of a target with so many; EAGLE-3 reads three."""
+        if self.kind == "eagle3" and not self.block.taps:
+            spread = (1, layers // 2, layers - 1)
+            return spread if len({*spread}) == 3 else (layers - 3, layers - 2, layers - 1)
+        return self.block.read_of(layers)
+
+    def labels(self, hidden_size: int, layers: int) -> LabelOptions:
+        """How the corpus is labelled for a target of this size."""
+        values = dict(self.values)
+        if self.reads_layers:
+            taps = self._taps(layers)
+            states_gb = 2 * len(taps) * hidden_size * values["positions"] / 1e9
+            where = values["states"] or ("disk" if states_gb <= MOST_STATES_GB else "again")
+            values |= {
+                "future": self.block.block,
+                "taps": taps,
+                "probable": MOST_PROBABLE if {*self.fit.losses} - {"marginal"} else 0,
+                "keeps_states": where == "disk",
+            }
+        return take(LabelOptions, {**values, "labelling": take(Labelling, {**values})})
+
+    def estimated(self, target: str) -> dict[str, Any]:
+        """What a run takes; no model is loaded. Raises: as `ModelShape.from_folder`."""
+        from tokalign.names.registry import resolve_model
+
+        shape = ModelShape.from_folder(resolve_model(target).folder)
+        labels = self.labels(shape.hidden_size, shape.layers)
+        if self.taught is not None:
+            taken = estimate_teaching(shape, self.taught, labels, self.fit)
+            parameters = round(self.taught.trained(self.fit.lora))
+        elif self.reads_layers:
+            taken, parameters = estimate_blocks(shape, self.block, labels, self.fit)
+        else:
+            config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
+            taken, parameters = estimate(shape, config, labels, self.fit), config.parameters
+        rounded = {name: round(value, 2) for name, value in asdict(taken).items()}
+        speed = _UTILIZATION * machine_tflops()
+        hours = {
+            f"{part}_hours": round(rounded[f"{part}_tflop"] / speed / 3600, 2)
+            for part in ("labelling", "training")
+        }
+        return {"trained_parameters": parameters, **rounded, **hours}
+
+    def label(
+        self, model: LanguageModel[TargetId], corpus: Corpus, workspace: Path
+    ) -> LabelledCorpus:
+        """Label a corpus, or find its labels."""
+        from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+        from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
+
+        options = self.labels(TargetEnds.of(model.model).hidden_size, len(model.model.layers))
+        labelled = label_corpus(
+            model,
+            corpus,
+            workspace,
+            options,
+            labeller=NextIds if self.kind == "model" else FutureIds,
+            # The corpus is read twice, and that stage counts bytes.
+            stage=lambda total, label: progress(
+                total, label, in_bytes=total == 2 * corpus.size, unit="positions"
+            ),
+        )
+        count, wanted = len(labelled.training.ids), options.positions
+        few = "" if count > 0.95 * wanted else f", not {wanted:,}: give more text to get as many"
+        note(f"{count:,} positions are labelled{few}; labels and state in {workspace}")
+        return labelled
+
+    def learner(
+        self,
+        model: LanguageModel[TargetId],
+        labelled: LabelledCorpus,
+        load: Callable[[list[str]], list[LanguageModel[Any]]],
+    ) -> Learner:
+        """What is trained. load: loads the draft model."""
+        from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+
+        if self.reads_layers:
+            return self._tap_learner(model, labelled)
+        if self.draft is None:
+            from tokalign.train.training import RecurrentLearner
+
+            ends = TargetEnds.of(model.model)
+            config = _drafter_config(self.values, ends.hidden_size, ends.vocabulary_size)
+            return RecurrentLearner(model, config, labelled, self.fit)
+        from tokalign.runtime.translation.base import Pair
+        from tokalign.train.teaching import DraftLearner
+
+        [draft] = load([self.draft])
+        pair = Pair(model.tokenizer, draft.tokenizer)
+        return DraftLearner(draft, pair, labelled, self.fit, window=self.values["window"])
+
+    def _tap_learner(self, model: LanguageModel[TargetId], labelled: LabelledCorpus) -> Learner:
+        from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+        from tokalign.train.blocks import BlockLearner, continued_drafter, new_drafter
+        from tokalign.train.eagles import EagleLearner, choose_ids, new_eagle
+
+        layers, ends = len(model.model.layers), TargetEnds.of(model.model)
+        options = self.labels(ends.hidden_size, layers)
+        shape = replace(self.block, taps=self._taps(layers))
+        if self.kind == "dflash":
+            folder = self.values["begin_with"]
+            if folder is None:
+                drafter, config = new_drafter(model, shape, self.fit.seed)
+            else:
+                drafter, config = continued_drafter(model, folder)
+            return BlockLearner(model, drafter, config, labelled, options, self.fit)
+        most, size = self.values["draft_vocabulary"], ends.vocabulary_size
+        known, share = choose_ids(labelled.training, options.labelling.future, most, size)
+        if len(known) < size:
+            note(f"the head knows {len(known):,} of {size:,} ids, {share:.2%} of the labels")
+        eagle, config = new_eagle(model, shape, self.fit.seed)
+        return EagleLearner(model, eagle, config, labelled, options, self.fit, known=known)
+
+
+def in_words(estimated: Mapping[str, Any]) -> str:
+    """An estimate in one line."""
+    memory = max(estimated["labelling_memory_gb"], estimated["training_memory_gb"])
+    labelling, training = (estimated[f"{part}_hours"] for part in ("labelling", "training"))
+    return (
+        f"about {labelling:g} h for labels and {training:g} h of training at most, {memory:.1f} GB "
+        f"of memory, {estimated['labels_on_disk_gb']:.2f} GB on disk"
+    )
+
+
+def read_layers(flag: str, text: str) -> tuple[int, ...]:
+    """Indices of layers, separated by commas."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts) or len({*parts}) < len(parts):
+        raise UsageError(f"{flag} takes different layers such as 1,12,22, not {text}")
+    return tuple(sorted(map(int, parts)))
+
+
+def _draft_shape(draft: str, output: Path) -> ModelShape:
+    """The sizes of the draft model; nothing is loaded. Raises: UsageError for its own folder."""
+    from tokalign.names.registry import resolve_model
+
+    folder = resolve_model(draft).folder
+    if output.resolve() == folder.resolve():
+        raise UsageError(f"{output} is the draft model's own folder; give another --output")
+    return ModelShape.from_folder(folder)
+
+
+def _fit_options(
+    given: Mapping[str, Any], draft: ModelShape | None, kind: DrafterKind
+) -> FitOptions:
+    """Raises: UsageError for a loss that the labels or the kind do not have, and for quantized
+    weights.
+
+    draft: of the draft model that is taught, if one is.
+    """
+    values, defaults = dict(given), FitOptions()
+    values["losses"] = values["losses"] or defaults.losses
+    rate = defaults.learning_rate
+    soft = [loss for loss in values["losses"] if loss not in ("text", "marginal")]
+    if draft is None and "text" in values["losses"]:
+        raise UsageError("--loss text is a draft model's; a drafter learns text by --labels text")
+    if draft is not None:
+        is_small = draft.parameters <= SMALL and not draft.is_quantized
+        rank = values["lora"] if values["lora"] is not None else (0 if is_small else RANK)
+        values["lora"] = rank or None
+        rate = rate if rank else RATE_OF_LAYERS
+        if draft.is_quantized and not rank:
+            raise UsageError("quantized weights cannot be trained; leave out --lora 0")
+        if soft and values["kind"] == "text":
+            raise UsageError(
+                f"--loss {soft[0]} learns what the target finds probable, and --labels text does "
+                "not ask it; give other --labels"
+            )
+    values["learning_rate"] = values["learning_rate"] or rate
+    values["candidates"] = values["candidates"] or None
+    return take(FitOptions, values)
+
+
+def _drafter_config(
+    values: Mapping[str, Any], hidden_size: int, vocabulary_size: int
+) -> DrafterConfig:
+    """The shape of the drafter for a target of this hidden size and vocabulary."""
+    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+
+    width = values["width"] or min(hidden_size, WIDEST)
+    return DrafterConfig(
+        hidden_size=hidden_size,
+        vocabulary_size=vocabulary_size,
+        width=width,
+        exit_width=width,
+        blocks=values["blocks"],
+        head=values["head"],
+        rank=values["rank"] if values["head"] == "factored" else None,
+    )

@@ -1,0 +1,153 @@
+"""A DFlash drafter to be trained: all blocks of a batch at once, a new one, or one to continue.
+
+The ids of a block see the window up to their position, and each other. A new drafter begins with
+the target's last layers, whose outputs the head can read. The network is that of
+`runtime/mlx/dflash.py`, and the folder has the published layout.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+
+from tokalign.errors import UsageError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash_config import DFlashConfig
+from tokalign.runtime.rounds import Array
+from tokalign.storage import parse_json
+from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.options import BlockShape
+from tokalign.train.windows import CONFIG, TapLearner, WindowBatch, target_sizes
+
+_NEVER = -1e9
+
+
+def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
+    """What the head reads f[W, A, depth, width]: the drafter's outputs for all blocks of a batch.
+
+    It computes what `DFlashDrafter` does for one block after another.
+    """
+    windows, count, depth = batch.correct.shape
+    places, size = mx.array(batch.places), depth + 1
+    masks = np.full((windows, count, depth), drafter.config.mask_token_id)
+    ids = mx.array(np.concatenate([batch.following[..., :1], masks], axis=-1))
+    block = drafter.embedded(ids).reshape(windows * count, size, -1).astype(mx.float32)
+    context = drafter.hidden_norm(drafter.fc(batch.taps.astype(mx.float32)))
+    length = context.shape[1]
+    offsets = mx.tile(places + 1, windows)
+    before = places[:, None] - mx.arange(length)  # [A, L]: how far a position is back
+    for layer in drafter.layers:
+        attention, x = layer.self_attn, layer.input_layernorm(block)
+        keys, values = attention.keys_and_values(context, drafter.rope, 0)
+        own_keys, own_values = attention.keys_and_values(x, drafter.rope, offsets)
+        queries = attention.queries(x, drafter.rope, offsets)
+        shared = keys.shape[1]
+
+        def by_head(x: Array, shared: int = shared) -> Array:
+            """f[W * A, heads, size, d] -> f[W, shared, A, heads / shared * size, d]."""
+            return x.reshape(windows, count, shared, -1, x.shape[-1]).swapaxes(1, 2)
+
+        queries = by_head(queries) * drafter.config.head_dim**-0.5
+        flat = (windows, shared, -1)
+        outer = (queries.reshape(*flat, queries.shape[-1]) @ keys.swapaxes(-1, -2)).reshape(
+            *queries.shape[:-1], length
+        )
+        seen = (before >= 0)[:, None]
+        if attention.window is not None:
+            # Row j of a block sees one id less of the context with each j.
+            rows = mx.tile(mx.arange(size), queries.shape[-2] // size)[:, None]
+            seen = seen & (before[:, None] + 1 + rows < attention.window)
+        outer = mx.where(seen, outer, _NEVER)
+        inner = queries @ by_head(own_keys).swapaxes(-1, -2)
+        if attention.is_causal:
+            sees = mx.arange(size)[:, None] >= mx.arange(size)
+            inner = mx.where(mx.tile(sees, (queries.shape[-2] // size, 1)), inner, _NEVER)
+        weights = mx.softmax(mx.concatenate([outer, inner], axis=-1), axis=-1)
+        output = weights[..., :length].reshape(*flat, length) @ values
+        output = output.reshape(queries.shape) + weights[..., length:] @ by_head(own_values)
+        output = output.swapaxes(1, 2).reshape(windows * count, -1, size, output.shape[-1])
+        block = block + attention.o_proj(output.swapaxes(1, 2).reshape(*block.shape[:2], -1))
+        block = block + layer.mlp(layer.post_attention_layernorm(block))
+    return drafter.norm(block[:, 1:]).reshape(windows, count, depth, -1)
+
+
+def new_drafter(
+    target: LanguageModel[TargetId], shape: BlockShape, seed: int = 0
+) -> tuple[DFlashDrafter, dict[str, Any]]:
+    """A drafter that begins with the target's last layers and last norm, and its `config.json`.
+
+    `fc` passes on the tap that the first of these layers reads. Norms of queries and keys, and all
+    that does not fit, begin as in any new network.
+    """
+    model, sizes = target.model, target_sizes(target)
+    taps = shape.read_of(len(model.layers))
+    own = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "num_hidden_layers": shape.layers,
+        "num_target_layers": len(model.layers),
+        "block_size": shape.block,
+        "is_causal": shape.causal,
+        "dflash_config": {"target_layer_ids": list(taps), "mask_token_id": _mask(target)},
+        **sizes,
+    }
+    mx.random.seed(seed)
+    drafter = DFlashDrafter(DFlashConfig.from_json(own, name="the new drafter"), model)
+    first = len(model.layers) - shape.layers
+    for layer, theirs in zip(drafter.layers, model.layers[first:], strict=True):
+        weights = dict(tree_flatten(layer.parameters()))
+        fitting = {
+            name: weight.astype(mx.float32)
+            for name, weight in tree_flatten(theirs.parameters())
+            if name in weights and weights[name].shape == weight.shape
+        }
+        layer.update(tree_unflatten([*fitting.items()]))
+    ends = dict(tree_flatten(getattr(model, "model", model).parameters()))
+    if (norm := ends.get("norm.weight")) is not None:
+        drafter.norm.weight = norm.astype(mx.float32)
+    width = sizes["hidden_size"]
+    if first - 1 in taps:
+        begin = list(taps).index(first - 1) * width
+        drafter.fc.weight[:, begin : begin + width] += mx.eye(width)
+    return drafter, own
+
+
+def _mask(target: LanguageModel[TargetId]) -> int:
+    """An id that texts do not have, whose embedding stands for an id that is not known."""
+    roles, vocabulary = target.tokenizer.vocabulary.roles, target.tokenizer.vocabulary
+    unused = [token for token in range(len(vocabulary)) if vocabulary.tokens[token] is None]
+    spare = [token for token in unused if token not in (roles.bos, *target.stop_ids)]
+    return (spare or unused or [0])[-1]
+
+
+def continued_drafter(
+    target: LanguageModel[TargetId], folder: Path
+) -> tuple[DFlashDrafter, dict[str, Any]]:
+    """The drafter in a folder, to be trained on, and its `config.json`.
+
+    Raises: as `load_dflash`; UsageError for quantized weights and for other networks than DFlash's,
+    which cannot be trained.
+    """
+    drafter = load_dflash(folder, target.model)
+    if drafter.config.quantization:
+        raise UsageError(f"{folder} has quantized weights; give the drafter in 16 bits")
+    others = drafter.links or "lm_head" in drafter or drafter.config.conv_kernel_size
+    if others or drafter.config.whole_window:
+        raise UsageError(f"{folder} is a DFlash 2 or DSpark drafter; only DFlash is trained on")
+    return drafter, dict(parse_json((folder / CONFIG).read_bytes()))
+
+
+class BlockLearner(TapLearner):
+    """A block drafter (`TapLearner`)."""
+
+    def states(self, batch: WindowBatch) -> Array:
+        return block_states(self.module, batch)
+
+    def logits(self, states: Array, ids: Array = None) -> Array:
+        return self.module.own_logits(states, ids)
