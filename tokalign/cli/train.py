@@ -95,10 +95,10 @@ _OPTIONS = (
         _LABELLING.temperature,
     ),
     Option("--positions", "Positions to train on, about.", AT_LEAST_1, _LABELS.positions),
-    Option("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
+    rare("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
     rare("--window", "Ids of text read at once.", click.IntRange(min=16), _LABELS.window),
-    Option("--layers", "Layers of a block drafter.", AT_LEAST_1, _BLOCK.layers),
-    Option("--block", "Ids of a draft, the last committed one included.", _FROM_2, _BLOCK.block),
+    rare("--layers", "Layers of a block drafter.", AT_LEAST_1, _BLOCK.layers),
+    rare("--block", "Ids of a draft, the last committed one included.", _FROM_2, _BLOCK.block),
     rare("--taps", "The target's layers that it reads, as 1,12,22.", _LAYERS),
     rare("--causal", "An id of a block sees only those before it.", is_flag=True),
     rare("--decay", "Weight of a draft's position over the one before.", _SHARE, _FIT.decay),
@@ -108,9 +108,9 @@ _OPTIONS = (
         f"Default: on disk up to {MOST_STATES_GB:g} GB.",
         click.Choice(["disk", "again"]),
     ),
-    Option("--draft-vocabulary", "Most ids that EAGLE-3's head knows.", AT_LEAST_1, 32_000),
-    Option("--width", f"Width. Default: the target's hidden size, at most {WIDEST}.", AT_LEAST_1),
-    Option("--blocks", "Residual blocks in the drafter.", FROM_0, 2),
+    rare("--draft-vocabulary", "Most ids that EAGLE-3's head knows.", AT_LEAST_1, 32_000),
+    rare("--width", f"Width. Default: the target's hidden size, at most {WIDEST}.", AT_LEAST_1),
+    rare("--blocks", "Residual blocks in the drafter.", FROM_0, 2),
     rare(
         "--head",
         "tied: the target's output head. factored: one of its own, of low rank.",
@@ -124,13 +124,13 @@ _OPTIONS = (
         "acceptance: the target's top-k logits. text: a draft's own tokens. Default: marginal.",
         click.Choice(get_args(Loss)),
     ),
-    Option(
+    rare(
         "--lora",
         f"Rank of LoRA adapters; 0 trains all weights. Default: {RANK} for more than "
         f"{SMALL // 10**6} million weights or quantized ones, else 0.",
         FROM_0,
     ),
-    Option(
+    rare(
         "--keep",
         "Share of the old weights in the mean that is written; helps after a short training.",
         click.FloatRange(0, 1, max_open=True),
