@@ -30,6 +30,7 @@ from tokalign.cli.options import (
     DRAFTER,
     DTYPE,
     FIELD,
+    HTML,
     LANGUAGE,
     LIMIT,
     TEMP,
@@ -48,6 +49,7 @@ from tokalign.runtime.options import (
     read_draft_tokens,
     take,
 )
+from tokalign.storage import require_writable
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -91,6 +93,7 @@ OPTIONS = (
     DICTIONARY,
     LANGUAGE,
     ALIGNMENT,
+    HTML,
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
 
@@ -152,6 +155,9 @@ def command(**values: Any) -> None:
     measured twice: a condition is called faster only where it clears the second one, the control.
     With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
     """
+    html = values.pop("html")
+    if html is not None:
+        require_writable(html)
     options = read_options(values)
     if options.text:
         from tokalign.cli.bench_texts import show_texts
@@ -163,12 +169,54 @@ def command(**values: Any) -> None:
     about, measurements = _measured(options)
     comparison = compare(measurements)
     result = as_object(comparison, about)
+    if html is not None:
+        _write_page(html, comparison, result)
     show(result, lambda: f"{paragraph(verdict_of(comparison))}\n\n{_shown(result['overall'])}")
     if comparison.ids_that_differ:
         note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
+
+
+def _write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) -> None:
+    """The page of a comparison: tokens per pass, speeds with quartiles, and what speed is lost."""
+    from tokalign.cli.report import Report, bar_plot, write_report
+
+    drafted = [row for row in comparison.overall if row.condition.drafts]
+    labels = [str(row.condition) for row in drafted]
+    sets = {
+        name: [(row.speedup, row.low, row.high) for row in rows if row.condition.drafts]
+        for name, rows in comparison.sets.items()
+    }
+    plots = [
+        bar_plot(
+            "Speed in that of plain decoding by kind of prompt; lines span the middle half.",
+            labels,
+            sets,
+        ),
+        bar_plot(
+            "From tokens to seconds: what a pass would gain if rows and drafts were free, what the "
+            "clock says, and the difference, which rows, drafts and the host cost.",
+            labels,
+            {
+                "tokens per pass": [row.tokens_per_round for row in drafted],
+                "speed by the clock": [row.speedup for row in drafted],
+                "lost to rows, drafts and the host": [
+                    row.tokens_per_round - row.speedup for row in drafted
+                ],
+            },
+        ),
+    ]
+    report = Report(
+        title=f"Ways to draft for {result['about']['target']}",
+        about=", ".join(f"{name} {value}" for name, value in result["about"].items() if value),
+        verdict=[verdict_of(comparison)],
+        plots=plots if drafted else [],
+        head=COLUMNS,
+        rows=[[row[name] for name in COLUMNS] for row in result["overall"]],
+    )
+    write_report(path, report)
 
 
 def verdict_of(comparison: Comparison) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option, flag
-from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
+from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
 from tokalign.cli.output import note, paragraph, progress, rows, show, table
 from tokalign.cli.texts import language_of_model, read_prompts
 from tokalign.errors import UsageError
@@ -42,6 +42,7 @@ _OPTIONS = (
     flag("--refresh", "Measure again, even if nothing has changed."),
     Option("--budget", "Seconds after which measuring ends.", FiniteRange(min=1), 30.0),
     DTYPE,
+    HTML,
     click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
 )
 
@@ -58,6 +59,7 @@ def command(
     refresh: bool,
     budget: float,
     dtype: str | None,
+    html: Path | None,
 ) -> None:
     """Measure verification by rows, drafting and host work; decode finds the result by itself.
 
@@ -73,6 +75,8 @@ def command(
     prompts = None if language is None else _prompts(language, file)
     if output is not None:
         require_writable(output, parents=True)
+    if html is not None:
+        require_writable(html)
     decoder = _load(target, draft, drafter, dtype)
     if language is None:
         language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)
@@ -89,6 +93,18 @@ def command(
         note(f"this curve is not kept: {why}")
     elif is_new or output is not None:
         note(f"cost curve -> {store_curve(curve, output)}")
+    if html is not None:
+        from tokalign.cli.report import Report, curve_plot, write_report
+
+        report = Report(
+            title=f"What passes of {target} cost here",
+            about=f"{curve.name}; {curve.source}",
+            verdict=[curve.expectation()],
+            plots=[curve_plot(curve)],
+            head=("figure", "value"),
+            rows=[*rows(_summary(curve))],
+        )
+        write_report(html, report)
     show(
         {"target": target, "draft": draft, **curve.to_json()},
         lambda: f"{paragraph(curve.expectation())}\n\n{table(rows(_summary(curve)))}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option
-from tokalign.cli.options import FIELD, TRUST
+from tokalign.cli.options import FIELD, HTML, TRUST
 from tokalign.cli.output import note, paragraph, rows, show, table
 from tokalign.cli.texts import language_of_model
 from tokalign.storage import LANGUAGES, parse_json, sample_text
@@ -34,6 +34,7 @@ _OPTIONS = (
     ),
     FIELD,
     TRUST,
+    HTML,
     click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
 )
 
@@ -48,6 +49,7 @@ def command(
     language: str | None,
     field: str,
     trust_remote_code: bool,
+    html: Path | None,
 ) -> None:
     """Say what to expect of dictionaries, of a pair of tokenizers (--draft), of a --drafter.
 
@@ -111,12 +113,34 @@ def command(
             for bits, name in by_bits.items()
         },
     }
+    if html is not None:
+        from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
+
+        known = {"dictionaries that were found": saving.found, "one of this text": saving.own}
+        saved = {name: value for name, value in known.items() if value is not None}
+        savings = bar_plot(
+            "Tokens per pass of the target on this text; plain decoding has 1.",
+            [*saved],
+            {"tokens per pass": [*saved.values()]},
+        )
+        report = Report(
+            title=f"What can draft for {target}",
+            about=f"Measured on {file or f'the sample in {chosen}'}; no model was run.",
+            verdict=[str(result[name]) for name in _VERDICTS],
+            plots=[*([savings] if saved else []), curve_plot(curve)],
+            head=("figure", "value"),
+            rows=[*rows(result)],
+        )
+        write_report(html, report)
     show(result, lambda: _in_words(result))
+
+
+_VERDICTS = ("verdict", "dictionaries", "this_machine")
 
 
 def _in_words(result: Mapping[str, object]) -> str:
     """The verdicts as sentences, and the figures that they rest on as a table."""
-    said = [str(result[name]) for name in ("verdict", "dictionaries", "this_machine")]
+    said = [str(result[name]) for name in _VERDICTS]
     figures = {name: value for name, value in result.items() if result[name] not in said}
     return "\n\n".join([*map(paragraph, said), table(rows(figures))])
 

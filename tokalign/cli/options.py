@@ -23,6 +23,7 @@ from tokalign.cli.command import (
     SIZE,
     TEXT,
     VARIABLES,
+    FilePath,
     FiniteRange,
     Option,
     flag,
@@ -153,4 +154,5 @@ FIELD = rare(
     default="text",
 )
 LIMIT = Option("--limit", "Only the first N texts.", AT_LEAST_1)
+HTML = Option("--html", "Also write a page with plots.", FilePath(".html"))
 COLOR = Option("--color/--no-color", "Colour each token by how it came about.", default=False)

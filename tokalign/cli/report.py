@@ -1,0 +1,125 @@
+"""The page that `check`, `bench` and `calibrate` write with --html: a verdict, plots and figures.
+
+The style is that of the page of `decode --html` (`page.css`), the template `report.html`; pygal
+draws the plots as SVG, whose colours follow the page's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokalign.storage import write_file
+
+if TYPE_CHECKING:
+    from tokalign.runtime.cost import CostCurve
+
+_COLOURS = ("var(--bar)", "var(--accepted-rule)", "var(--corrected-rule)", "var(--quiet)")
+_SHOWN_ROWS = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A drawing and what it shows."""
+
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a page says: a title, what was measured, sentences, plots, and a table."""
+
+    title: str
+    about: str
+    verdict: Sequence[str]
+    plots: Sequence[Plot]
+    head: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write the page. Raises: as `write_file`."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    write_file(path, environment.get_template("report.html").render(report=report))
+
+
+def curve_plot(curve: CostCurve | None) -> Plot:
+    """What passes cost by rows: of a curve with its quartiles, and of chips that were published."""
+    from tokalign.runtime.cost import PUBLISHED, read_curve
+
+    series: dict[str, Sequence[tuple[int, float]]] = {}
+    if curve is not None:
+        timed, plain = curve.contexts[0].rows, curve.contexts[0].rows[1].median
+        shown = sorted(count for count in timed if count <= _SHOWN_ROWS)
+        for name, part in ((curve.name, 0), ("lower quartile", 1), ("upper quartile", 2)):
+            series[name] = [(count, timed[count][part] / plain) for count in shown]
+    for device, by_bits in PUBLISHED.items():
+        for bits, name in by_bits.items():
+            times = read_curve(name).rows_at(0)[:_SHOWN_ROWS]
+            series[f"{device}, {bits} bits"] = [
+                (count, time / times[0]) for count, time in enumerate(times, 1)
+            ]
+    chart = _chart("XY", x_title="rows verified in a pass", y_title="plain passes", dots_size=2)
+    for name, points in series.items():
+        chart.add(name, points)
+    return Plot("What a pass over several rows takes, in plain passes.", _svg(chart))
+
+
+def bar_plot(
+    caption: str, labels: Sequence[str], bars: Mapping[str, Sequence[float | tuple[float, ...]]]
+) -> Plot:
+    """Bars by label. bars: values by series; a triple is a value with its interval's ends."""
+    chart = _chart("Bar", x_label_rotation=20)
+    chart.x_labels = list(labels)
+    for name, values in bars.items():
+        chart.add(name, [_with_interval(value) for value in values])
+    return Plot(caption, _svg(chart))
+
+
+def _with_interval(value: float | tuple[float, ...]) -> object:
+    if not isinstance(value, tuple):
+        return round(value, 3)
+    middle, low, high = value
+    return {"value": round(middle, 3), "ci": {"low": low, "high": high}}
+
+
+def _chart(kind: str, **settings: Any) -> Any:
+    import pygal
+    from pygal.style import Style
+
+    style = Style(
+        background="transparent",
+        plot_background="transparent",
+        foreground="var(--ink)",
+        foreground_strong="var(--ink)",
+        foreground_subtle="var(--quiet)",
+        colors=_COLOURS * 3,
+        font_family="system-ui, sans-serif",
+    )
+    return getattr(pygal, kind)(
+        style=style,
+        js=[],
+        width=760,
+        height=400,
+        legend_at_bottom=True,
+        legend_at_bottom_columns=2,
+        truncate_legend=-1,
+        **settings,
+    )
+
+
+def _svg(chart: Any) -> str:
+    """The drawing alone: no declaration, and no script, which pygal adds for tooltips."""
+    drawn: str = chart.render(is_unicode=True, disable_xml_declaration=True)
+    return re.sub(r"<script.*?</script>", "", drawn, flags=re.DOTALL)
