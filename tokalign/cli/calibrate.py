@@ -99,7 +99,7 @@ def command(
         report = Report(
             title=f"What passes of {target} cost here",
             about=f"{curve.name}; {curve.source}",
-            verdict=[curve.expectation()],
+            verdict=[_verdict(curve)],
             plots=[curve_plot(curve)],
             head=("figure", "value"),
             rows=[*rows(_summary(curve))],
@@ -107,7 +107,7 @@ def command(
         write_report(html, report)
     show(
         {"target": target, "draft": draft, **curve.to_json()},
-        lambda: f"{paragraph(curve.expectation())}\n\n{table(rows(_summary(curve)))}",
+        lambda: f"{paragraph(_verdict(curve))}\n\n{table(rows(_summary(curve)))}",
     )
 
 
@@ -207,6 +207,11 @@ def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | Non
     if method == "plain":
         return replace(decoder, drafter=find_drafter(decoder.target, note=note))
     return decoder
+
+
+def _verdict(curve: CostCurve) -> str:
+    said = curve.expectation()
+    return f"{said[0].upper()}{said[1:]}."
 
 
 def _summary(curve: CostCurve) -> dict[str, object]:

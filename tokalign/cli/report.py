@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
 
 _COLOURS = ("var(--bar)", "var(--accepted-rule)", "var(--corrected-rule)", "var(--quiet)")
-_SHOWN_ROWS = 17
+_SHOWN_ROWS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,11 @@ def curve_plot(curve: CostCurve | None) -> Plot:
             series[f"{device}, {bits} bits"] = [
                 (count, time / times[0]) for count, time in enumerate(times, 1)
             ]
-    chart = _chart("XY", x_title="rows verified in a pass", y_title="plain passes", dots_size=2)
+    titles = {"x_title": "rows verified in a pass", "y_title": "plain passes"}
+    chart = _chart("XY", series=len(series), dots_size=2, **titles)
     for name, points in series.items():
-        chart.add(name, points)
+        dashes = {"dasharray": "2, 5"} if "quartile" in name else {}
+        chart.add(name, points, show_dots=not dashes, stroke_style=dashes)
     return Plot("What a pass over several rows takes, in plain passes.", _svg(chart))
 
 
@@ -80,7 +82,9 @@ def bar_plot(
     caption: str, labels: Sequence[str], bars: Mapping[str, Sequence[float | tuple[float, ...]]]
 ) -> Plot:
     """Bars by label. bars: values by series; a triple is a value with its interval's ends."""
-    chart = _chart("Bar", x_label_rotation=20)
+    ends = [max(one) if isinstance(one, tuple) else one for of in bars.values() for one in of]
+    top = 1.05 * max([1.0, *ends])
+    chart = _chart("Bar", series=len(bars), x_label_rotation=20, range=(0, top))
     chart.x_labels = list(labels)
     for name, values in bars.items():
         chart.add(name, [_with_interval(value) for value in values])
@@ -94,7 +98,8 @@ def _with_interval(value: float | tuple[float, ...]) -> object:
     return {"value": round(middle, 3), "ci": {"low": low, "high": high}}
 
 
-def _chart(kind: str, **settings: Any) -> Any:
+def _chart(kind: str, *, series: int, **settings: Any) -> Any:
+    """A chart of pygal with room for the legend of so many series."""
     import pygal
     from pygal.style import Style
 
@@ -111,7 +116,7 @@ def _chart(kind: str, **settings: Any) -> Any:
         style=style,
         js=[],
         width=760,
-        height=400,
+        height=380 + 24 * ((series + 1) // 2),
         legend_at_bottom=True,
         legend_at_bottom_columns=2,
         truncate_legend=-1,

@@ -85,15 +85,15 @@ def _place(name: str) -> Path:
     usual = cache_folder() / "models" / name
     if usual.exists():
         return usual
-    try:
-        require_writable(usual, parents=True)
+    with suppress(UsageError):
+        make_folder(usual.parent)
+        require_writable(usual)
         return usual
-    except UsageError:
-        own = Path(gettempdir(), f"tokalign-{os.getuid()}")
-        with suppress(OSError):
-            own.mkdir(mode=0o700, exist_ok=True)
-        is_ours = own.is_dir() and own.lstat().st_uid == os.getuid()
-        return own / "models" / name if is_ours else usual
+    own = Path(gettempdir(), f"tokalign-{os.getuid()}")
+    with suppress(OSError):
+        own.mkdir(mode=0o700, exist_ok=True)
+    is_ours = own.is_dir() and own.lstat().st_uid == os.getuid()
+    return own / "models" / name if is_ours else usual
 
 
 def _convert(mx: Any, file: Path, folder: Path, *, quantized: bool) -> None:

@@ -1,0 +1,47 @@
+"""The pages that `check`, `bench` and `calibrate` write: a verdict, plots, figures, and no script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
+from tokalign.runtime.cost import ContextCosts, CostCurve, Timing
+
+pytest.importorskip("pygal")
+
+CURVE = CostCurve(
+    name="a machine",
+    source="a test",
+    contexts=(ContextCosts(tokens=1, rows={1: Timing(1.0, 0.9, 1.1), 4: Timing(2.0, 1.8, 2.2)}),),
+)
+
+
+def test_a_plot_is_one_drawing_without_scripts_that_names_every_series() -> None:
+    bars = bar_plot("speed", ["copy", "hybrid"], {"code": [1.2, (1.5, 1.1, 1.9)]})
+    for plot, names in (
+        (bars, ["copy", "code"]),
+        (curve_plot(CURVE), ["a machine", "Apple M3 Max"]),
+    ):
+        ElementTree.fromstring(plot.svg)
+        assert "<script" not in plot.svg
+        for name in names:
+            assert name in plot.svg
+
+
+def test_a_page_escapes_what_it_is_told(tmp_path: Path) -> None:
+    report = Report(
+        title="<b>",
+        about="",
+        verdict=["1 < 2"],
+        plots=[curve_plot(None)],
+        head=("a",),
+        rows=[("&",)],
+    )
+    write_report(tmp_path / "page.html", report)
+    page = (tmp_path / "page.html").read_text()
+    assert "<b>" not in page
+    assert "1 &lt; 2" in page
+    assert "<svg" in page
