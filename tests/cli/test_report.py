@@ -1,4 +1,4 @@
-"""The pages that `check`, `bench` and `calibrate` write: a verdict, plots, figures, and no script."""
+"""Pages of `check`, `bench` and `calibrate`: a verdict, plots and figures, and no script."""
 
 from __future__ import annotations
 
