@@ -33,6 +33,11 @@ its way. An output never takes the place of a file of another kind.
 **Exit codes**: 0 ok, 1 runtime error (a full disk and an unreadable corpus too), 2 usage, 3
 incompatible pair or table, 4 missing asset or offline, 130 interrupted.
 
+**Defaults of your own** are in `~/.config/tokalign.toml`, or in the file that `TOKALIGN_CONFIG`
+names: `target = "bielik"` holds for every command, `max-tokens = 512` under `[decode]` for it.
+
+**Completion**: `eval "$(_TOKALIGN_COMPLETE=zsh_source tokalign)"`, or `bash_source`, `fish_source`.
+
 **Environment**: `TOKALIGN_TABLES` is the folder into which `build` and `tables pull` put tables, in
 place of the user data folder, and which is searched before it; `TOKALIGN_PACKS=named` compiles only
 packs that `--language` names; `TOKALIGN_CACHE` is the folder of measured cost curves;
