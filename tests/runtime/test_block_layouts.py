@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash_config import DFlashConfig
 from tokalign.runtime.mlx.dflash_session import Block, DFlashSession
 from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
@@ -220,12 +220,52 @@ def test_what_cannot_be_run_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_other_networks_in_deepspec_s_layout_are_refused(tmp_path: Path) -> None:
-    model = random_model()
-    config = dspark_config(model, log_snr_conditioning=True)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BundleError, match="log_snr_conditioning"):
-        load_dflash(tmp_path, model)
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"log_snr_conditioning": True}, "log_snr_conditioning"),
+        ({"attention_k_eq_v": True}, "attention_k_eq_v"),
+        ({"rope_is_neox_style": False}, "rope_is_neox_style"),
+        ({"dflash_config": {"projector_type": "domino"}}, "projector_type 'domino'"),
+    ],
+)
+def test_networks_of_other_kinds_are_refused(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(BundleError, match=told):
+        DFlashConfig.from_json(dspark_config(random_model(), **changed), name="it")
+
+
+def test_a_published_configuration_is_read() -> None:
+    """That of DSpark for Qwen3-4B, without the keys of libraries."""
+    config = DFlashConfig.from_json(
+        {
+            "architectures": ["Qwen3DSparkModel"],
+            "block_size": 7,
+            "confidence_head_with_markov": True,
+            "enable_confidence_head": True,
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "layer_types": ["full_attention"] * 5,
+            "markov_head_type": "vanilla",
+            "markov_rank": 256,
+            "mask_token_id": 151669,
+            "max_position_embeddings": 40960,
+            "num_anchors": 512,
+            "num_attention_heads": 32,
+            "num_hidden_layers": 5,
+            "num_key_value_heads": 8,
+            "num_target_layers": 36,
+            "rms_norm_eps": 1e-06,
+            "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+            "target_layer_ids": [1, 9, 17, 25, 33],
+            "vocab_size": 151936,
+        },
+        name="it",
+    )
+    assert config.guesses == 7
+    assert config.rope_theta == 1_000_000
+    assert config.enable_confidence_head
 
 
 def test_every_layout_is_known_by_its_config(tmp_path: Path) -> None:

@@ -78,23 +78,31 @@ BLOCK = "block"
 class LinkedAnswer(BlockAnswer):
     """A block's answer that knows, after some ids, what the next position is.
 
-    A state is a position, or a larger number after an id of which it knows that.
+    A state is a position, or a larger number after an id of which it knows that. What it knows
+    there is looked at when a path comes by.
     """
 
     def __init__(self, block: Block, name: str) -> None:
         super().__init__(block.positions, name)
-        self._position: dict[int, int] = {}
+        self._block = block
+        self._positions: list[int] = []  # of the states after ids
         self._linked: dict[tuple[int, TargetId], int] = {}
-        for position, by_id in enumerate(block.links):
-            for token, listed in by_id.items():
-                state = len(block.positions) + len(self._linked)
-                self._linked[position, token], self._position[state] = state, position
-                self.expected[state] = [(one, log_odds(exp(logprob))) for one, logprob in listed]
 
     def after(self, state: int, token: TargetId) -> int | None:
-        position = self._position.get(state, state)
-        linked = self._linked.get((position + 1, token))
-        return super().after(position, token) if linked is None else linked
+        own = state - len(self._block.positions)
+        position = self._positions[own] if own >= 0 else state
+        place = (position + 1, token)
+        if place not in self._linked:
+            links = self._block.links[position + 1 : position + 2]
+            if not links or token not in links[0]:
+                return super().after(position, token)
+            self._linked[place] = len(self._block.positions) + len(self._positions)
+            self._positions.append(position + 1)
+            listed = links[0][token]
+            self.expected[self._linked[place]] = [
+                (one, log_odds(exp(logprob))) for one, logprob in listed
+            ]
+        return self._linked[place]
 
 
 class BlockDrafter(ModelDrafter):

@@ -25,7 +25,9 @@ _CHAIN = {
     *("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"),
     *("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"),
 }
-_KNOWN = _CHAIN | {"input_embedding_scale", "output_multiplier", "projector_type"}
+_KNOWN = _CHAIN | {
+    *("input_embedding_scale", "output_multiplier", "projector_type", "num_target_layers"),
+}
 """Keys of `dflash_config`. One that is not among them may change what the network computes."""
 
 _KNOWN_NESTED = _CHAIN - {"target_layer_ids"} | {
@@ -39,7 +41,7 @@ _KNOWN_NESTED = _CHAIN - {"target_layer_ids"} | {
 
 _OTHER_NETWORKS = (
     *("enable_qwen35_gated_q_proj", "log_snr_conditioning", "attention_sink_bias"),
-    *("dflash_query_causal", "num_experts"),
+    *("dflash_query_causal", "num_experts", "attention_k_eq_v"),
 )
 """Keys that, if they are on, make a network that is not run."""
 
@@ -135,8 +137,13 @@ def _is_dspark(config: Config) -> bool:
 
 def _unpacked(config: Config, name: str) -> tuple[Config, dict[str, Any]]:
     """The configuration of the layers, and what else there is, in z-lab's names."""
-    if odd := [key for key in _OTHER_NETWORKS if config.get(key)]:
-        raise BundleError(f"{name} has {', '.join(odd)}, which this version does not run")
+    odd = [key for key in _OTHER_NETWORKS if config.get(key)]
+    if config.get("rope_is_neox_style") is False:
+        odd.append("rope_is_neox_style: false")
+    if odd:
+        raise BundleError(
+            f"{name} has {', '.join(odd)}, which this version does not run; use another drafter"
+        )
     if "speculators_model_type" in config:
         return _nested(config, name)
     own = config.get("dflash_config")
@@ -144,7 +151,10 @@ def _unpacked(config: Config, name: str) -> tuple[Config, dict[str, Any]]:
         return config, dict(config)
     if not isinstance(own, dict):
         raise BundleError(f"{name} is no DFlash drafter: its dflash_config is no object")
-    if unknown := sorted(own.keys() - _KNOWN):
+    unknown = sorted(own.keys() - _KNOWN)
+    if (projector := own.get("projector_type")) not in (None, "dspark"):
+        unknown.append(f"projector_type {shown(projector)}")
+    if unknown:
         raise BundleError(
             f"{name}: dflash_config has {', '.join(unknown)}, which this version does not run; "
             "use another drafter"
