@@ -112,7 +112,9 @@ def compare_decoders(
     random = Random(seed)
     settings = [*product(SAMPLINGS, GRAMMARS)]
     for number in count():
-        if sum(one.ids for one in results.values()) >= tokens:
+        compared = sum(one.ids for one in results.values())
+        click.echo(f"{compared:,} of {tokens:,} ids", err=True)
+        if compared >= tokens:
             break
         sampling, grammar = settings[number % len(settings)]
         how: dict[str, Any] = {
