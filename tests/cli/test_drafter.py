@@ -80,7 +80,7 @@ def test_it_is_found(place: str, tmp_path: Path, tables: Path) -> None:
     options: dict[str, Any] = {"max_tokens": TOKENS, "note": notes.append, "num_draft_tokens": 4}
     responses = list(tokalign.stream_generate(loaded, tokenizer, PROMPT, **options))
     assert any(note.startswith("drafter -> ") for note in notes)
-    assert any("recurrent drafter" in note for note in notes)
+    assert any("trained drafter" in note for note in notes)
     assert {one.source for one in responses} > {"target"}
 
 

@@ -143,7 +143,7 @@ def assemble(
 
     sampler: greedy by default. outputs, logits: as in `Drafting`. background: whether packs of
     languages that prompts turn out to be in are compiled while decoding goes on.
-    before_costs: called with the target and the draft model or recurrent drafter (None without
+    before_costs: called with the target and the draft model or trained drafter (None without
     one), unless no decision depends on what passes cost.
     All decoders of a process share what the controller learns of two models.
     Raises: as `choose_drafting`.

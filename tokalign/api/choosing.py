@@ -52,7 +52,7 @@ def choose_drafting(
 ) -> Drafting:
     """The method, the translation and the tables for two tokenizers.
 
-    with_drafter: whether there is a recurrent drafter. background: as in `assemble`.
+    with_drafter: whether there is a trained drafter. background: as in `assemble`.
     model_folder: the target's.
     Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
     FingerprintError, MissingAssetError for a table that is named.
@@ -145,7 +145,7 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
     if with_model:
         sources.append(f"draft model, translation {drafting.options.translation}")
     elif with_drafter:
-        sources.append("recurrent drafter")
+        sources.append("trained drafter")
     else:
         missing.append("no draft model is given (--draft)")
     return "; ".join([f"method auto -> hybrid of {', '.join(sources)}", *missing])

@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Measure verification by rows, drafting and host work; decode finds the result by itself.
 
-    With a draft model its passes are timed, with a recurrent drafter its beam searches. A curve
+    With a draft model its passes are timed, with a trained drafter its beam searches. A curve
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     FILE: a text of one's own, whose lines begin the prompts.
     """
@@ -114,7 +114,7 @@ def command(
 def measure_unless_known(target: Any, drafts: Any) -> None:
     """Measure what passes cost, unless that is known of these two.
 
-    target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
+    target: an mlx-lm model. drafts: the draft model or trained drafter; None without one.
     """
     from tokalign.evaluate.calibrate import NOT_KEPT, measure_briefly
     from tokalign.runtime.cost import find_curve, store_curve

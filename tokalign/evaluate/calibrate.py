@@ -33,7 +33,7 @@ ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
 """Counts of rows, the most telling first; no chip is known to have a step between them."""
 
 SEARCHES = tuple(BeamShape(DEFAULT_SHAPE.width, steps) for steps in (1, DEFAULT_SHAPE.length))
-"""Beam searches of a recurrent drafter. Every step after the first costs the same."""
+"""Beam searches of a trained drafter. Every step after the first costs the same."""
 
 NOT_KEPT = "not_kept"
 """The note of a curve that says why it is not kept."""
@@ -163,7 +163,7 @@ def self_draft_rounds(
 ) -> list[Round]:
     """Decode `tokens` ids after each prompt with long chains. Returns: the rounds with a draft.
 
-    decoder: with a draft model or a recurrent drafter. limit: draft passes of a round.
+    decoder: with a draft model or a trained drafter. limit: draft passes of a round.
     seconds: no further prompt is begun that would end later, if it takes as long as those before.
     """
     began, rounds = perf_counter(), list[Round]()

@@ -1,7 +1,7 @@
 """What a pass costs on one machine: a measured staircase, as a value, as JSON and where it is kept.
 
 A curve says how long a pass of the target over m rows takes, m = 1, 2, ..., after contexts of a few
-lengths, and how long a pass of the draft model or a beam search of the recurrent drafter takes. It
+lengths, and how long a pass of the draft model or a beam search of the trained drafter takes. It
 is measured by `evaluate/calibrate.py` and kept in the user's cache folder, shipped in
 `runtime/curves/`, or written by hand. The decode loop and `tokalign bench --text` only read it.
 """
@@ -61,7 +61,7 @@ class ContextCosts:
     """Costs of passes after a context of `tokens` ids.
 
     rows: C(m) by the number of rows m; some m may be missing. draft_pass: of the draft model, or a
-    step of the recurrent drafter, on average over a draft; None if there is neither, or if its time
+    step of the trained drafter, on average over a draft; None if there is neither, or if its time
     is not known. tree_pass: of a draft model that grows a tree, where each pass goes on after
     several texts and the host chooses them; None if it is not known.
     """
@@ -79,7 +79,7 @@ class Machine:
     mlx: its version.
     target, draft: fingerprints of the shapes and number formats of the weights (quantization
     included), because these determine what a pass costs. draft: of the draft model or of the
-    recurrent drafter; empty without either.
+    trained drafter; empty without either.
     """
 
     device: str
@@ -96,7 +96,7 @@ class CostCurve:
     unit: "seconds", or "plain passes" where only ratios are known. host: the part of C(1) that
     plain decoding hides by running ahead; C(1), C(2), ... are of rounds that do not.
     machine: None for a curve that was not measured by `tokalign calibrate`.
-    searches: a whole beam search of the recurrent drafter, by its width and the number of its
+    searches: a whole beam search of the trained drafter, by its width and the number of its
     steps. It does not depend on the context.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """

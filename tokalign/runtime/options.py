@@ -37,7 +37,7 @@ METHODS = ("plain", "dictionary", "copy", "draft", "drafter", "hybrid")
 
 MODEL_METHODS, DRAFTER_METHODS = ("draft", "hybrid"), ("drafter", "hybrid")
 TABLE_METHODS = ("dictionary", "hybrid")
-"""Methods that use a draft model, a recurrent drafter, a dictionary; the hybrid does without."""
+"""Methods that use a draft model, a trained drafter, a dictionary; the hybrid does without."""
 
 TRANSLATIONS = ("none", "context:P", "intersection", "exact")
 
@@ -59,7 +59,7 @@ DEFAULT_ALTERNATIVES = 4
 def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -> str:
     """The method that `asked` stands for, by what there is.
 
-    draft, dictionary, drafter: whether there is a draft model, a dictionary, a recurrent drafter.
+    draft, dictionary, drafter: whether there is a draft model, a dictionary, a trained drafter.
     `auto` stands for the hybrid of all sources that there are, ranked by expected gain.
     Raises: UsageError or MissingAssetError for a method that is unknown or lacks what it needs.
     """
@@ -71,7 +71,7 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -
         raise UsageError("--method draft needs a draft model; give --draft NAME")
     if asked == "drafter" and not drafter:
         raise MissingAssetError(
-            "--method drafter needs a recurrent drafter of this target, and none is named or found "
+            "--method drafter needs a trained drafter of this target, and none is named or found "
             "beside it; give --drafter FOLDER, or train one with: tokalign train"
         )
     if asked == "dictionary" and not dictionary:
@@ -228,7 +228,7 @@ class DraftingOptions:
 
     @property
     def uses_drafter(self) -> bool:
-        """Whether a recurrent drafter is used if there is one."""
+        """Whether a trained drafter is used if there is one."""
         return self.method in (AUTO, *DRAFTER_METHODS)
 
     @property

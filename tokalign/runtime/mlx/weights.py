@@ -210,7 +210,7 @@ def once_per_model(find: Callable[[Any], T]) -> Callable[[Any], T]:
 def machine_of(target: Any, draft: Any = None) -> Machine:
     """For what a curve that is measured here is valid. Cost: some milliseconds.
 
-    target: an mlx-lm model. draft: another one, or a recurrent drafter.
+    target: an mlx-lm model. draft: another one, or a trained drafter.
     """
     return Machine(
         device=device_name(),
