@@ -32,11 +32,11 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Kept(NamedTuple):
-    """A cache at a mark of a job's prompt. is_shared: whether other conversations begin so."""
+    """A cache at a mark of a job's prompt. is_shared: see `Job.marks`; None until the next step."""
 
     job: Job
     held: Held
-    is_shared: bool
+    is_shared: bool | None
 
 
 def decoder_of(
@@ -85,7 +85,7 @@ class Speculation:
         self._is_reading = True
 
     @property
-    def _marks(self) -> Mapping[int, bool]:
+    def _marks(self) -> Mapping[int, bool | None]:
         """Where a cache that can only be continued where it ends is kept."""
         return self._job.marks if self._forgets else {}
 
@@ -149,8 +149,9 @@ class Speculation:
             return []
         ids = self._job.ids[:read]
         self._target.settle(ids)
-        held = Held(deepcopy(self._target.layers), list(ids))
-        return [Kept(self._job, held, self._marks[read])]
+        is_shared, layers = self._marks[read], self._target.layers
+        held = Held(layers if is_shared is None else deepcopy(layers), list(ids))
+        return [Kept(self._job, held, is_shared)]
 
 
 def _handed_over(session: ModelSession[Any], ids: list[Any]) -> Held:
@@ -223,10 +224,10 @@ class Batch:
             job, (done, total) = self._jobs[response.uid], response.progress
             if total - done > 1:
                 job.put(Reading(len(job.ids) - total + done, len(job.ids)))
-            is_shared = job.marks.get(len(job.ids) - total + done)
-            if is_shared is not None and response.end_of_segment and not response.end_of_prompt:
+            mark = len(job.ids) - total + done
+            if mark in job.marks and response.end_of_segment and not response.end_of_prompt:
                 layers, ids = self._generator.extract_cache([response.uid])[response.uid]
-                kept.append(Kept(job, Held(layers, list(ids)), is_shared))
+                kept.append(Kept(job, Held(layers, list(ids)), job.marks[mark]))
         for response in emitted:
             job = self._jobs[response.uid]
             job.passes += 1

@@ -63,8 +63,9 @@ class Job:
 
     `preparing.prepare` sets the next group. prompt: for both models; ids: prompt and answer so far.
     marks: numbers of ids after which the target's cache is worth keeping, and whether other
-    conversations begin so as well. ends: ids that end the answer. form: what its text is searched
-    for; opens_in: the kind of block that it begins in. max_tokens: there is room for so many.
+    conversations begin so as well; None for a cache that is kept on disk alone. ends: ids that end
+    the answer. form: what its text is searched for; opens_in: the kind of block that it begins in.
+    max_tokens: there is room for so many.
     constraint: what it has to match; not_enforced: what of it cannot be enforced, by path.
     prediction: what it may repeat.
 
@@ -86,7 +87,7 @@ class Job:
     tokenizer: Tokenizer[TargetId] = field(init=False)
     prompt: Prompt = Prompt(target=())  # noqa: RUF009  # it is frozen
     ids: list[TargetId] = field(default_factory=list)
-    marks: Mapping[int, bool] = field(default_factory=dict)
+    marks: Mapping[int, bool | None] = field(default_factory=dict)
     ends: frozenset[TargetId] = frozenset()
     form: AnswerForm = TEXT_ONLY
     opens_in: Literal["text", "thought"] = "text"

@@ -39,7 +39,7 @@ _TRUSTED = 4
 """Prompts of at most so many characters for each id of the context are encoded uncounted."""
 
 _STRIDE = 4096
-"""Ids after which a cache that cannot be cut back is kept, besides at the ends of turns."""
+"""Ids after which a cache that cannot be cut back is kept on disk, besides at the ends of turns."""
 
 _THREADS = 2
 """In each lane."""
@@ -118,9 +118,9 @@ def prepare(loaded: Loaded, job: Job) -> None:
     for token in request.logit_bias:
         wrong = f"logit_bias names the id {{}}, but ids are from 0 to {size - 1}"
         require(0 <= token < size, wrong, token)
-    marks = dict(beginning.marks)
+    marks: dict[int, bool | None] = dict(beginning.marks)
     if loaded.forgets:  # other caches are cut back to wherever a later prompt leaves this one
-        marks |= {mark: False for mark in range(_STRIDE, len(ids), _STRIDE) if mark not in marks}
+        marks = dict.fromkeys(range(_STRIDE, len(ids), _STRIDE)) | marks
         marks.setdefault(len(ids) - 1, False)
     job.marks = {mark: is_shared for mark, is_shared in marks.items() if 0 < mark < len(ids)}
     job.ends = loaded.fill_in_ends if request.suffix else target.stop_ids

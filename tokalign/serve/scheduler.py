@@ -291,8 +291,9 @@ class Scheduler:
         found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
         return held if found.layers is None else found
 
-    def _keep(self, job: Job, held: Held, *, is_shared: bool = False) -> None:
-        self._contexts.keep(job.chain, held, is_shared=is_shared)
+    def _keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
+        if is_shared is not None:
+            self._contexts.keep(job.chain, held, is_shared=is_shared)
         self._files_of(job).keep(held)
 
     def _files_of(self, job: Job) -> ContextFiles:
