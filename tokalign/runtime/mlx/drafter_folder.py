@@ -43,7 +43,6 @@ from tokalign.tables.finding import (
     DRAFTER_VERSION,
     DRAFTER_WEIGHTS,
     HOW_TO_TRAIN,
-    Detail,
     Note,
     damaged_drafter,
     drafter_folders,
@@ -205,7 +204,7 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     if (key := (folder.absolute(), version)) not in loaded:
         loaded.clear()
         loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
-    note(Detail(f"drafter -> {shown_path(folder)}"))
+    note(f"drafter -> {shown_path(folder)}")
     return loaded[key]
 
 
