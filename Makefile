@@ -39,6 +39,9 @@ demo-real:
 	@cmp out/plain.txt out/drafted.txt && echo && echo "Both answers are the same:" && cat out/drafted.txt
 	@echo; echo "'tokens per pass' is how many tokens each pass of the model gave; 'drafted' is the share"
 	@echo "that was guessed right before the pass; 'generation' has the speed of both answers."
+	@if [ "$$(uname)" = Linux ] && [ "$(FAST)" = "LD_PRELOAD=" ]; then echo; \
+	echo "Drafts gain nothing by the clock here: with the BLAS of mlx's wheel, every further row of a pass"; \
+	echo "costs nearly a whole pass. sudo apt install libopenblas0-pthread, and run make demo again."; fi
 
 demo-tiny:
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \
