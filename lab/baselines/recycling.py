@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from lab.baselines.adjacency import Adjacency, most_probable_chain
-from tokalign.runtime.draft.context_copy import SuffixAutomaton
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.rounds import Context, Drafter, Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

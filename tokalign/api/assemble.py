@@ -25,8 +25,8 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
-    from tokalign.runtime.draft.context_copy import SuffixAutomaton
     from tokalign.runtime.draft.lookup import LogitStore
+    from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
     from tokalign.runtime.mlx.sampling import Sampler
     from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.runtime.draft.context_copy import ContextCopy, SuffixAutomaton
+from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.controller import Controller, Knowledge, ModelWorth
 from tokalign.runtime.draft.costs import MAX_IDS, Costs
 from tokalign.runtime.draft.lookup import (
@@ -18,6 +18,7 @@ from tokalign.runtime.draft.lookup import (
 )
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter, make_translation
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.draft.tree import ComingNoise, TreeDrafter
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, DraftingOptions

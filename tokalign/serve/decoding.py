@@ -17,7 +17,7 @@ from mlx_lm.generate import BatchGenerator, StopSequences
 
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.context_copy import SuffixAutomaton
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import forgets, remembered

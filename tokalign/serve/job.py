@@ -13,7 +13,7 @@ from mlx_lm.sample_utils import make_sampler
 
 from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.draft.context_copy import SuffixAutomaton
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.contexts import NOTHING, Chain, Held

@@ -13,11 +13,9 @@ from tokalign.runtime.draft.context_copy import (
     LATEST,
     ONLY,
     PRIORS,
-    START,
     ContextCopy,
-    Occurrence,
-    SuffixAutomaton,
 )
+from tokalign.runtime.draft.suffix_automaton import START, Occurrence, SuffixAutomaton
 from tokalign.tokenizer.vocabulary import TargetId
 
 few_ids = st.one_of(
@@ -49,10 +47,10 @@ def test_what_is_expected_is_what_search_finds(
 def test_probability_grows_with_the_match_and_with_agreement() -> None:
     copy = ContextCopy()
     for kind in PRIORS:
-        grows = [copy.probability(kind, length) for length in range(1, 40)]
+        grows = [copy.probability(kind, length, 1) for length in range(1, 40)]
         assert grows == sorted(grows)
     for length in range(1, 40):
-        ranked = [copy.probability(kind, length) for kind in (FIRST, LATEST, ONLY, AGREED)]
+        ranked = [copy.probability(kind, length, 1) for kind in (FIRST, LATEST, ONLY, AGREED)]
         assert ranked == sorted(ranked)
 
 
@@ -63,9 +61,9 @@ def test_a_text_that_repeats_itself_is_recognized() -> None:
     for _ in range(40):
         faithful.learn(single, TargetId(5))
         faithless.learn(single, TargetId(99))
-    prior = new.probability(ONLY, 2)
-    assert faithful.probability(ONLY, 2) > 0.75 > prior > 0.2 > faithless.probability(ONLY, 2)
-    assert faithful.probability(ONLY, 6) > new.probability(ONLY, 6)
+    prior = new.probability(ONLY, 2, 5)
+    assert faithful.probability(ONLY, 2, 5) > 0.75 > prior > 0.2 > faithless.probability(ONLY, 2, 5)
+    assert faithful.probability(ONLY, 6, 5) > new.probability(ONLY, 6, 5)
 
 
 def test_an_output_may_go_beyond_the_end_of_a_text_that_it_was_predicted_by() -> None:
@@ -115,3 +113,39 @@ def test_an_append_costs_the_same_however_often_a_phrase_came() -> None:
     automaton = SuffixAutomaton([TargetId(3)] * 20_000)
     longest = automaton.occurrence(automaton.longest_repeat())
     assert longest == (19_999, 19_999, 19_999)
+
+
+def followed(earlier: list[int], written: list[int]) -> list[int | None]:
+    """What the copy expects first, before each id that is written after an earlier text."""
+    copy = ContextCopy()
+    text, expected = [*map(TargetId, earlier)], list[int | None]()
+    for token in written:
+        guesses = copy.expect(copy.follow(text))
+        expected.append(guesses[0][0] if guesses else None)
+        text.append(TargetId(token))
+    return expected
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [*range(100, 110), 7, *range(111, 130)],  # an id stands for another
+        [*range(100, 110), 7, 8, 9, *range(111, 130)],  # several for one
+        [*range(100, 110), 7, *range(114, 130)],  # one for several
+        [*range(100, 110), *range(113, 130)],  # some are missing
+        [*range(100, 110), 7, 8, *range(110, 130)],  # some are new
+    ],
+)
+def test_a_copy_goes_on_where_the_text_meets_again(written: list[int]) -> None:
+    expected = followed([1, 2, 3, *range(100, 130), 4, 5], [3, *written])
+    right = [guess == token for guess, token in zip(expected, [3, *written], strict=True)]
+    differs = next(i for i, token in enumerate(written) if token != 100 + i) + 1
+    meets = max(i for i, token in enumerate(written) if token - 1 != written[i - 1]) + 1
+    assert all(right[2:differs])
+    assert not right[differs]
+    assert all(right[meets + 2 :])
+
+
+def test_a_passage_that_the_text_has_left_for_good_is_forgotten() -> None:
+    expected = followed([*range(100, 130)], [*range(100, 110), *range(900, 930)])
+    assert expected[-8:] == [None] * 8

@@ -71,7 +71,8 @@ class Defined:
             hidden = 2.0 if noise is not None and not models else 0.0
             if total >= odds_of(least) - hidden:
                 voters, level = frozenset(naming), max(-5, min(4, int(total)))
-                keys = (voters, frozenset(asked), level), (voters, frozenset(models), "all")
+                rank = [t for t, _ in spoken[surest]].index(token)
+                keys = (voters, frozenset(asked), level), (surest, min(rank, 3))
                 factor = prod(self.trust.factors.get(key, 1.0) for key in keys)
                 found[token] = factor / (factor + exp(-total)), surest, keys
         return found
@@ -98,14 +99,14 @@ def test_what_is_mixed_and_learned_is_the_definition(
         states = drawn[: len(names)]
         expected = defined.candidates(states, least, stated, noise)
         found, chances = mixer.candidates(mixer.ask(states), least, stated, noise)
-        assert {token: (p, by) for token, p, by, _ in found} == {
+        assert {token: (p, by) for token, p, by, *_ in found} == {
             token: (pytest.approx(p), by) for token, (p, by, _) in expected.items()
         }
-        mixed = [probability for _, probability, _, _ in found]
+        mixed = [probability for _, probability, *_ in found]
         if noise is not None and not any(
             s for n, s in zip(names, states, strict=True) if n in MODELS
         ):
-            scores = [p * noise[token] for token, p, _, _ in found]
+            scores = [p * noise[token] for token, p, *_ in found]
             others = max(0.02, 1.0 - sum(mixed))  # the ids that nobody named have no known noise
             mixed = [min(MOST, score / (sum(scores) + others)) for score in scores]
         assert chances == pytest.approx(mixed)
@@ -114,7 +115,7 @@ def test_what_is_mixed_and_learned_is_the_definition(
         )
         assert some == [one for one in found if one[0] % 2 == 0]
         mixer.learn(found, TargetId(emitted))
-        for token, probability, _, _ in found:
+        for token, probability, *_ in found:
             for key in expected[token][2]:
                 defined.trust.learn([(probability, key, token == emitted)])
     again = Mixing()

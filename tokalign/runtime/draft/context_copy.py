@@ -10,150 +10,14 @@ predicted, and `Trust` shifts all these probabilities accordingly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import log
 from typing import NamedTuple
 
 from tokalign.runtime.draft.mixing import Trust
+from tokalign.runtime.draft.suffix_automaton import START, Occurrence, Place, SuffixAutomaton
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-
-TOUCHED = 32
-"""How many of the longest suffixes know exactly where they ended last."""
-
-ROOT = 0
-"""The state of the empty match."""
-
-
-class Occurrence(NamedTuple):
-    """A suffix of `length` ids that occurred before.
-
-    first, latest: how many ids of the text its first and its latest occurrence end after.
-    """
-
-    length: int
-    first: int
-    latest: int
-
-
-class Place(NamedTuple):
-    """Where reading a text has led: a state, and how many of the last ids read match there."""
-
-    state: int
-    length: int
-
-
-START = Place(ROOT, 0)
-"""Where reading begins."""
-
-
-class SuffixAutomaton:
-    """The automaton of a text that grows by one id at a time: where its end occurred before.
-
-    A state stands for all parts of the text that end at the same positions. Its link leads to the
-    longest suffix of these parts that also ends elsewhere. So the longest suffix of the text that
-    occurred before is found at the link of the last state, without any search, and shorter ones
-    further along the links. Before each append the 32 longest suffixes are told that they end
-    there, and the shorter ones are not: in a text that repeats one phrase over and over, the chain
-    of links is as long as the text.
-    Example: after "a b c a b" the longest suffix that occurred before is "a b", after 2 ids.
-    Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), built
-    online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
-    ids: all of the text so far. Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
-    """
-
-    def __init__(self, ids: Iterable[TargetId] = ()) -> None:
-        self._next: list[dict[TargetId, int]] = [{}]
-        self._link = [ROOT]
-        self._length = [0]
-        self._first = [0]
-        self._latest = [0]
-        self._last = ROOT
-        self.ids: list[TargetId] = []
-        self.extend(ids)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def extend(self, ids: Iterable[TargetId]) -> None:
-        for token in ids:
-            self.append(token)
-
-    def append(self, token: TargetId) -> None:
-        self._touch()
-        self.ids.append(token)
-        state = self._add(len(self.ids), len(self.ids), len(self.ids), {})
-        link, following = self._link, self._next
-        before = self._last
-        while token not in following[before]:
-            following[before][token] = state
-            if before == ROOT:
-                break
-            before = link[before]
-        else:
-            link[state] = self._split(before, token)
-        self._last = state
-
-    def longest_repeat(self) -> Place:
-        """The longest suffix of the text that occurred before. Cost: under 1 µs."""
-        state = self._link[self._last]
-        return Place(state, self._length[state])
-
-    def occurrence(self, place: Place) -> Occurrence | None:
-        """Where the match of a place ended in the text; None for the empty match."""
-        state, length = place
-        return Occurrence(length, self._first[state], self._latest[state]) if length else None
-
-    def advance(self, place: Place, token: TargetId) -> Place:
-        """The place of the longest match after `token` is read, which need not extend the text.
-
-        Cost: amortized O(1) per id read.
-        """
-        state, length = place.state, place.length
-        while token not in self._next[state]:
-            if state == ROOT:
-                return START
-            state = self._link[state]
-            length = self._length[state]
-        return Place(self._next[state][token], length + 1)
-
-    def _touch(self) -> None:
-        state, end, link, latest = self._last, len(self.ids), self._link, self._latest
-        for _ in range(TOUCHED):
-            latest[state] = end
-            state = link[state]
-            if state == ROOT:
-                return
-
-    def _split(self, before: int, token: TargetId) -> int:
-        """The state for the parts of `before` followed by `token`.
-
-        If longer parts lead to the same state, it is split: a copy of it stands for the shorter.
-        """
-        following, length = self._next, self._length
-        found = following[before][token]
-        if length[found] == length[before] + 1:
-            return found
-        copy = self._add(
-            length[before] + 1, self._first[found], self._latest[found], following[found].copy()
-        )
-        self._link[copy] = self._link[found]
-        self._link[found] = copy
-        while following[before].get(token) == found:
-            following[before][token] = copy
-            if before == ROOT:
-                break
-            before = self._link[before]
-        return copy
-
-    def _add(self, length: int, first: int, latest: int, following: dict[TargetId, int]) -> int:
-        self._next.append(following)
-        self._link.append(ROOT)
-        self._length.append(length)
-        self._first.append(first)
-        self._latest.append(latest)
-        return len(self._link) - 1
-
 
 SOURCE = "copy"
 SESSION = "session"
@@ -183,6 +47,46 @@ lab/results/copy-priors.md.
 
 _TRUST_RATE = 0.1
 
+RESUMED = (0.3, 0.5, 0.7, 0.85, 0.88)
+"""How often the next id of a passage was right that is followed through a difference, by how many
+ids agreed since. Counted on edits of Python and Markdown, and on both as they are."""
+
+_JOINS = 6
+"""Ids of a match from which on its passage is followed through differences."""
+
+_REACH, _LONGEST_GAP = 24, 16
+"""How far beyond a difference the text is searched for where it meets again, and for how long."""
+
+_MET = 2
+"""Ids that have to agree before a difference is over."""
+
+_RESUMED = "resumed"
+"""The situation of trust in passages; copies of prompt and output have one each."""
+
+
+class Passage(NamedTuple):
+    """An earlier passage that is followed, through differences too.
+
+    left: where the text left it, as an index of the earlier text; 0 if none is followed. next: the
+    index of the id that is expected. run: how many ids agreed since the latest difference. gap: how
+    many ids came since the text left it.
+    """
+
+    left: int = 0
+    next: int = 0
+    run: int = 0
+    gap: int = 0
+
+
+_NO_PASSAGE = Passage()
+
+
+class Reading(NamedTuple):
+    """Where reading a text has led: the longest match, and the passage that is followed."""
+
+    place: Place = START
+    passage: Passage = _NO_PASSAGE
+
 
 class ContextCopy:
     """A source of a hybrid that copies from prompt and output.
@@ -197,40 +101,87 @@ class ContextCopy:
         self._grows = outputs is None
         self.name = SOURCE if self._grows else SESSION
         self._trust = Trust(rate=_TRUST_RATE)
-        self._place = START
-        self._seen = 0
+        self._reading = Reading()
+        self._seen = self._prompt = 0
 
-    def follow(self, ids: Sequence[TargetId]) -> Place:
+    def follow(self, ids: Sequence[TargetId]) -> Reading:
         automaton = self._automaton
+        if self._grows and not self._prompt:
+            self._prompt = len(ids)
         for token in ids[self._seen :]:
-            self.learn(automaton.occurrence(self._place), token)
+            place, passage = self._reading
+            self.learn(automaton.occurrence(place), token)
+            if (resumed := self._resumed(passage)) is not None:
+                self._trust.learn([(resumed[1], _RESUMED, resumed[0] == token)])
             if self._grows:
                 automaton.append(token)
-                self._place = automaton.longest_repeat()
+                place = automaton.longest_repeat()
             else:
-                self._place = automaton.advance(self._place, token)
+                place = automaton.advance(place, token)
+            self._reading = Reading(place, self._followed(passage, place, token))
         self._seen = len(ids)
-        return self._place
+        return self._reading
 
-    def advance(self, state: Place, token: TargetId) -> Place:
-        return self._automaton.advance(state, token)
+    def advance(self, state: Reading, token: TargetId) -> Reading:
+        place = self._automaton.advance(state.place, token)
+        return Reading(place, self._followed(state.passage, place, token))
 
-    def expect(self, state: Place) -> list[tuple[TargetId, float]]:
-        """What followed the latest occurrence and the first, if that differs, with log-odds."""
-        occurrence = self._automaton.occurrence(state)
-        if occurrence is None:
-            return []
-        length, first, latest = occurrence
-        copied = self._copied(occurrence)
-        found = [] if copied is None else [copied]
-        if first < latest and (copied is None or self._automaton.ids[first] != copied[0]):
-            found.append((self._automaton.ids[first], self.probability(FIRST, length)))
-        return [(token, log(p / (1.0 - p))) for token, p in found if token != SEPARATOR]
+    def expect(self, state: Reading) -> list[tuple[TargetId, float]]:
+        """What followed the latest occurrence and the first, and what comes next in the passage."""
+        found = dict[TargetId, float]()
+        if (occurrence := self._automaton.occurrence(state.place)) is not None:
+            length, first, latest = occurrence
+            if (copied := self._copied(occurrence)) is not None:
+                found[copied[0]] = copied[1]
+            if first < latest:
+                found.setdefault(self._automaton.ids[first], self.probability(FIRST, length, first))
+        if (resumed := self._resumed(state.passage)) is not None:
+            token, p = resumed
+            found[token] = max(p, found.get(token, 0.0))
+        found.pop(SEPARATOR, None)
+        odds = [(token, log(p / (1.0 - p))) for token, p in found.items()]
+        return odds if len(odds) < 2 else sorted(odds, key=lambda one: -one[1])
+
+    def _resumed(self, passage: Passage) -> tuple[TargetId, float] | None:
+        """What comes next in the passage that is followed, once it agrees again."""
+        at, run, text = passage.next, passage.run, self._automaton.ids
+        if not 0 < run < _JOINS or at >= len(text):
+            return None
+        return text[at], self._trust.calibrated(RESUMED[run - 1], _RESUMED)
 
     def learn(self, occurrence: Occurrence | None, token: TargetId) -> None:
         """Compare `token` with what the match before it would have predicted."""
         if occurrence is not None and (copied := self._copied(occurrence)) is not None:
-            self._trust.learn([(copied[1], None, copied[0] == token)])
+            of_prompt = occurrence.latest <= self._prompt
+            self._trust.learn([(copied[1], of_prompt, copied[0] == token)])
+
+    def _followed(self, passage: Passage, place: Place, token: TargetId) -> Passage:
+        """The passage after one more id, which made the longest match `place`."""
+        left, following, run, gap = passage
+        text = self._automaton.ids
+        if place.length >= _JOINS and place.length > run + 1:
+            latest = self._automaton.occurrence(place).latest
+            return Passage(latest, latest, place.length, 0)
+        if not left:
+            return _NO_PASSAGE
+        if following < len(text) and text[following] == token:
+            run, following = run + 1, following + 1
+            if run >= _MET:
+                return Passage(following, following, run, 0)
+            return Passage(left, following, run, gap + 1)
+        if gap >= _LONGEST_GAP:
+            return _NO_PASSAGE
+        # Where one id stands for another, the texts meet `gap + 1` ids further on; look around it.
+        gap += 1
+        ahead = text[left : left + _REACH]
+        if token in ahead:
+            straight = gap - 1
+            at = min(
+                (i for i, other in enumerate(ahead) if other == token),
+                key=lambda i: abs(i - straight),
+            )
+            return Passage(left, left + at + 1, 1, gap)
+        return Passage(left, left + gap, 0, gap)
 
     def _copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
         """What followed the latest occurrence, and how probably it is right now.
@@ -242,13 +193,16 @@ class ContextCopy:
         if latest == len(text):
             return None
         kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
-        return text[latest], self.probability(kind, length)
+        return text[latest], self.probability(kind, length, latest)
 
-    def probability(self, kind: int, length: int) -> float:
+    def probability(self, kind: int, length: int, end: int) -> float:
         """How probably the token copied after a match of `length` (1 or more) is right: a prior,
-        shifted by what has been seen."""
+        shifted by what has been seen of copies from the prompt, or from the output.
+
+        end: how many ids of the text the match ends after.
+        """
         prior = PRIORS[kind]
-        return self._trust.calibrated(prior[min(length, len(prior)) - 1], None)
+        return self._trust.calibrated(prior[min(length, len(prior)) - 1], end <= self._prompt)
 
 
 _LEAD = 8

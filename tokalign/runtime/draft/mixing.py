@@ -17,7 +17,7 @@ for lossless data compression", 2005).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import exp, log
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -134,6 +134,9 @@ WEIGHTS = {
 
 _OTHER = Weights(0.8, 0.0, -0.6)
 
+RANKED_PRIORS: Mapping[str, Sequence[Sequence[float]]] = {}
+"""By kind of source: shifts of log-odds for the ids of each rank at depths 0, 1, 2 and beyond."""
+
 ALONE = Weights(1.0, 0.0, 0.0)
 """Weights of a source that nothing is mixed with: its probabilities are taken as they are."""
 
@@ -142,14 +145,20 @@ MODELS = ("draft", "drafter", "block")
 
 _TRUST_RATE = 0.02
 
-_SUREST, _LEAST_SURE, _ALL = 4, -5, 5
-"""Log-odds beyond the first two are one situation. The last stands for all of them."""
+_SUREST, _LEAST_SURE = 4, -5
+"""Log-odds beyond these are one situation."""
+
+_RANKED, _LAST_RANK, _DEEPEST = 8, 3, 3
+"""Added to a depth, so that the two kinds of situations differ; later ranks and greater depths are
+one situation."""
 
 
-Candidate: TypeAlias = tuple[TargetId, float, str, tuple[int, int, int]]
+Situation: TypeAlias = tuple[int, int, int]
+
+Candidate: TypeAlias = tuple[TargetId, float, str, Situation, Situation]
 """An id that may come next, its probability before the noise of sampling is looked at, the source
-that is surest of it, and by what is kept what was learned about it. A round makes hundreds of them,
-too many for objects of a class."""
+that is surest of it, and the two situations by which is kept what was learned about it. A round
+makes hundreds of them, too many for objects of a class."""
 
 Expected: TypeAlias = tuple[int, Sequence[tuple[TargetId, float]]]
 """The place of a source among all, and the ids that it expects with their log-odds, the most
@@ -176,7 +185,11 @@ class Mixing:
 
     def trust(self, names: tuple[str, ...]) -> Trust:
         """What was learned about these sources together, in this order."""
-        return self._trust.setdefault(names, Trust(rate=_TRUST_RATE))
+        if names not in self._trust:
+            trust = self._trust[names] = Trust(rate=_TRUST_RATE)
+            if len(names) > 1:
+                trust.restore(recorded_priors(names))
+        return self._trust[names]
 
     @property
     def names(self) -> list[tuple[str, ...]]:
@@ -201,11 +214,11 @@ class Mixer:
     ) -> None:
         self._size, self._asked = size, asked
         self._trust = mixing.trust(tuple(names))
-        self._sources = []
+        self._names, self._sources = names, []
         self._models = 0  # their bits
         for place, name in enumerate(names):
             odds, named, silent = weights_of(name) if len(names) > 1 else ALONE
-            self._sources.append((1 << place, silent, (name, odds, named - silent)))
+            self._sources.append((1 << place, silent, (odds, named - silent)))
             if name in MODELS:
                 self._models |= 1 << place
 
@@ -224,6 +237,7 @@ class Mixer:
         least: float,
         stated: float,
         noise: Sequence[float] | None = None,
+        depth: int = 0,
         allows: Callable[[TargetId], bool] | None = None,
     ) -> tuple[list[Candidate], list[float]]:
         """The ids that may come next with a probability of at least `least`, in no order.
@@ -235,11 +249,11 @@ class Mixer:
         this is not looked at. noise: e to the noise that the target will choose with, by id, where
         it samples and that is known. A model's probabilities already include it, so if a model
         answers, the log-odds of other sources grow by it before they are mixed.
-        allows: whether an id may come at all.
+        depth: how many ids of the tree come before. allows: whether an id may come at all.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
-        votes: dict[TargetId, tuple[int, float, float, str]] = {}
+        votes: dict[TargetId, tuple[int, float, float, int, int]] = {}
         seen = votes.get
         asked, silent_odds, size = 0, 0.0, self._size
         for place, _ in answers:
@@ -248,9 +262,9 @@ class Mixer:
             silent_odds += silent
         models = asked & self._models
         for place, expected in answers:
-            bit, _, (name, odds, lift) = self._sources[place]
+            bit, _, (odds, lift) = self._sources[place]
             lifted = noise if models and not bit & models else None
-            for token, x in expected:
+            for rank, (token, x) in enumerate(expected):
                 if x < lowest:  # the next ones are no likelier
                     break
                 vote = seen(token)
@@ -259,18 +273,19 @@ class Mixer:
                 if lifted is not None:
                     x += log(lifted[token])
                 if vote is None:
-                    votes[token] = bit, odds * x + lift, x, name
+                    votes[token] = bit, odds * x + lift, x, place, rank
                 else:
-                    before, total, surest, by = vote
+                    before, total, surest, by, ranked = vote
                     if x > surest:
-                        surest, by = x, name
-                    votes[token] = before | bit, total + odds * x + lift, surest, by
+                        surest, by, ranked = x, place, rank
+                    votes[token] = before | bit, total + odds * x + lift, surest, by, ranked
         found: list[Candidate] = []
-        factor_of = self._trust.factors.get
+        factor_of, names = self._trust.factors.get, self._names
         model_alone = models == asked
         if noise is not None and not models:
             floor -= _LIFT
-        for token, (voters, total, surest, name) in votes.items():
+        level = _RANKED + (depth if depth < _DEEPEST else _DEEPEST)
+        for token, (voters, total, surest, by, rank) in votes.items():
             total = surest if model_alone else total + silent_odds
             if total < floor:
                 continue
@@ -278,19 +293,20 @@ class Mixer:
                 _SUREST if total > _SUREST else int(total) if total > _LEAST_SURE else _LEAST_SURE
             )
             situation = voters, asked, sure
-            factor = factor_of(situation, 1.0) * factor_of((voters, models, _ALL), 1.0)
-            found.append((token, factor / (factor + exp(-total)), name, situation))
+            place = by, rank if rank < _LAST_RANK else _LAST_RANK, level
+            factor = factor_of(situation, 1.0) * factor_of(place, 1.0)
+            found.append((token, factor / (factor + exp(-total)), names[by], situation, place))
         if noise is None or models:
-            return found, [probability for _, probability, _, _ in found]
+            return found, [candidate[1] for candidate in found]
         return found, given_noise(found, noise)
 
     def learn(self, candidates: Sequence[Candidate], emitted: TargetId) -> None:
         """`emitted` was emitted where `candidates` were predicted."""
-        models, guesses = self._models, []
-        for token, probability, _, situation in candidates:
+        guesses = []
+        for token, probability, _, situation, ranked in candidates:
             right = token == emitted
             guesses.append((probability, situation, right))
-            guesses.append((probability, (situation[0], situation[1] & models, _ALL), right))
+            guesses.append((probability, ranked, right))
         self._trust.learn(guesses)
 
 
@@ -302,8 +318,8 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     which is taken to be Gumbel noise too, as in `Sampling.expect`. The noise of the ids that nobody
     named is not looked at; with its quantiles instead of its mode no more was accepted.
     """
-    probabilities = [probability for _, probability, _, _ in candidates]
-    scores = [probability * noise[token] for token, probability, _, _ in candidates]
+    probabilities = [candidate[1] for candidate in candidates]
+    scores = [candidate[1] * noise[candidate[0]] for candidate in candidates]
     others = max(_LEAST_OTHERS, 1.0 - sum(probabilities))
     share = 1.0 / (sum(scores) + others)
     return [chance if (chance := score * share) < MOST else MOST for score in scores]
@@ -312,3 +328,13 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
 def weights_of(name: str) -> Weights:
     """The weights of a source."""
     return WEIGHTS.get(name) or WEIGHTS.get(name.partition(":")[0], _OTHER)
+
+
+def recorded_priors(names: Sequence[str]) -> list[tuple[Situation, float, float]]:
+    """What is known of ranks and depths before anything is learned, as `Trust.restore` takes it."""
+    return [
+        ((place, rank, _RANKED + depth), exp(shift), _PRECISION)
+        for place, name in enumerate(names)
+        for rank, depths in enumerate(RANKED_PRIORS.get(name.partition(":")[0], ()))
+        for depth, shift in enumerate(depths)
+    ]

@@ -171,7 +171,7 @@ class Growth:
         rule, depth = self._rules[node], self._depths[node]
         found: Sequence[Candidate]
         if rule is not None and rule.forced:  # nothing is learned from what is certain
-            found, chances = [(rule.forced[0], MOST, FORCED, (0, 0, 0))], [MOST]
+            found, chances = [(rule.forced[0], MOST, FORCED, *[(0, 0, 0)] * 2)], [MOST]
             self._candidates.append(())
         else:
             found, chances = self._mixer.candidates(
@@ -179,6 +179,7 @@ class Growth:
                 least / before,
                 _LEAST_REACHED / before,
                 self._noise[depth] if depth < len(self._noise) else None,
+                depth,
                 None if rule is None else rule.allows,
             )
             self._candidates.append(found)
@@ -219,7 +220,7 @@ class Growth:
         return -self._frontier[0][0] if self._frontier else 0.0
 
     def grow(self) -> None:
-        negative, _, parent, (token, _, name, _), chance = self._frontier.pop(0)
+        negative, _, parent, (token, _, name, *_), chance = self._frontier.pop(0)
         self.ids.append(token)
         self.parents.append(parent - 1)
         self.names.append(name)
