@@ -40,10 +40,10 @@ class TrigramLookupDrafter(Drafter):
                     self._ends[tuple(ids[end - size : end])] = end
         self._indexed = len(ids)
         for size in _SIZES:
-            end = self._ends.get(tuple(ids[-size:]))
-            if end is not None:
-                most = min(limit, self._length(ids, end, size))
-                return Proposal(tree=TokenTree.chain(ids[end : end + most], LOOKUP))
+            found = self._ends.get(tuple(ids[-size:]))
+            if found is not None:
+                most = min(limit, self._length(ids, found, size))
+                return Proposal(tree=TokenTree.chain(ids[found : found + most], LOOKUP))
         return Proposal()
 
     def _length(self, ids: Sequence[TargetId], end: int, size: int) -> int:

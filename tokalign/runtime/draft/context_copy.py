@@ -160,8 +160,9 @@ class ContextCopy:
         left, following, run, gap = passage
         text = self._automaton.ids
         if place.length >= _JOINS and place.length > run + 1:
-            latest = self._automaton.occurrence(place).latest
-            return Passage(latest, latest, place.length, 0)
+            occurrence = self._automaton.occurrence(place)
+            assert occurrence is not None, "it has a length"
+            return Passage(occurrence.latest, occurrence.latest, place.length, 0)
         if not left:
             return _NO_PASSAGE
         if following < len(text) and text[following] == token:

@@ -275,10 +275,10 @@ class Mixer:
                 if vote is None:
                     votes[token] = bit, odds * x + lift, x, place, rank
                 else:
-                    before, total, surest, by, ranked = vote
+                    before, total, surest, by, at = vote
                     if x > surest:
-                        surest, by, ranked = x, place, rank
-                    votes[token] = before | bit, total + odds * x + lift, surest, by, ranked
+                        surest, by, at = x, place, rank
+                    votes[token] = before | bit, total + odds * x + lift, surest, by, at
         found: list[Candidate] = []
         factor_of, names = self._trust.factors.get, self._names
         model_alone = models == asked
@@ -293,9 +293,9 @@ class Mixer:
                 _SUREST if total > _SUREST else int(total) if total > _LEAST_SURE else _LEAST_SURE
             )
             situation = voters, asked, sure
-            place = by, rank if rank < _LAST_RANK else _LAST_RANK, level
-            factor = factor_of(situation, 1.0) * factor_of(place, 1.0)
-            found.append((token, factor / (factor + exp(-total)), names[by], situation, place))
+            ranked = by, rank if rank < _LAST_RANK else _LAST_RANK, level
+            factor = factor_of(situation, 1.0) * factor_of(ranked, 1.0)
+            found.append((token, factor / (factor + exp(-total)), names[by], situation, ranked))
         if noise is None or models:
             return found, [candidate[1] for candidate in found]
         return found, given_noise(found, noise)

@@ -171,7 +171,7 @@ class Growth:
         rule, depth = self._rules[node], self._depths[node]
         found: Sequence[Candidate]
         if rule is not None and rule.forced:  # nothing is learned from what is certain
-            found, chances = [(rule.forced[0], MOST, FORCED, *[(0, 0, 0)] * 2)], [MOST]
+            found, chances = [(rule.forced[0], MOST, FORCED, (0, 0, 0), (0, 0, 0))], [MOST]
             self._candidates.append(())
         else:
             found, chances = self._mixer.candidates(

@@ -1,0 +1,82 @@
+"""Recorded answers: whatever drafts, the answer comes out, and passes take what the curve says."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from lab.benchmarks.free_sources import (
+    OWN,
+    RecordedVerifier,
+    Way,
+    costs_of,
+    decoded,
+    free_sources,
+    published,
+)
+from lab.benchmarks.recorded_answers import Answer
+from tokalign.runtime.draft.costs import Costs
+from tokalign.runtime.draft.lookup import KEPT
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.rounds import Context, Finished, Started
+from tokalign.tokenizer.vocabulary import TargetId
+
+COSTS = costs_of("cpu")
+WAYS = [way for _, ways in published() for way in ways]
+HYBRID = free_sources(Drafting(options=DraftingOptions(method="hybrid")), COSTS, 64)
+
+
+def an_answer(seed: int) -> Answer:
+    """It copies half of the time from its prompt."""
+    chance = Random(seed)
+    prompt = [TargetId(chance.randrange(50)) for _ in range(40)]
+    ids: list[TargetId] = []
+    while len(ids) < 90:
+        at = chance.randrange(30)
+        ids += prompt[at : at + chance.randrange(2, 12)]
+        ids.append(TargetId(chance.randrange(50)))
+    likely = np.array([[token, *range(50, 49 + KEPT)] for token in ids], dtype=np.uint32)
+    logprobs = np.log(np.array([[0.6, *[0.3 / KEPT] * (KEPT - 1)]] * len(ids), dtype=np.float32))
+    return Answer(
+        model="none",
+        kind="code",
+        number=seed,
+        temp=0.0,
+        prompt=prompt,
+        ids=ids,
+        likely=likely,
+        logprobs=logprobs,
+    )
+
+
+@pytest.mark.parametrize("way", [*WAYS, HYBRID], ids=lambda way: way.name)
+def test_an_answer_is_what_was_recorded_and_takes_what_its_rows_cost(way: Way) -> None:
+    answer = an_answer(3)
+    found = decoded(answer, way, COSTS)
+    assert found.time == pytest.approx(sum(COSTS.verify(rows) for rows in found.rows))
+    assert len(found.rows) < len(answer.ids)
+    context, store = Context(answer.prompt), way.store()
+    events = decode(
+        context,
+        way.make(answer, store),
+        RecordedVerifier(answer, store),
+        limits=Limits(max_tokens=len(answer.ids)),
+    )
+    emitted = [
+        one
+        for event in events
+        if not isinstance(event, Started | Finished)
+        for one in event.emitted
+    ]
+    assert emitted == answer.ids
+
+
+def test_dear_rows_leave_the_free_sources_as_fast_as_plain_decoding() -> None:
+    dear, answer = Costs(rows=(1.0, 3.0, 5.0)), an_answer(4)
+    way = free_sources(Drafting(options=DraftingOptions(method="hybrid")), dear, 64)
+    assert way.name == OWN
+    assert decoded(answer, way, dear).time <= len(answer.ids) / 0.98
