@@ -40,7 +40,8 @@ PRIORS = {
 }
 """For each kind, how often the next token was right, by the length of the match.
 
-The last value holds for all longer matches. Counted on 600,000 tokens, in passages of 1,500 tokens
+The last value holds for all longer matches; of the first two kinds, a match twice as long is half
+as often wrong. Counted on 600,000 tokens, in passages of 1,500 tokens
 from each Polish training corpus of the shared data. They are about as right in other languages; see
 lab/results/copy-priors.md.
 """
@@ -97,7 +98,7 @@ class ContextCopy:
     """
 
     def __init__(self, outputs: SuffixAutomaton | None = None) -> None:
-        self._automaton = SuffixAutomaton() if outputs is None else outputs
+        self.automaton = SuffixAutomaton() if outputs is None else outputs
         self._grows = outputs is None
         self.name = SOURCE if self._grows else SESSION
         self._trust = Trust(rate=_TRUST_RATE)
@@ -105,13 +106,13 @@ class ContextCopy:
         self._seen = self._prompt = 0
 
     def follow(self, ids: Sequence[TargetId]) -> Reading:
-        automaton = self._automaton
+        automaton = self.automaton
         if self._grows and not self._prompt:
             self._prompt = len(ids)
         for token in ids[self._seen :]:
             place, passage = self._reading
             self.learn(automaton.occurrence(place), token)
-            if (resumed := self._resumed(passage)) is not None:
+            if (resumed := self.resumed(passage)) is not None:
                 self._trust.learn([(resumed[1], _RESUMED, resumed[0] == token)])
             if self._grows:
                 automaton.append(token)
@@ -123,44 +124,44 @@ class ContextCopy:
         return self._reading
 
     def advance(self, state: Reading, token: TargetId) -> Reading:
-        place = self._automaton.advance(state.place, token)
+        place = self.automaton.advance(state.place, token)
         return Reading(place, self._followed(state.passage, place, token))
 
     def expect(self, state: Reading) -> list[tuple[TargetId, float]]:
         """What followed the latest occurrence and the first, and what comes next in the passage."""
         found = dict[TargetId, float]()
-        if (occurrence := self._automaton.occurrence(state.place)) is not None:
+        if (occurrence := self.automaton.occurrence(state.place)) is not None:
             length, first, latest = occurrence
-            if (copied := self._copied(occurrence)) is not None:
+            if (copied := self.copied(occurrence)) is not None:
                 found[copied[0]] = copied[1]
             if first < latest:
-                found.setdefault(self._automaton.ids[first], self.probability(FIRST, length, first))
-        if (resumed := self._resumed(state.passage)) is not None:
+                found.setdefault(self.automaton.ids[first], self.probability(FIRST, length, first))
+        if (resumed := self.resumed(state.passage)) is not None:
             token, p = resumed
             found[token] = max(p, found.get(token, 0.0))
         found.pop(SEPARATOR, None)
         odds = [(token, log(p / (1.0 - p))) for token, p in found.items()]
         return odds if len(odds) < 2 else sorted(odds, key=lambda one: -one[1])
 
-    def _resumed(self, passage: Passage) -> tuple[TargetId, float] | None:
+    def resumed(self, passage: Passage) -> tuple[TargetId, float] | None:
         """What comes next in the passage that is followed, once it agrees again."""
-        at, run, text = passage.next, passage.run, self._automaton.ids
+        at, run, text = passage.next, passage.run, self.automaton.ids
         if not 0 < run < _JOINS or at >= len(text):
             return None
         return text[at], self._trust.calibrated(RESUMED[run - 1], _RESUMED)
 
     def learn(self, occurrence: Occurrence | None, token: TargetId) -> None:
         """Compare `token` with what the match before it would have predicted."""
-        if occurrence is not None and (copied := self._copied(occurrence)) is not None:
+        if occurrence is not None and (copied := self.copied(occurrence)) is not None:
             of_prompt = occurrence.latest <= self._prompt
             self._trust.learn([(copied[1], of_prompt, copied[0] == token)])
 
     def _followed(self, passage: Passage, place: Place, token: TargetId) -> Passage:
         """The passage after one more id, which made the longest match `place`."""
         left, following, run, gap = passage
-        text = self._automaton.ids
+        text = self.automaton.ids
         if place.length >= _JOINS and place.length > run + 1:
-            occurrence = self._automaton.occurrence(place)
+            occurrence = self.automaton.occurrence(place)
             assert occurrence is not None, "it has a length"
             return Passage(occurrence.latest, occurrence.latest, place.length, 0)
         if not left:
@@ -184,17 +185,21 @@ class ContextCopy:
             return Passage(left, left + at + 1, 1, gap)
         return Passage(left, left + gap, 0, gap)
 
-    def _copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
+    def copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
         """What followed the latest occurrence, and how probably it is right now.
 
         Nothing followed a match that ends with the text.
         """
-        length, first, latest = occurrence
-        text = self._automaton.ids
+        latest, text = occurrence.latest, self.automaton.ids
         if latest == len(text):
             return None
-        kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
-        return text[latest], self.probability(kind, length, latest)
+        return text[latest], self.probability(self.kind(occurrence), occurrence.length, latest)
+
+    def kind(self, occurrence: Occurrence) -> int:
+        """The kind of a match that something follows."""
+        _, first, latest = occurrence
+        text = self.automaton.ids
+        return ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
 
     def probability(self, kind: int, length: int, end: int) -> float:
         """How probably the token copied after a match of `length` (1 or more) is right: a prior,
@@ -203,7 +208,10 @@ class ContextCopy:
         end: how many ids of the text the match ends after.
         """
         prior = PRIORS[kind]
-        return self._trust.calibrated(prior[min(length, len(prior)) - 1], end <= self._prompt)
+        right = prior[min(length, len(prior)) - 1]
+        if length > len(prior) and kind in (ONLY, AGREED):
+            right = 1.0 - (1.0 - right) * len(prior) / length
+        return self._trust.calibrated(right, end <= self._prompt)
 
 
 _LEAD = 8
