@@ -17,6 +17,7 @@ from tokalign.runtime.draft.mixing import (
     LEAST,
     MODELS,
     MOST,
+    RANKED_PRIORS,
     WEIGHTS,
     Mixer,
     Mixing,
@@ -43,6 +44,9 @@ class Defined:
     def __init__(self, names: Sequence[str]) -> None:
         self.weights = {n: weights_of(n) if len(names) > 1 else ALONE for n in names}
         self.trust = Trust(rate=_TRUST_RATE)
+        for name in names if len(names) > 1 else ():
+            shifts = enumerate(RANKED_PRIORS.get(name, ()))
+            self.trust.restore([((name, rank), exp(shift), 3.0) for rank, shift in shifts])
 
     def candidates(
         self, states: Sequence[Any], least: float, stated: float, noise: list[float] | None

@@ -2,6 +2,7 @@
 
 lookup.py               from dictionaries, and from the target's top-k logits at verified rows
 context_copy.py         copies of what followed an earlier occurrence of the text's end
+    suffix_automaton.py     where that is
 neural.py               a draft model, and how far its drafts were right
 tree.py                 one tree of all sources
     mixing.py               one probability for each id that several sources expect

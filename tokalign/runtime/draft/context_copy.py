@@ -5,7 +5,9 @@ occurrence are both copied from. How far a copy is right depends on the length o
 just as much on whether the two occurrences went on alike. The token at depth i of a copy continues
 a match that is i tokens longer. `PRIORS` says how often that was right in Polish prose. As the
 context grows, prompt included, every token is compared with what the match before it would have
-predicted, and `Trust` shifts all these probabilities accordingly.
+predicted, and `Trust` shifts these probabilities, apart for copies of the prompt and of the output.
+A long match is a `Passage`. Where the text leaves it, for example for another name, it is looked
+for where the two meet again, and copied on from there.
 """
 
 from __future__ import annotations

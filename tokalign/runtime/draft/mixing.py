@@ -2,15 +2,16 @@
 
 At a node every source that knows something names ids with their log-odds x. The log-odds of an id
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
-names others only. The three weights of logits were fitted by logistic regression to 1,548 ids that
-the tiny target sampled after the project's own prompts. Those of a draft model and of a recurrent
-drafter lie between such fits with greedy and with sampled texts, the former also between two draft
-models (`lab/results/trees.md`). Those of copy and dictionary were fitted to the answers of
-a real model and to prose, alike (`lab/results/real-models.md`). The others, that of a block drafter
-among them, are assumed. They hold
-for usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
-named the id, which others named something, and about how likely that made it. A second shift, of
-all ids that the same sources named, is learned sooner, because it has fewer situations.
+names others only. The weights of copy and of the three logits were fitted by logistic regression to
+3,763 ids that a real model answered to prompts of seven kinds, on the path of the answer and two
+ids ahead (`lab/results/free-sources.md`); the slopes of logits are those of sampled ids. Weights of
+a draft model and of a recurrent drafter lie between fits with greedy and with sampled texts, the
+former also between two draft models (`lab/results/trees.md`). That of a dictionary was fitted to
+the answers of a real model and to prose (`lab/results/real-models.md`). The others, that of a block
+drafter among them, are assumed. They hold for usual text, so `Trust` shifts the result by what has
+come in the same *situation*: which sources named the id, which others named something, and about
+how likely that made it. A second shift is learned by the source that is surest of the id, the rank
+of the id there and its depth in the tree; it starts from what was recorded of the same answers.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """
