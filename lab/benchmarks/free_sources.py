@@ -42,6 +42,8 @@ from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore, Verdict
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 CPU = (1.0, 1.10, 1.17, 1.24, 1.35, 1.45, 1.56, 1.67, *[1.67 + 0.1375 * n for n in range(1, 9)])
 """C(m) of a 1.5B in float32 on two x86-64 cores with OpenBLAS, measured at 2, 4, 8 and 16 rows."""
@@ -161,7 +163,7 @@ def drafting_for(model: str, dictionaries: Sequence[Path], *, with_packs: bool) 
     options = DraftingOptions(method="hybrid")
     if not with_packs:
         return Drafting(options=options)
-    tokenizer = resolve_tokenizer(model).value
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(model).tokenizer
     return choose_drafting(tokenizer, None, replace(options, dictionary=tuple(dictionaries)))
 
 

@@ -112,8 +112,8 @@ def record(
         texts = read_texts(PROMPTS / f"{kind}.txt")
         for number in numbers:
             text = texts[number - 1].replace("\\n", "\n")
-            prompt = decoder.prompt(text, use_template=kind != POLISH)
-            wanted.append((kind, number, list(prompt.target)))
+            asked = decoder.prompt(text, use_template=kind != POLISH)
+            wanted.append((kind, number, list(asked.target)))
     stops = [[token] for token in model.stop_ids]
     generator = BatchGenerator(model.model, stop_tokens=stops, completion_batch_size=len(wanted))
     of_uid = generator.insert(
@@ -159,7 +159,7 @@ def main(model: str, out: Path, temp: float, kinds: Sequence[str], numbers: str)
     arrays = record(model, temp, kinds, range(int(first), int(last or first) + 1))
     out.mkdir(parents=True, exist_ok=True)
     about = f"{'polish-' if tuple(kinds) == (POLISH,) else ''}{Path(model).name}-{temp:g}"
-    np.savez_compressed(out / f"{about}-{numbers}.npz", **arrays)
+    np.savez_compressed(out / f"{about}-{numbers}.npz", **arrays)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
