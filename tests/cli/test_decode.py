@@ -17,6 +17,7 @@ from command_lines import Ended, start
 from command_lines import run as tokalign
 from mlx_lm.generate import generate_step
 from mlx_lm.models.llama import Model
+from places import DEMO
 from small_tables import write_dictionary
 
 from tokalign.runtime.decoder import LanguageModel
@@ -284,3 +285,12 @@ def test_a_terminal_shows_how_far_a_long_prompt_is_read(models: dict[str, str]) 
     assert shown.rindex(b"reading") < shown.index(b"\r\x1b[K", shown.rindex(b"reading"))
     assert out.strip()
     assert b"reading" not in out
+
+
+def test_two_lines_at_most_come_before_the_text_and_the_paths_on_request() -> None:
+    target = str(DEMO / "target")
+    typed = ("decode", target, "Ala", "-m", "3", "--ignore-chat-template")
+    before = tokalign(*typed).err.partition("\n\n")[0].splitlines()
+    assert 1 <= len(before) <= 2
+    assert not any(target in line for line in before)
+    assert target in tokalign(*typed, "--verbose").err
