@@ -6,6 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from command_lines import run
+from places import DEMO
 
 from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
 from tokalign.runtime.cost import ContextCosts, CostCurve, Timing
@@ -45,3 +47,12 @@ def test_a_page_escapes_what_it_is_told(tmp_path: Path) -> None:
     assert "<b>" not in page
     assert "1 &lt; 2" in page
     assert "<svg" in page
+
+
+def test_check_writes_its_page(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ala ma kota, a kot ma Alę.\n")
+    typed = ("--target", DEMO / "target", tmp_path / "a.txt", "--html", tmp_path / "page.html")
+    assert run("check", *typed).code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "<svg" in page
+    assert "target_fertility" in page

@@ -67,7 +67,7 @@ def start(*words: object, code: str = "", **how: Any) -> subprocess.Popen[Any]:
 DECODE = "--target TARGET --draft DRAFT --ignore-chat-template"
 TINY = "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16"
 RUNS = {
-    "check": "--target TARGET --draft DRAFT a.txt --html check.html",
+    "check": "--target TARGET --draft DRAFT a.txt",
     "decode": f"{DECODE} -p Wisła -m 4 --html page.html",
     "chat": f"{DECODE} -m 4 --no-calibrate",
     "serve": "--target TARGET --port 0",
@@ -82,7 +82,7 @@ RUNS = {
     "models list": "",
     "models pull": "TARGET",
     "models rm": "checked-tokenizers",
-    "calibrate": "--target TARGET --budget 1 --html calibrate.html",
+    "calibrate": "--target TARGET --budget 1",
     "bench": "--target TARGET --draft DRAFT a.txt --limit 1 --text --method copy",
 }
 """In this order each finds what the ones before it made."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokalign.errors import MissingAssetError
+from tokalign.installation import install_line
 from tokalign.storage import write_file
 
 if TYPE_CHECKING:
@@ -100,9 +102,14 @@ def _with_interval(value: float | tuple[float, ...]) -> object:
 
 def _chart(kind: str, *, series: int, **settings: Any) -> Any:
     """A chart of pygal with room for the legend of so many series."""
-    import pygal
-    from pygal.style import Style
-
+    try:
+        import pygal
+        from pygal.style import Style
+    except ModuleNotFoundError as error:
+        raise MissingAssetError(
+            f"plots are drawn by pygal, which is not installed; install it with: "
+            f"{install_line('pygal')}"
+        ) from error
     style = Style(
         background="transparent",
         plot_background="transparent",
