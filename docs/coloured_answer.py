@@ -93,7 +93,7 @@ def main() -> None:
     )
     pieces, passes = [], 0
     for response in tokalign.stream_generate(
-        model, tokenizer, asked, dictionary=dictionary, max_tokens=120
+        model, tokenizer, asked, dictionary=dictionary, num_draft_tokens=8, max_tokens=120
     ):
         if response.text:
             pieces.append((response.text, response.source.partition(":")[0]))

@@ -170,7 +170,7 @@ def opened(browser: Any, server: Server, **context: Any) -> Iterator[Any]:
     """The page in a profile of its own. At the end nothing has gone wrong in its script."""
     profile = browser.new_context(**context)
     page, wrong = profile.new_page(), []
-    page.set_default_timeout(30_000)  # a test machine may be busy
+    page.set_default_timeout(100_000)  # a test machine may be busy
     page.on("pageerror", lambda error: wrong.append(error))
     page.on("console", lambda line: wrong.append(line.text) if "Security" in line.text else None)
     page.goto(server.url)

@@ -50,11 +50,12 @@ function named() { // the model, and where there are several, the choice
   $("model").title = model()?.id ?? "";
 }
 function hello() {
-  const there = model()?.tokalign?.sources ?? Object.keys(SOURCES).filter(source => source !== "target");
-  const about = there.length ? "Where a word is coloured, someone had guessed it before the model confirmed it:" : "On this server nobody guesses ahead, so nothing is coloured.";
+  const there = model()?.tokalign?.sources; // unknown of a model that is not loaded
+  const about = there?.length === 0 ? "On this server nobody guesses ahead, so nothing is coloured."
+    : `Where a word is coloured, someone had guessed it before the model confirmed it${there ? ":" : "."}`;
   return element("div", { id: "hello" }, element("h2", {}, "Ask the model something"),
     element("p", {}, `The model chooses every word itself. ${about}`),
-    element("ul", { class: "legend coloured" }, ...there.map(source => element("li", {}, sample(source)))));
+    element("ul", { class: "legend coloured" }, ...(there ?? []).map(source => element("li", {}, sample(source)))));
 }
 const sample = source => element("span", { class: `t ${source}` }, SOURCES[source] ?? source);
 
