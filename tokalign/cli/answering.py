@@ -45,7 +45,10 @@ class Answering:
         *,
         keeps: bool,
     ) -> None:
-        self.name, self.settings, self._options = name, settings, options
+        own: Any = decoder.sampler  # what is exempt from XTC is the tokenizer's
+        sampling = replace(settings.sampling, xtc_exempt=own.xtc_exempt)
+        self.name, self.settings = name, replace(settings, sampling=sampling)
+        self._options = options
         # The logit store lasts for the whole conversation.
         self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
         self._files = decoder.context_files(_OWNER, most_bytes=None if keeps else 0, note=note)
