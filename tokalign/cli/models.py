@@ -141,6 +141,7 @@ _CACHES = {
     "checked-tokenizers": "checks of tokenizers, made again",
     "curves": "what passes cost here, measured again",
     "remembered": "logits that --remember kept",
+    "contexts": "what chats and servers have read, to go on from",
 }
 
 
