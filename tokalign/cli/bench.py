@@ -36,6 +36,7 @@ from tokalign.cli.options import (
     TEMP,
 )
 from tokalign.cli.output import figures_table, note, paragraph, progress, show
+from tokalign.cli.report import require_page
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import (
@@ -49,7 +50,6 @@ from tokalign.runtime.options import (
     read_draft_tokens,
     take,
 )
-from tokalign.storage import require_writable
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -157,7 +157,7 @@ def command(**values: Any) -> None:
     """
     html = values.pop("html")
     if html is not None:
-        require_writable(html)
+        require_page(html)
     options = read_options(values)
     if options.text:
         from tokalign.cli.bench_texts import show_texts

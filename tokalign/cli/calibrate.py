@@ -13,6 +13,7 @@ import click
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
 from tokalign.cli.output import note, paragraph, progress, rows, show, table
+from tokalign.cli.report import require_page
 from tokalign.cli.texts import language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
@@ -76,7 +77,7 @@ def command(
     if output is not None:
         require_writable(output, parents=True)
     if html is not None:
-        require_writable(html)
+        require_page(html)
     decoder = _load(target, draft, drafter, dtype)
     if language is None:
         language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)

@@ -14,6 +14,7 @@ import click
 from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option
 from tokalign.cli.options import FIELD, HTML, TRUST
 from tokalign.cli.output import note, paragraph, rows, show, table
+from tokalign.cli.report import require_page
 from tokalign.cli.texts import language_of_model
 from tokalign.storage import LANGUAGES, parse_json, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
@@ -56,6 +57,8 @@ def command(
     FILE is the text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet; without it, a
     sample text.
     """
+    if html is not None:
+        require_page(html)
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
     from tokalign.evaluate.drafter_fit import drafter_facts, judge_drafter

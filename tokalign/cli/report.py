@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import MissingAssetError
 from tokalign.installation import install_line
-from tokalign.storage import write_file
+from tokalign.storage import require_writable, write_file
 
 if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
@@ -41,6 +42,19 @@ class Report:
     plots: Sequence[Plot]
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
+
+
+def require_page(path: Path) -> None:
+    """Check before long work that a page can be drawn and written.
+
+    Raises: MissingAssetError without pygal; as `require_writable`.
+    """
+    require_writable(path)
+    if find_spec("pygal") is None:
+        raise MissingAssetError(
+            f"plots are drawn by pygal, which is not installed; install it with: "
+            f"{install_line('pygal')}"
+        )
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -102,14 +116,9 @@ def _with_interval(value: float | tuple[float, ...]) -> object:
 
 def _chart(kind: str, *, series: int, **settings: Any) -> Any:
     """A chart of pygal with room for the legend of so many series."""
-    try:
-        import pygal
-        from pygal.style import Style
-    except ModuleNotFoundError as error:
-        raise MissingAssetError(
-            f"plots are drawn by pygal, which is not installed; install it with: "
-            f"{install_line('pygal')}"
-        ) from error
+    import pygal
+    from pygal.style import Style
+
     style = Style(
         background="transparent",
         plot_background="transparent",
