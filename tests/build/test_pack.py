@@ -17,7 +17,7 @@ from small_families import write_family
 from small_tokenizers import write_tokenizer
 
 from tokalign.api.choosing import choose_drafting
-from tokalign.build.compile_pack import compile_pack, positions_of
+from tokalign.build.compile_pack import _encode, compile_pack, positions_of
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting import word_shards
 from tokalign.build.counting.word_shards import words_of
@@ -72,9 +72,30 @@ def packed(corpus: Corpus) -> Bundle:
 
 def test_words_are_cut_where_no_token_reaches_across() -> None:
     assert words_of(["Ala ma kota, a (kot)…", "– To 12.5 zł."]) == [
-        *("\nAla", " ma", " kota", ",", " a", " (kot", ")…"),
-        *("\n–", " To", " 12.5", " zł", "."),
+        *("\nAla", " ma", " kota", ",", " a", " (", "kot", ")…"),
+        *("\n–", " To", " 12", ".5", " zł", "."),
     ]
+    assert words_of(["if (x):\n    f(a.b)\n\treturn don't"]) == [
+        *("\nif", " (", "x", "):\n   ", " f", "(a", ".b", ")\n", "\treturn", " don't"),
+    ]
+
+
+CODE = (
+    "def __init__(self, x):\n    self.x = x['key']  # don't\n\n    return f(a[0])\n",
+    '};\n\n  a = [1, 22];\n\t\tfoo->bar("x", self.__class__.__name__);\n',
+    '{\n  "a": 1,\n  "b_c": [true, null]\n}\n',
+    "1. **Bold**: x\n\n- y, e.g. `z`\n\n```sh\nls | wc -l && echo $HOME\n```\n",
+)
+
+
+@pytest.mark.parametrize("family", ["SmolLM2", "Kimi K2", "GPT-4o as converted", "DeepSeek V3"])
+def test_a_text_is_encoded_as_its_words_are(family: str, tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write_family(tmp_path, family))
+    for text in CODE:
+        words = words_of([text])
+        assert "".join(words) == f"\n{text}"
+        encoded = _encode(tokenizer, words, lambda _: None)
+        assert encoded.ids.tolist() == tokenizer.encode(text)
 
 
 def test_a_pack_of_everything_gives_the_native_dictionary(

@@ -27,7 +27,7 @@ from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tables.pack import COUNTS, Numbers, Pack
+from tokalign.tables.pack import COUNTS, Numbers, Pack, begins_text
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -93,18 +93,40 @@ def _count(
 
 
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:
-    """Every word as it is encoded after other text, or at the beginning of a line."""
-    space = IdSpace(len(target.vocabulary))
-    texts = [target.prepared(word[1:]) if word[0] == "\n" else word for word in words]
+    """Every word as it is encoded after other text, or at the beginning of one."""
+    space, tokens = IdSpace(len(target.vocabulary)), target.vocabulary.tokens
+    texts = [
+        target.prepared(word[1:]) if begins_text(word) else word + _next(word) for word in words
+    ]
     parts = list[IdArray]()
-    lengths = list[int]()
     for some in batches(texts, _AT_ONCE):
         encoded = target.encode_parts(some)
-        lengths += map(len, encoded)
-        parts.append(np.array([id for ids in encoded for id in ids], dtype=space.dtype))
+        for word, ids in zip(words[len(parts) :], encoded, strict=False):
+            kept = _before(word, ids, tokens, space.gap) if word[-1].isspace() else ids
+            parts.append(np.array(kept, dtype=space.dtype))
         advance(len(some))
-    counted = np.array(lengths)
+    counted = np.array(list(map(len, parts)))
     return _Encoded(np.concatenate(parts), np.cumsum(counted) - counted, counted, space)
+
+
+def _next(word: str) -> str:
+    """What comes after a word that ends in white space, on which its encoding depends."""
+    return "a" if word[-1] == "\n" else f"{word[-1]}a" if word[-1].isspace() else ""
+
+
+def _before(word: str, ids: Sequence[int], tokens: Sequence[bytes], gap: int) -> list[int]:
+    """The ids of such a word, of those that were encoded with what comes next.
+
+    Where a token holds the space before the next word, as Gemma's indentation does, the ids
+    include that token, and a gap: what comes after is not counted as its continuation.
+    """
+    size, kept = len(word.encode()), list[int]()
+    for token in ids:
+        if size <= 0:
+            break
+        kept.append(token)
+        size -= len(tokens[token])
+    return [*kept, gap] if size < 0 else kept
 
 
 def positions_of(pack: Pack) -> list[Numbers]:
@@ -158,8 +180,9 @@ def _write_windows(
     ids = np.lib.stride_tricks.sliding_window_view(text, _ORDER)[rows[which] + inside]
     for place in range(1, _ORDER):
         ids[ids[:, place - 1] == space.gap, place] = space.gap
-    windows = np.zeros(len(ids), dtype=space.windows(_ORDER))
-    windows["ids"], windows["count"] = ids, times[which] * WEIGHT_UNIT
+    begins = ids[:, 0] != space.gap
+    windows = np.zeros(int(begins.sum()), dtype=space.windows(_ORDER))
+    windows["ids"], windows["count"] = ids[begins], times[which[begins]] * WEIGHT_UNIT
     write_run(path, [merge_windows(windows)])
     return path, len(words)
 

@@ -1,11 +1,13 @@
 """A pack: counts of the word n-grams of a language, for no tokenizer in particular.
 
 `build.compile_pack` makes the dictionary of any tokenizer from it. A *word* is what no token
-reaches out of: letters and digits with the space before them, or the signs after them.
+reaches out of: letters and digits with the space or the one sign before them, several signs, or a
+line end with the signs before it and the indentation after it, less the last space.
 
-    "Ala ma kota, a kot"   ->   "\\nAla"  " ma"  " kota"  ","  " a"  " kot"
+    "Ala ma kota, a kot"        ->   "\\nAla"  " ma"  " kota"  ","  " a"  " kot"
+    "if (x):\\n    f(a.b)"      ->   "\\nif"  " ("  "x"  "):\\n   "  " f"  "(a"  ".b"  ")"
 
-The first word of a line begins with a line feed instead of a space.
+The first word of a text begins with a line feed instead of a space.
 
 Words are numbered by falling count. N-grams are a tree: the *children* of one are the n-grams that
 have one word more. Without its first word, each is an n-gram too, its *suffix*; so the children of
@@ -168,6 +170,11 @@ def levels_of(counts: NDArray[np.floating[Any]]) -> Numbers:
     """The level of the count that is closest to each, in proportion."""
     edges = np.sqrt(COUNTS[1:] * COUNTS[:-1].astype(np.float64))
     return np.searchsorted(edges, counts, side="right")
+
+
+def begins_text(word: str) -> bool:
+    """Whether a word is the first one of a text; a line end may begin with a line feed too."""
+    return word[0] == "\n" and not word.isspace()
 
 
 # -- columns ---------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
-_FORMAT = 5  # of the files in a workspace; part of their names
+_FORMAT = 6  # of the files in a workspace; part of their names
 
 # How the work is cut, on which the result does not depend.
 _SHARD = 1 << 20  # characters; a shard ends after the line that reaches them: 400,000 tokens
@@ -64,7 +64,7 @@ _MOST_RUNS = 1 << 9  # 2 or more; more runs than that are merged, so many at a t
 class Counting:
     """What is counted: the n-grams of order 1 to `max_order` in each line of a corpus.
 
-    tokenizer: cuts the lines; None cuts them into the words of packs.
+    tokenizer: cuts the lines; None cuts whole texts into the words of packs.
     min_count: n-grams with a lower count are left out. A count is the sum of the occurrences times
         the weights of the files.
     rare_orders: n-grams up to this order are kept from a count of 1 on.
@@ -180,7 +180,8 @@ def encode(
     def missing() -> Iterator[Task]:
         for reading in readings:
             weight = round(reading.weight * WEIGHT_UNIT)
-            for lines in batches(reading.paragraphs(), _SHARD):
+            paragraphs = reading.paragraphs(whole=counting.tokenizer is None)
+            for lines in batches(paragraphs, _SHARD):
                 name = digest(_FORMAT, counting.unit, counting.max_order, weight, lines)
                 shards.append(folder / f"{name}.run")
                 if not is_whole(shards[-1]):

@@ -21,9 +21,19 @@ from numpy.typing import NDArray
 from tokalign.build.counting.runs import digest, is_whole, read_run, write_run
 from tokalign.build.counting.windows import IdArray, IdSpace, sort_windows
 from tokalign.build.counting.workers import Apply, Task
-from tokalign.tables.pack import MAX_WORDS
+from tokalign.tables.pack import MAX_WORDS, begins_text
 
-_WORD = re.compile(r"[\n ]?\S*\w|[\n ]?[^\w\s]+|[\n ]?\s")
+_BEGIN = "\0"  # of a text, while it is cut
+# Letters are all that is neither space nor sign; `_` is one where a letter follows it.
+_SIGN = r"!-/:-@\[-^`{-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u3001-\u301f"
+_LETTERS = rf"[^\s\0{_SIGN}]*[^\s\0{_SIGN}_]"
+_WORD = re.compile(
+    rf"\0?[^\S\n]?{_LETTERS}(?:['’]{_LETTERS})*"
+    rf"|\0?[{_SIGN}]{_LETTERS}(?:['’]{_LETTERS})*"
+    # a line end with the signs before it, and with the indentation but its last space
+    rf"|\0?(?: ?[_{_SIGN}]+)?\s*\n(?:\s*(?=[^\S\n]\S)|\s*)"
+    rf"|\0? ?[_{_SIGN}]+|\0?[^\S\n]+(?=[^\S\n])|\0?\s|\0"
+)
 _LONGEST = 64  # characters; longer words are addresses and the like, and cut the text
 _AT_ONCE = 1 << 29  # bytes of shards whose words are counted at once: some hundred MB of words
 
@@ -36,16 +46,21 @@ class _Shard(NamedTuple):
     weight: int
 
 
-def words_of(lines: Sequence[str]) -> list[str]:
-    """The words in lines; that which begins a line begins with a line feed."""
-    return _WORD.findall("".join([f"\n{line}" for line in lines]))
+def words_of(texts: Sequence[str]) -> list[str]:
+    """The words in texts; that which begins a text begins with a line feed (`begins_text`)."""
+    return [word.replace(_BEGIN, "\n") for word in _cut(texts)]
 
 
-def write_words(path: Path, lines: Sequence[str], weight: int) -> None:
+def _cut(texts: Sequence[str]) -> list[str]:
+    return _WORD.findall("".join([_BEGIN + text.replace(_BEGIN, "") for text in texts]))
+
+
+def write_words(path: Path, texts: Sequence[str], weight: int) -> None:
     """Write a shard."""
     numbers: dict[str, int] = {}
-    text = [numbers.setdefault(word, len(numbers)) for word in words_of(lines)]
-    data = msgpack.packb((list(numbers), np.array(text, dtype=np.uint32).tobytes(), weight))
+    text = [numbers.setdefault(word, len(numbers)) for word in _cut(texts)]
+    words = [word.replace(_BEGIN, "\n") for word in numbers]
+    data = msgpack.packb((words, np.array(text, dtype=np.uint32).tobytes(), weight))
     write_run(path, [np.frombuffer(data, dtype=np.uint8)])
 
 
@@ -87,7 +102,7 @@ def number_words(
             if not is_whole(run):
                 shard = _read(path)
                 ids = np.array([known.get(word, space.gap) for word in shard.words], space.dtype)
-                first = np.array([word[0] == "\n" for word in shard.words])
+                first = np.array([begins_text(word) for word in shard.words])
                 starts = np.flatnonzero(first[shard.numbers])[1:]
                 text = np.append(np.insert(ids[shard.numbers], starts, space.gap), space.gap)
                 yield run, text.astype(space.dtype), max_order, space, shard.weight
