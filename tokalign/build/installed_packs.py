@@ -1,7 +1,8 @@
 """Installed packs: detect the language of a prompt and compile its pack when the model has no
 dictionary of it.
 
-The language is the one that is named, else that of the prompt, else that of the user's locale.
+The language is the one that is named, else that of the prompt, else that of the user's locale; and
+`code`, where the prompt has code or names a language or format of it.
 A pack is compiled by a process of its own, which does not share Python's lock with decoding, and
 can be started from a program that does not guard its main module.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +28,7 @@ from tokalign.build.counting.word_shards import words_of
 from tokalign.build.pipeline import build_tables
 from tokalign.errors import TokalignError, shown_path
 from tokalign.tables.bundle import Bundle, read_bundle
-from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictionary import CODE, Dictionary
 from tokalign.tables.finding import Note, find_tables, no_note, table_folder
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -36,6 +38,11 @@ _MOST_IDS, _MOST_WORDS = 4096, 200
 _KNOWN_WORDS = 1 << 16  # of a language, the most frequent ones; 100 bytes each
 _UNKNOWN = 1e-8  # the probability of a word that a pack does not know
 _FEWEST_KNOWN = 0.45  # of the words of a text; of one in another language far fewer are known
+_CODE_NAMES = re.compile(
+    r"```|\b(?:python|(?:java|type)script|java|html|css|sql|json|ya?ml|bash|regex|golang|rust|c\+\+"
+    r"|c#|php|kotlin|react|django|docker|api)\w{0,3}(?!\w)",
+    re.IGNORECASE,
+)
 _FEWEST_WORDS = 3  # of a message in a chat, where the name of a role stands before the text
 
 
@@ -85,17 +92,21 @@ class InstalledPacks:
     def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
         """The dictionaries to draft with after this prompt."""
         if self.can_grow:
-            language = language_of_prompt(self._target, prompt, self._packs) or _user_language()
-            if language in self._to_compile and self._waits:
-                self._add(language, self._to_compile.pop(language))
-            elif language in self._to_compile:
-                path = self._to_compile.pop(language)
-                Thread(target=self._add, args=(language, path), daemon=True).start()
+            languages = [language_of_prompt(self._target, prompt, self._packs) or _user_language()]
+            if is_about_code(self._target, prompt):
+                languages.append(CODE)
+            left = self._to_compile
+            wanted = {language: left.pop(language) for language in languages if language in left}
+            if wanted and self._waits:
+                self._add(wanted)
+            elif wanted:
+                Thread(target=self._add, args=(wanted,), daemon=True).start()
         return self._dictionary
 
-    def _add(self, language: str, path: Path) -> None:
-        self._compile(language, path)
-        self.open()
+    def _add(self, packs: Mapping[str, Path]) -> None:
+        for language, path in packs.items():
+            self._compile(language, path)
+            self.open()
 
     def _compile(self, language: str, path: Path) -> None:
         """In another process."""
@@ -134,6 +145,11 @@ def language_of_prompt(
     return next(filter(None, languages), None)
 
 
+def is_about_code(target: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> bool:
+    """Whether a prompt has a fence of code, or names a language or format of it."""
+    return _CODE_NAMES.search(target.decode(prompt[-_MOST_IDS:])) is not None
+
+
 def _words(text: str) -> list[str]:
     words = (word.strip() for word in words_of(text.splitlines()))
     return list(islice((word for word in words if any(map(str.isalpha, word))), _MOST_WORDS))
@@ -143,6 +159,8 @@ def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
     """The language whose pack makes these words most probable, if a pack knows enough of them."""
     best: tuple[float, str] | None = None
     for language, path in packs.items():
+        if language == CODE:
+            continue
         probability = _probabilities(path)
         known = [sum(probability.get(form, 0) for form in _spellings(word)) for word in words]
         if sum(map(bool, known)) >= _FEWEST_KNOWN * len(words):

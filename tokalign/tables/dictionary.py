@@ -16,6 +16,9 @@ SOURCE = "dictionary"
 MAX_CONTEXT = 8
 """The longest context that a dictionary uses, in ids."""
 
+CODE = "code"
+"""What a dictionary of programs has for a language."""
+
 LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What a dictionary's language may be called."""
 
@@ -55,10 +58,11 @@ class Dictionaries:
     """Dictionaries by the names of their sources, of two languages, or one of them of a domain.
 
     The longest match answers, the surer one of equally long ones.
+    tokens: the bytes of the target's ids, by which blocks of code are told from prose.
     """
 
-    def __init__(self, by_source: Mapping[str, Dictionary]) -> None:
-        self.by_source = dict(by_source)
+    def __init__(self, by_source: Mapping[str, Dictionary], tokens: Sequence[bytes] = ()) -> None:
+        self.by_source, self.tokens = dict(by_source), tokens
 
     def __len__(self) -> int:
         return sum(map(len, self.by_source.values()))

@@ -75,7 +75,7 @@ def open_dictionary(
             f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); each is asked "
             "only while it predicts the text; --language or --dictionary chooses among them"
         )
-    return Dictionaries(tables)
+    return Dictionaries(tables, target.vocabulary.tokens)
 
 
 def open_logit_rows(

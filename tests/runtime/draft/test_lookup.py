@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import exp, log
 from random import Random
@@ -134,6 +135,39 @@ def test_of_two_dictionaries_the_one_that_fits_the_text_is_learned() -> None:
     share = [proposed[begin : begin + 50].count("dictionary:left") / 50 for begin in (50, 340)]
     assert share[0] > 0.9
     assert share[1] < 0.2
+
+
+FENCE, PYTHON, NO_CODE, END, SPECIAL = range(SIZE - 5, SIZE)
+SPELLED = {FENCE: b"```", PYTHON: b"python", NO_CODE: b"text", END: b"\n", SPECIAL: b""}
+TOKENS = [SPELLED.get(token, b" x") for token in range(SIZE)]
+
+
+def asked(text: Sequence[int]) -> list[str]:
+    """Who is asked after a text: a dictionary of prose, which is right about LEFT, or of code."""
+    tables = {"dictionary:en": learned("left"), "dictionary:code": learned("right")}
+    sources = dictionary_sources(Dictionaries(tables, TOKENS))
+    for size in (len(text) // 2, len(text)):
+        states = [source.follow(ids(*text[:size])) for source in sources]
+    return [name for name, state in zip(tables, states, strict=True) if state is not None]
+
+
+def test_a_fence_says_which_dictionary_is_asked() -> None:
+    prose, code = ["dictionary:en"], ["dictionary:code"]
+    opened = [*LEFT[:30], END, FENCE, PYTHON, END]
+    closed = [*opened, 5, 6, END, FENCE, END]
+    assert asked(LEFT[:30]) == prose
+    assert asked(opened[:-1]) == prose
+    assert asked(opened) == asked([*opened, 5, 6, FENCE]) == code  # a fence begins its line
+    assert asked(closed) == prose
+    assert asked([*opened, SPECIAL]) == prose  # the next turn
+    assert asked([*LEFT[:30], END, FENCE, NO_CODE, END]) == prose
+
+
+def test_who_proves_right_is_asked_whatever_the_block_is_called() -> None:
+    opened = [*LEFT[:30], END, FENCE, PYTHON, END]
+    assert "dictionary:en" in asked([*opened, *LEFT[:40]])
+    assert "dictionary:code" in asked([*LEFT[:40], *RIGHT[:20]])
+    assert asked([*LEFT[:40], *RIGHT[:60]]) == ["dictionary:code"]
 
 
 # -- the logit store -------------------------------------------------------------------------------

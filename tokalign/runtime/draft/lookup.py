@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NewType, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.rounds import Context, Drafter, Proposal
-from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionaries, Dictionary, Ids
+from tokalign.tables.dictionary import CODE, MAX_CONTEXT, SOURCE, Dictionaries, Dictionary, Ids
 from tokalign.tables.logit_rows import (
     ID_BITS,
     LOG_ODDS,
@@ -19,7 +20,7 @@ from tokalign.tables.logit_rows import (
     keys_of,
 )
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import TargetId, token_bytes
 
 _LESS_SURE = 0.7
 """Subtracted from the log-odds of alternatives. The weights of the mixture (`mixing.py`) hold for
@@ -44,21 +45,103 @@ class DictionaryDrafter(Drafter):
         return Proposal(tree=tree)
 
 
+_PROSE, _CODE = 0, 1  # blocks of text
+_FENCE = re.compile(rb"(?: {0,3}(?:[-*+>]|\d+[.)]))? *(```+|~~~+) *([\w+#.-]*)")
+_NO_CODE = frozenset((b"markdown", b"md", b"text", b"txt", b"plaintext"))
+_MOST_READ, _MOST_LEARNED = 4096, 64  # ids of the prompt: for fences, and to learn from
+_LONGEST_LINE = 100  # bytes in which a fence is looked for
+
+_USUAL, _UNUSUAL = 0.2, 0.04  # how often a first guess is right, before any was seen
+_RATE = 1 / 16
+_LEAST_SHARE, _LEAST_RIGHT = 0.5, 0.03
+
+
+class Blocks:
+    """Says which dictionaries are asked in the block that a text is in: prose, or code in a fence.
+
+    A dictionary is asked where its first guess was lately right at least half as often as that of
+    the best one, counted in prose and in code apart. So a fence changes who is asked at once, and
+    another language within a dozen ids.
+    tokens: the bytes of the target's ids; without them all of a text is one block.
+    Cost: one look-up for each emitted id and dictionary, about 4 µs.
+    """
+
+    def __init__(self, tables: Mapping[str, Dictionary], tokens: Sequence[bytes]) -> None:
+        self._tables, self._tokens = list(tables.values()), tokens
+        codes = [name.rpartition(":")[2] == CODE for name in tables]
+        self._right = [
+            [_USUAL if code == bool(block) else _UNUSUAL for code in codes]
+            for block in (_PROSE, _CODE)
+        ]
+        self._seen, self._block = 0, _PROSE
+        self._fence, self._line = b"", b""
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """Read on in the text, which only grows."""
+        size = len(ids)
+        for at in range(self._seen or max(0, size - _MOST_READ), size):
+            if self._seen or at >= size - _MOST_LEARNED:
+                self._learn(ids[max(0, at - MAX_CONTEXT) : at], ids[at])
+            if self._tokens:
+                self._read(token_bytes(self._tokens, ids[at]))
+        self._seen = size
+
+    def asks(self, place: int) -> bool:
+        """Whether the dictionary at this place is asked here."""
+        right = self._right[self._block]
+        return right[place] >= max(_LEAST_RIGHT, _LEAST_SHARE * max(right))
+
+    def _learn(self, context: Sequence[TargetId], token: TargetId) -> None:
+        right = self._right[self._block]
+        for place, table in enumerate(self._tables):
+            expected = table.expected(context)
+            guessed = bool(expected) and expected[0][0] == token
+            right[place] += _RATE * (guessed - right[place])
+
+    def _read(self, data: bytes) -> None:
+        """Look for fences at the beginnings of lines. A special token ends every block."""
+        *ended, rest = data.split(b"\n") if data else (b"\n", b"")
+        if not data:
+            self._fence, self._block = b"", _PROSE
+        for end in ended:
+            self._end_line(self._line + end)
+            self._line = b""
+        if len(self._line) < _LONGEST_LINE:
+            self._line += rest
+
+    def _end_line(self, line: bytes) -> None:
+        if not (fence := _FENCE.match(line)):
+            return
+        if not self._fence:
+            self._fence = fence[1]
+            self._block = _PROSE if fence[2].lower() in _NO_CODE else _CODE
+        elif fence[1].startswith(self._fence) and not fence[2]:
+            self._fence, self._block = b"", _PROSE
+
+
 class DictionarySource:
     """A dictionary as a source of a tree (`mixing.Source`).
 
     How far it fits a text, its language and its domain, is learned as trust in its name.
+    blocks: say whether it is asked, by its place among them; None for always.
     Cost: a look-up at each node, about 5 µs.
     """
 
-    def __init__(self, name: str, table: Dictionary) -> None:
+    def __init__(
+        self, name: str, table: Dictionary, blocks: Blocks | None = None, place: int = 0
+    ) -> None:
         self.name, self._table = name, table
+        self._blocks, self._place = blocks, place
 
-    def follow(self, ids: Sequence[TargetId]) -> Ids:
+    def follow(self, ids: Sequence[TargetId]) -> Ids | None:
+        if self._blocks is not None:
+            self._blocks.follow(ids)
+            if not self._blocks.asks(self._place):
+                return None
         return tuple(ids[-MAX_CONTEXT:])
 
-    @staticmethod
-    def advance(state: Ids, token: TargetId) -> Ids:
+    # A method, so that every dictionary has states of its own.
+    def advance(self, state: Ids, token: TargetId) -> Ids:
         return (*state[1 - MAX_CONTEXT :], token)
 
     def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
@@ -70,8 +153,11 @@ class DictionarySource:
 
 def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
     """One dictionary or several as sources, so that trust in each is learned by its name."""
-    tables = table.by_source if isinstance(table, Dictionaries) else {SOURCE: table}
-    return [DictionarySource(name, one) for name, one in tables.items()]
+    if not isinstance(table, Dictionaries):
+        return [DictionarySource(SOURCE, table)]
+    blocks = Blocks(table.by_source, table.tokens)
+    named = enumerate(table.by_source.items())
+    return [DictionarySource(name, one, blocks, place) for place, (name, one) in named]
 
 
 # -- the target's top-k logits ------------------------------------------------------------------
