@@ -76,6 +76,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--wheel-dir", folder, ROOT], check=True)
     (found,) = folder.glob("tokalign-*.whl")
+    assert found.stat().st_size < 25_000_000
     return found
 
 

@@ -35,6 +35,7 @@ File = tuple[str, bytes]
 
 _MOST_OF_PACKAGE, _MOST_OF_FILE = 3_000_000, 150_000  # bytes of one kind of code
 _LONGEST_LINE = 400  # of code; a longer one is data or was packed by a program
+_MOST_PARAGRAPHS = 400  # of a text
 _SHORTEST_PAGE, _SHORTEST_PARAGRAPH = 300, 25  # characters; shorter paragraphs may repeat
 
 _OPEN = re.compile(
@@ -306,11 +307,13 @@ class Texts:
             paragraphs = [
                 paragraph.strip()
                 for paragraph in page.split("\n\n")
-                if len(paragraph) < _SHORTEST_PARAGRAPH or self._is_new(paragraph)
+                if paragraph.strip()
+                and (len(paragraph) < _SHORTEST_PARAGRAPH or self._is_new(paragraph))
             ]
-            text = "\n\n".join(filter(None, paragraphs))
-            if len(text) >= _SHORTEST_PAGE:
-                yield text
+            for begin in range(0, len(paragraphs), _MOST_PARAGRAPHS):
+                text = "\n\n".join(paragraphs[begin : begin + _MOST_PARAGRAPHS])
+                if len(text) >= _SHORTEST_PAGE:
+                    yield text
 
     def add_code(self, package: str, licence: str, files: Iterable[File]) -> None:
         """Write the files of a package that are code, by kind, up to `MOST`."""

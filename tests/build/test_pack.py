@@ -22,7 +22,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.counting import word_shards
 from tokalign.build.counting.word_shards import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.installed_packs import language_of_prompt
+from tokalign.build.installed_packs import is_about_code, language_of_prompt
 from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.runtime.drafting import make_drafter
@@ -233,10 +233,24 @@ def test_the_language_of_a_prompt(
     assert language_of_prompt(tokenizer, chat, packs) == (language or "en")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Write a poem about swift rivers and their rust-red stones.", False),
+        ("Napisz w Pythonie funkcję, która liczy słowa.", True),
+        ("Why is this slow?\n```\nSELECT * FROM a\n```", True),
+    ],
+)
+def test_code_is_wanted_where_a_prompt_is_about_it(
+    text: str, expected: bool, tokenizer: Tokenizer[Any]
+) -> None:
+    assert is_about_code(tokenizer, tokenizer.encode(text)) == expected
+
+
 @pytest.mark.slow
 def test_the_shipped_packs_can_be_read() -> None:
     found = {path.name.split(".")[0]: path for path in shipped(TABLES).glob("*.pack.tok")}
-    assert found.keys() == {"crh", "cs", "en", "pl", "uk"}
+    assert found.keys() == {"code", "crh", "cs", "en", "pl", "uk"}
     for language, path in found.items():
         verify_table(path)
         assert read_header(path).language == language

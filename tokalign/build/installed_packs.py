@@ -39,7 +39,7 @@ _KNOWN_WORDS = 1 << 16  # of a language, the most frequent ones; 100 bytes each
 _UNKNOWN = 1e-8  # the probability of a word that a pack does not know
 _FEWEST_KNOWN = 0.45  # of the words of a text; of one in another language far fewer are known
 _CODE_NAMES = re.compile(
-    r"```|\b(?:python|(?:java|type)script|java|html|css|sql|json|ya?ml|bash|regex|golang|rust|c\+\+"
+    r"```|\b(?:python|(?:java|type)script|java|html|css|sql|json|ya?ml|bash|regex|golang|c\+\+"
     r"|c#|php|kotlin|react|django|docker|api)\w{0,3}(?!\w)",
     re.IGNORECASE,
 )
