@@ -3,7 +3,7 @@
     python -m lab.benchmarks.packs make --sizes 12,5 OUTPUT   # packs of corpus/train, counted once
     python -m lab.benchmarks.packs saving --tokenizer PATH PACK...   # on dev/wiki and dev/sejm
     python -m lab.benchmarks.packs languages --tokenizer PATH PACK...   # alone and all at once
-    python -m lab.benchmarks.packs designs PACK               # the same counts, written otherwise
+    python -m lab.benchmarks.packs answers --tokenizer PATH --set NAME=FILE,... RECORDED.npz
 
 `saving` builds the native table too, and says where the compiled ones lose: by the length of the
 context, and inside of words or at their beginnings. All use the shared corpora (`--shared FOLDER`).
@@ -11,7 +11,6 @@ context, and inside of words or at their beginnings. All use the shared corpora 
 
 from __future__ import annotations
 
-import lzma
 import resource
 import time
 from collections import Counter
@@ -19,26 +18,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
 from lab.benchmarks.dictionary_build import Texts, dev_texts, shared_option
-from tokalign.build.compile_pack import compile_pack, positions_of
+from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Progress
 from tokalign.build.counting.token_ngrams import count_corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.cli.output import print_json
-from tokalign.evaluate.replay import emulate, replay_texts
-from tokalign.runtime.draft.lookup import DictionaryDrafter
-from tokalign.runtime.drafting import Drafting
+from tokalign.evaluate.replay import ReplayVerifier, emulate, replay_texts
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.lookup import (
+    DictionaryDrafter,
+    DictionarySource,
+    LogitStore,
+    dictionary_sources,
+    logit_sources,
+)
+from tokalign.runtime.draft.mixing import Source
+from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.rounds import Context, Round
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import encode_bundle, read_bundle, write_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionaries, Dictionary
-from tokalign.tables.pack import Pack
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -197,45 +208,67 @@ def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
 
 
 @benchmark.command()
-@click.argument("file", type=_PATH)
-def designs(file: Path) -> None:
-    """The size of a pack, and of the same phrases and weights as a sorted list of texts."""
-    bundle = read_bundle(file)
-    pack = Pack.from_bundle(bundle)
-    phrases: list[tuple[str, int]] = []
-    for n, times in enumerate(positions_of(pack)):
-        for node in np.flatnonzero(times).tolist():
-            words, at = list[str](), node
-            for place in range(n, -1, -1):
-                words.append(pack.words[pack.orders[place].last[at]])
-                at = pack.orders[place].prefix[at]
-            phrases.append(("".join(reversed(words)), int(times[node])))
-    phrases.sort()
-    shared, rests, before = bytearray(), list[str](), ""
-    for phrase, _ in phrases:
-        same = next(
-            (i for i, (a, b) in enumerate(zip(phrase, before, strict=False)) if a != b),
-            min(len(phrase), len(before)),
-        )
-        shared.append(min(same, 255))
-        rests.append(phrase[min(same, 255) :])
-        before = phrase
-    parts = {
-        "shared": bytes(shared),
-        "texts": "\0".join(rests).encode(),
-        "counts": np.minimum([n for _, n in phrases], 255).astype(np.uint8).tobytes(),
-    }
-    sizes = {name: len(lzma.compress(data, preset=9)) for name, data in parts.items()}
-    print_json(
-        {
-            "ngrams": sum(map(len, pack.orders)),
-            "tree_bytes": file.stat().st_size,
-            "phrases": len(phrases),
-            "list_bytes": sum(sizes.values()),
-            **sizes,
-            "sections": {name: len(section) for name, section in bundle.sections.items()},
+@click.option("--tokenizer", "path", type=_PATH, required=True)
+@click.option("--set", "sets", multiple=True, metavar="NAME=FILE,...", help="Dictionaries.")
+@click.argument("recorded", type=_PATH)
+def answers(path: Path, sets: tuple[str, ...], recorded: Path) -> None:
+    """Tokens and rows per pass on recorded answers, with each set of dictionaries.
+
+    RECORDED: an .npz file of `lab.benchmarks.recorded_answers`. Each set is asked always, and as
+    the block of text says. Copy and the target's top-k logits at accepted rows draft besides.
+    """
+    target: Tokenizer[TargetId] = read_tokenizer(path)
+    texts = np.load(recorded)
+    names = [key.removesuffix("/ids") for key in texts if key.endswith("/ids")]
+    for named in ("none=", *sets):
+        name, _, files = named.partition("=")
+        bundles = [read_bundle(Path(file)) for file in files.split(",") if file]
+        tables: dict[str, Dictionary] = {
+            f"dictionary:{one.language}": BackoffTable.from_bundle(one) for one in bundles
         }
+        for by_block in (False, True) if tables else (False,):
+            found: dict[str, Counter[str]] = {}
+            for answer in names:
+                prompt, ids, likely, logprobs = (
+                    texts[f"{answer}/{what}"] for what in ("prompt", "ids", "likely", "logprobs")
+                )
+                sources: list[Source] = [DictionarySource(*one) for one in tables.items()]
+                if by_block:
+                    dictionaries = Dictionaries(tables, target.vocabulary.tokens)
+                    sources = [*dictionary_sources(dictionaries)]
+                counts = _play(prompt.tolist(), ids.tolist(), likely, logprobs, sources)
+                for kind in (answer.partition(" ")[0], "all"):
+                    found.setdefault(kind, Counter()).update(counts)
+            how = {"set": name, "asked": "by block" if by_block else "always"}
+            print_json(how | {kind: _per_pass(counts) for kind, counts in found.items()})
+
+
+def _per_pass(counts: Counter[str]) -> str:
+    tokens, rows = counts["tokens"] / counts["passes"], counts["rows"] / counts["passes"]
+    return f"{tokens:.3f} with {rows:.2f} rows"
+
+
+def _play(
+    prompt: list[TargetId], ids: list[TargetId], likely: Any, logprobs: Any, sources: list[Source]
+) -> Counter[str]:
+    """Decode an answer with new stores: its tokens, passes and rows."""
+    store = LogitStore()
+    drafter = TreeDrafter(
+        [ContextCopy(), *sources, *logit_sources(store)], costs=ASSUMED_COSTS, max_tokens=16
     )
+    context = Context(prompt)
+    counts: Counter[str] = Counter()
+    for one in decode(
+        context, drafter, ReplayVerifier([*prompt, *ids]), limits=Limits(max_tokens=len(ids))
+    ):
+        if isinstance(one, Round):
+            at = len(context.ids) - len(prompt) - len(one.emitted)
+            rows = slice(at, at + len(one.emitted))
+            before = context.ids[: len(prompt) + at]
+            chain = TokenTree[TargetId].chain(one.emitted[:-1], "")
+            store.learn(before, chain, likely[rows], logprobs[rows].astype(np.float32))
+            counts.update(tokens=len(one.emitted), passes=1, rows=one.rows)
+    return counts
 
 
 if __name__ == "__main__":
