@@ -72,8 +72,8 @@ def open_dictionary(
     tables = _by_source(opened)
     if not languages and not files:
         note(
-            f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); each is asked "
-            "only while it predicts the text; --language or --dictionary chooses among them"
+            f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); the one "
+            "that predicts the text best is asked; --language or --dictionary chooses among them"
         )
     return Dictionaries(tables, target.vocabulary.tokens)
 

@@ -52,16 +52,16 @@ _MOST_READ, _MOST_LEARNED = 4096, 64  # ids of the prompt: for fences, and to le
 _LONGEST_LINE = 100  # bytes in which a fence is looked for
 
 _USUAL, _UNUSUAL = 0.2, 0.04  # how often a first guess is right, before any was seen
-_RATE = 1 / 16
-_LEAST_SHARE, _LEAST_RIGHT = 0.5, 0.03
+_RATE = 1 / 32
+_LEAST_RIGHT = 0.03
 
 
 class Blocks:
-    """Says which dictionaries are asked in the block that a text is in: prose, or code in a fence.
+    """Says which dictionary is asked in the block that a text is in: prose, or code in a fence.
 
-    A dictionary is asked where its first guess was lately right at least half as often as that of
-    the best one, counted in prose and in code apart. So a fence changes who is asked at once, and
-    another language within a dozen ids.
+    It is the one whose first guess was lately right most often, counted in prose and in code apart.
+    So a fence changes who is asked at once, and another language within two dozen ids. A second
+    one besides would hold its silence against the best (`lab/results/packs.md`).
     tokens: the bytes of the target's ids; without them all of a text is one block.
     Cost: one look-up for each emitted id and dictionary, about 4 µs.
     """
@@ -89,7 +89,7 @@ class Blocks:
     def asks(self, place: int) -> bool:
         """Whether the dictionary at this place is asked here."""
         right = self._right[self._block]
-        return right[place] >= max(_LEAST_RIGHT, _LEAST_SHARE * max(right))
+        return right[place] >= max(_LEAST_RIGHT, *right)
 
     def _learn(self, context: Sequence[TargetId], token: TargetId) -> None:
         right = self._right[self._block]
