@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import zoo
 
+from tokalign.runtime.mlx.context_file import digest_of
 from tokalign.runtime.mlx.context_files import (
     ContextFiles,
-    _digest_file,
     kept_contexts,
 )
 from tokalign.runtime.mlx.contexts import NOTHING, Held
@@ -214,7 +214,7 @@ def test_a_forged_file_with_a_right_digest_is_refused() -> None:
         new = {name: array for name, array in arrays.items() if name != without}
         said = [changed.get(place, field) for place, field in enumerate(fields)]
         mx.save_safetensors(str(forged), new, header | {"node": json.dumps(said)})
-        path = path.with_name(f"{said[0]}-{_digest_file(forged)}.safetensors")
+        path = path.with_name(f"{said[0]}-{digest_of(forged)}.safetensors")
         forged.rename(path)
         notes: list[str] = []
         assert opened(note=notes.append).fetch([*left.ids, 5]) == NOTHING

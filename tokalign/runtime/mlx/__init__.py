@@ -8,6 +8,8 @@ session.py              passes of a model over whole contexts, counted
 cache.py                a model's cache, kept in step with the contexts that it is given
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
     contexts.py             caches of earlier requests, with which later ones go on
+    context_files.py        the same on disk, in chains of files; context_file.py: one of them
+    pace.py                 how many ids of a prompt are read in one step
     window_cache.py         the same for sliding windows
 tree_attention.py       passes over trees, and whether a model takes them
 sampling.py             choosing ids, on the device, or among a few on the host

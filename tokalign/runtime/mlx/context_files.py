@@ -18,30 +18,31 @@ import json
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models.cache import (
-    ArraysCache,
-    CacheList,
-    ChunkedKVCache,
-    ConcatenateKVCache,
-    KVCache,
-    QuantizedKVCache,
-    RotatingKVCache,
-    make_prompt_cache,
-)
+from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
+from tokalign.runtime.mlx.context_file import (
+    BY_POSITION,
+    KINDS,
+    SUFFIX,
+    UNUSABLE,
+    ContextFile,
+    common_ids,
+    digest_of,
+    put_together,
+    read_arrays,
+    read_header,
+    taken_apart,
+)
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of, remember, remembered
 from tokalign.runtime.mlx.session import ModelSession
@@ -52,27 +53,11 @@ from tokalign.runtime.written_later import LATER
 from tokalign.storage import contexts_folder, private_folder
 from tokalign.tables.finding import Note
 
-_FORMAT = "tokalign-context 1"
-_SUFFIX = ".safetensors"
-
-_BY_POSITION = (KVCache, QuantizedKVCache)
-_KINDS = {
-    kind.__name__: kind
-    for kind in (
-        *_BY_POSITION,
-        *(RotatingKVCache, ArraysCache, ChunkedKVCache, ConcatenateKVCache),
-    )
-}
-"""Kinds of caches whose `state` is all of them. The first ones are cut into positions."""
-
 _LEAST_NEW = 16
 """Fewer new ids are read again rather than kept."""
 
 _SHARE_OF_DISK = 10
 """Contexts take this part of what is free, and of what they take, where no bound is given."""
-
-_UNUSABLE = (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError, IndexError)
-"""What reading a file of another content raises, in the libraries or here."""
 
 
 class KeptContexts(NamedTuple):
@@ -87,9 +72,9 @@ class KeptContexts(NamedTuple):
 def kept_contexts() -> list[KeptContexts]:
     """What is kept on this machine, by model, the largest first. Raises: OSError."""
     found: dict[str, KeptContexts] = {}
-    for file in contexts_folder().glob(f"*/*/*{_SUFFIX}"):
-        with suppress(*_UNUSABLE):
-            node, state = _read_node(file), file.stat()
+    for file in contexts_folder().glob(f"*/*/*{SUFFIX}"):
+        with suppress(*UNUSABLE):
+            node, state = read_header(file), file.stat()
             _, tokens, nbytes, when = found.get(node.model, KeptContexts("", 0, 0, 0.0))
             found[node.model] = KeptContexts(
                 node.model,
@@ -98,49 +83,6 @@ def kept_contexts() -> list[KeptContexts]:
                 max(when, state.st_mtime),
             )
     return sorted(found.values(), key=lambda kept: -kept.nbytes)
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    """A file. begin: the first position in it; those before are in the file `parent`.
-
-    ids: u32, all of them from the first on. kinds: of the leaves. draft: the node of the draft
-    model's context. model: its name. path: None until it is written.
-    """
-
-    key: str
-    parent: str
-    begin: int
-    ids: NDArray[np.uint32]
-    kinds: list[str]
-    draft: str
-    model: str
-    path: Path | None = None
-
-    def serves(self, ids: NDArray[np.uint32]) -> int:
-        """How many of these ids a cache that is made of it holds."""
-        common = _common(self.ids, ids)
-        is_by_position = all(issubclass(_KINDS[kind], _BY_POSITION) for kind in self.kinds)
-        return common if is_by_position or common == len(self.ids) else 0
-
-    @property
-    def header(self) -> dict[str, str]:
-        fields = [self.key, self.parent, self.begin, self.kinds, self.draft, self.model]
-        return {"format": _FORMAT, "node": json.dumps(fields)}
-
-
-def _read_node(path: Path) -> _Node:
-    """Raises: what is in `_UNUSABLE`."""
-    with safe_open(path, "numpy") as file:
-        header = file.metadata() or {}
-        if header.get("format") != _FORMAT:
-            raise ValueError("it is of another format")
-        key, parent, begin, kinds, draft, model = json.loads(header["node"])
-        ids = file.get_tensor("ids")
-    fits = path.name.startswith(f"{key}-") and 0 <= begin < len(ids) and (begin > 0) == bool(parent)
-    if not fits or not set(kinds) <= _KINDS.keys():
-        raise ValueError("its parts do not belong together")
-    return _Node(key, parent, begin, ids, kinds, draft, model, path)
 
 
 class ContextFiles:
@@ -167,12 +109,12 @@ class ContextFiles:
         )
         root = contexts_folder()
         private = sha256(owner.encode()).hexdigest()[:20]
-        self._folder = root / private / _digest_of(model, options, self._new_layers())
+        self._folder = root / private / _model_digest(model, options, self._new_layers())
         self._name, self._draft, self._note = name, draft, note
         self._most_bytes = most_bytes
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, ContextFile] = {}
         self._unreadable: set[str] = set()
-        self._due: deque[tuple[_Node, dict[str, Any], dict[str, str]]] = deque()
+        self._due: deque[tuple[ContextFile, dict[str, Any], dict[str, str]]] = deque()
         self._lock = Lock()
         try:
             for folder in (root, self._folder.parent, self._folder):
@@ -191,7 +133,7 @@ class ContextFiles:
         layers, ids = held.layers or [], np.array(held.ids, np.uint32)
         leaves = leaves_of(layers)
         kinds = [type(leaf).__name__ for leaf in leaves]
-        known = all(_KINDS.get(type(leaf).__name__) is type(leaf) for leaf in leaves)
+        known = all(KINDS.get(type(leaf).__name__) is type(leaf) for leaf in leaves)
         if not leaves or not known or self._most_bytes == 0:
             return ""
         self._refresh()
@@ -207,8 +149,8 @@ class ContextFiles:
         key = sha256(f"{before} {begin}".encode() + ids.tobytes()).hexdigest()[:32]
         if key in self._nodes:
             return key
-        node = _Node(key, before, begin, ids, kinds, draft, self._name)
-        arrays, rest = _taken_apart(leaves, begin, len(ids))
+        node = ContextFile(key, before, begin, ids, kinds, draft, self._name)
+        arrays, rest = taken_apart(leaves, begin, len(ids))
         arrays["ids"] = mx.array(ids)
         mx.eval(list(arrays.values()))
         with self._lock:
@@ -217,12 +159,12 @@ class ContextFiles:
         LATER.ask(self)
         return key
 
-    def _longest(self, ids: NDArray[np.uint32], kinds: list[str]) -> tuple[_Node | None, int]:
+    def _longest(self, ids: NDArray[np.uint32], kinds: list[str]) -> tuple[ContextFile | None, int]:
         """The node after which these ids go on, and after how many of its ids."""
         best, longest = None, 0
-        if any(issubclass(_KINDS[kind], _BY_POSITION) for kind in kinds):
+        if any(issubclass(KINDS[kind], BY_POSITION) for kind in kinds):
             for node in list(self._nodes.values()):
-                common = min(_common(node.ids, ids), len(ids) - 1)
+                common = min(common_ids(node.ids, ids), len(ids) - 1)
                 fits = node.kinds == kinds and node.begin < common and self._chain(node)
                 if fits and common > longest:
                     best, longest = node, common
@@ -239,15 +181,15 @@ class ContextFiles:
                 self._nodes.pop(node.key, None)
                 self._note(f"a context is not kept on disk: {self._folder}: {error}")
 
-    def _write(self, node: _Node, arrays: dict[str, Any], header: dict[str, str]) -> None:
+    def _write(self, node: ContextFile, arrays: dict[str, Any], header: dict[str, str]) -> None:
         if not self._folder.is_dir():  # somebody has deleted it, and means it
             self._nodes.pop(node.key, None)
             return
-        temporary = self._folder / f".{node.key}.{os.getpid()}{_SUFFIX}"
+        temporary = self._folder / f".{node.key}.{os.getpid()}{SUFFIX}"
         try:
             self._leave_room(sum(array.nbytes for array in arrays.values()))
             mx.save_safetensors(str(temporary), arrays, header)
-            path = self._folder / f"{node.key}-{_digest_file(temporary)}{_SUFFIX}"
+            path = self._folder / f"{node.key}-{digest_of(temporary)}{SUFFIX}"
             temporary.replace(path)
             node.path = path
         finally:
@@ -257,7 +199,7 @@ class ContextFiles:
     def _leave_room(self, needed: int) -> None:
         """Delete the files that were used least recently. Raises: OSError if that is not enough."""
         files, total = [], 0
-        for path in contexts_folder().glob(f"*/*/*{_SUFFIX}"):
+        for path in contexts_folder().glob(f"*/*/*{SUFFIX}"):
             with suppress(OSError):
                 state = path.stat()
                 files.append((state.st_mtime_ns, state.st_size, path))
@@ -314,40 +256,40 @@ class ContextFiles:
             draft.settle(theirs)
         self.keep(Held(target.layers, ids, draft.layers if draft is not None and theirs else ()))
 
-    def _best(self, ids: NDArray[np.uint32], than: int) -> tuple[int, _Node] | None:
-        best: tuple[int, _Node] | None = None
+    def _best(self, ids: NDArray[np.uint32], than: int) -> tuple[int, ContextFile] | None:
+        best: tuple[int, ContextFile] | None = None
         for node in list(self._nodes.values()):
             kept = node.serves(ids)
             if kept > max(than, _LEAST_NEW, node.begin) and self._written(node):
                 than, best = kept, (kept, node)
         return best
 
-    def _chain(self, node: _Node) -> list[_Node]:
+    def _chain(self, node: ContextFile) -> list[ContextFile]:
         """A node and those before it, the last first; nothing where one of them is missing."""
         chain = [node]
         while (last := chain[-1]).parent:
             before = self._nodes.get(last.parent)
             # Begins fall from file to file, so a forged chain ends, too.
-            if before is None or not before.begin < last.begin <= _common(before.ids, last.ids):
+            if before is None or not before.begin < last.begin <= common_ids(before.ids, last.ids):
                 return []
             chain.append(before)
         return chain
 
-    def _written(self, node: _Node) -> list[_Node]:
+    def _written(self, node: ContextFile) -> list[ContextFile]:
         """The same, and nothing where one of them is not yet a file."""
         chain = self._chain(node)
         return [] if any(one.path is None for one in chain) else chain
 
-    def _load(self, node: _Node, kept: int) -> list[Any] | None:
+    def _load(self, node: ContextFile, kept: int) -> list[Any] | None:
         """The caches after `kept` ids; None where a file is not as it was written."""
         parts: dict[str, list[Any]] = {}
         rest: dict[str, Any] = {}
         end = kept
         for one in self._written(node):
             try:
-                arrays, header = _read_arrays(cast("Path", one.path))
+                arrays, header = read_arrays(cast("Path", one.path))
                 for name, array in arrays.items():
-                    if issubclass(_KINDS[node.kinds[int(name.partition(".")[0])]], _BY_POSITION):
+                    if issubclass(KINDS[node.kinds[int(name.partition(".")[0])]], BY_POSITION):
                         if array.shape[-2] != len(one.ids) - one.begin:
                             raise ValueError("it has other positions")
                         parts.setdefault(name, []).insert(0, array[..., : end - one.begin, :])
@@ -355,7 +297,7 @@ class ContextFiles:
                         parts[name] = [array]
                 if one is node:
                     rest = json.loads(header["rest"])
-            except _UNUSABLE as error:
+            except UNUSABLE as error:
                 self._drop(one, error)
                 return None
             end = one.begin
@@ -364,15 +306,15 @@ class ContextFiles:
                 name: mx.concatenate(arrays, axis=-2) if len(arrays) > 1 else arrays[0]
                 for name, arrays in parts.items()
             }
-            layers = _put_together(self._new_layers(), node.kinds, whole | rest, kept)
+            layers = put_together(self._new_layers(), node.kinds, whole | rest, kept)
             mx.eval([leaf.state for leaf in leaves_of(layers)])
-        except _UNUSABLE as error:
+        except UNUSABLE as error:
             self._drop(node, error)
             return None
         self._touch(node)
         return layers
 
-    def _draft_of(self, node: _Node, kept: int) -> Sequence[Any]:
+    def _draft_of(self, node: ContextFile, kept: int) -> Sequence[Any]:
         """The draft model's caches beside those after `kept` ids of a node."""
         if self._draft is None or not node.draft:
             return ()
@@ -389,25 +331,25 @@ class ContextFiles:
 
     def _refresh(self) -> None:
         """Note files that this process, an earlier one or another one has written, or deleted."""
-        paths = {path.name.partition("-")[0]: path for path in self._folder.glob(f"[!.]*{_SUFFIX}")}
+        paths = {path.name.partition("-")[0]: path for path in self._folder.glob(f"[!.]*{SUFFIX}")}
         for key, node in list(self._nodes.items()):
             if node.path is not None and key not in paths:
                 del self._nodes[key]
         for key, path in paths.items():
             if key not in self._nodes and path.name not in self._unreadable:
                 try:
-                    self._nodes[key] = _read_node(path)
-                except _UNUSABLE as error:
+                    self._nodes[key] = read_header(path)
+                except UNUSABLE as error:
                     self._unreadable.add(path.name)
                     self._refuse(path, error)
 
-    def _touch(self, node: _Node) -> None:
+    def _touch(self, node: ContextFile) -> None:
         """Note that a node was used; those before it are always more recent than it."""
         for one in self._written(node):
             with suppress(OSError):
                 os.utime(cast("Path", one.path))
 
-    def _drop(self, node: _Node, error: Exception) -> None:
+    def _drop(self, node: ContextFile, error: Exception) -> None:
         self._nodes.pop(node.key, None)
         if node.path is not None and not isinstance(error, FileNotFoundError):
             self._refuse(node.path, error)
@@ -418,7 +360,7 @@ class ContextFiles:
             path.unlink()
 
 
-def _digest_of(model: Any, options: CacheOptions, layers: list[Any]) -> str:
+def _model_digest(model: Any, options: CacheOptions, layers: list[Any]) -> str:
     """A name for all that decides what is in a cache, and how."""
     kinds = [(type(c).__name__, *map(vars(c).get, ("max_size", "keep"))) for c in leaves_of(layers)]
     quantized = (options.kv_bits, options.kv_group_size, options.quantized_kv_start)
@@ -427,65 +369,3 @@ def _digest_of(model: Any, options: CacheOptions, layers: list[Any]) -> str:
         *(quantized if options.kv_bits is not None else (), repr(getattr(model, "args", None))),
     )
     return sha256(repr(said).encode()).hexdigest()[:20]
-
-
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()[:32]
-
-
-def _read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arrays of a file, and its header. Raises: ValueError for one that has changed."""
-    if _digest_file(path) != path.stem.partition("-")[2]:
-        raise ValueError("its digest is another one")
-    loaded: Any = mx.load(str(path), return_metadata=True)
-    arrays, header = loaded
-    del arrays["ids"]
-    return arrays, header
-
-
-def _taken_apart(leaves: list[Any], begin: int, end: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arrays by name, and what is no array; of layers by position only those from `begin` on."""
-    arrays: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
-    for index, leaf in enumerate(leaves):
-        cut = isinstance(leaf, _BY_POSITION)
-        state = {"0": leaf.keys, "1": leaf.values} if cut else leaf.state
-        for place, value in tree_flatten(state):
-            if isinstance(value, mx.array):
-                value = value[..., begin:end, :] if cut else value
-                arrays[f"{index}.{place}"] = mx.contiguous(value)
-            else:
-                rest[f"{index}.{place}"] = value
-        if isinstance(leaf, QuantizedKVCache):
-            rest |= {f"{index}.2": leaf.group_size, f"{index}.3": leaf.bits}
-    return arrays, rest
-
-
-def _put_together(
-    layers: list[Any], kinds: list[str], values: dict[str, Any], length: int
-) -> list[Any]:
-    """Layers with these states. layers: new ones, which say where the leaves belong."""
-    states = tree_unflatten(list(values.items()))
-    leaves: list[Any] = []
-    for kind, state, new in zip(kinds, states, leaves_of(layers), strict=True):
-        if kind not in (type(new).__name__, QuantizedKVCache.__name__):
-            raise ValueError(f"it has a {kind} in the place of a {type(new).__name__}")
-        if issubclass(_KINDS[kind], _BY_POSITION):
-            state = (*state[:2], length, *state[2:])
-        leaves.append(_KINDS[kind].from_state(state))
-    remaining = iter(leaves)
-    return [_with_leaves(layer, remaining) for layer in layers]
-
-
-def _with_leaves(layer: Any, leaves: Iterator[Any]) -> Any:
-    if isinstance(layer, CacheList):
-        return CacheList(*[_with_leaves(one, leaves) for one in layer.caches])
-    return next(leaves)
-
-
-def _common(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> int:
-    """How many leading ids agree."""
-    count = min(len(left), len(right))
-    differ = left[:count] != right[:count]
-    return int(differ.argmax()) if differ.any() else count
