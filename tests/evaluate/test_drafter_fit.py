@@ -194,6 +194,11 @@ def test_of_a_repository_its_list_of_ids_alone_is_downloaded(
     assert not list((tmp_path / "hub").rglob("*.safetensors"))
 
 
+def test_auto_is_refused_where_none_is_known(target: Path) -> None:
+    refused = run("check", "--target", target, "--drafter", "auto")
+    refused.is_refused(4, "no published drafter of")
+
+
 def test_the_published_one_is_named(target: Path, tmp_path: Path) -> None:
     folder = target.rename(tmp_path / "Qwen3-8B-4bit")
     shown = run("check", "--target", folder, "--json").json

@@ -17,7 +17,7 @@ import numpy as np
 from tokalign.errors import BundleError, shown
 from tokalign.names import hub
 from tokalign.names.aliases import find_alias
-from tokalign.names.published_drafters import AUTO, published_for
+from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import local_folder
 from tokalign.storage import parse_json
 from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_FORMAT
@@ -59,8 +59,7 @@ def drafter_facts(name: str, target: str) -> DrafterFacts:
     name: `auto` stands for the drafter published for `target`.
     Raises: UsageError, MissingAssetError; BundleError for files that are not those of a drafter.
     """
-    published = published_for(target) if name == AUTO else None
-    place, read = _files(published.repository if published else name)
+    place, read = _files(require_published(target).repository if name == AUTO else name)
     try:
         config = parse_json((place / DRAFTER_CONFIG).read_bytes())
         if not isinstance(config, dict):

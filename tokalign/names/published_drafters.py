@@ -68,20 +68,26 @@ def published_for(target: str | Path | None) -> PublishedDrafter | None:
     )
 
 
-def named_or_published(name: str, target: str | Path | None) -> Path:
-    """The folder of the drafter that is named, which is downloaded if it is not here.
-
-    target: whose published drafter `auto` stands for.
-    Raises: as `resolve_drafter`; MissingAssetError if `auto` stands for none.
-    """
-    if name != AUTO:
-        return resolve_drafter(name)
+def require_published(target: str | Path | None) -> PublishedDrafter:
+    """What `auto` stands for. Raises: MissingAssetError if no drafter of the target is known."""
     published = published_for(target)
     if published is None:
         raise MissingAssetError(
             f"no published drafter of {target or 'this target'} is known; name one with --drafter "
             "NAME, train one with tokalign train, or leave --drafter out"
         )
+    return published
+
+
+def named_or_published(name: str, target: str | Path | None) -> Path:
+    """The folder of the drafter that is named, which is downloaded if it is not here.
+
+    target: whose published drafter `auto` stands for.
+    Raises: as `resolve_drafter` and `require_published`.
+    """
+    if name != AUTO:
+        return resolve_drafter(name)
+    published = require_published(target)
     return published.downloaded() or resolve_drafter(published.repository)
 
 
