@@ -1,0 +1,198 @@
+"""What `bench --publish` writes: what tokalign brought on one machine, for others to read.
+
+It has figures and names of models and programs: no text, no path, no host's or user's name.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tokalign.errors import UsageError
+from tokalign.evaluate.comparison import BASELINES, Comparison, Measurement, Row
+from tokalign.runtime.cost import CostCurve
+from tokalign.runtime.rounds import common_prefix
+
+_CONTEXTS = (512, 2048, 8192, 32768)
+"""Bounds of the lengths of contexts, in ids, by which equal ids are counted."""
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a report; what it does not know is refused."""
+
+
+class Software(_Part, frozen=True, kw_only=True):
+    """Programs and the system that were measured with."""
+
+    system: str
+    mlx: str
+    tokalign: str
+
+
+class Models(_Part, frozen=True, kw_only=True):
+    """The models, as their repositories or folders are called. memory: bytes of the target's
+    weights. bits: that most of them have."""
+
+    target: str
+    draft: str | None
+    drafter: str | None
+    memory: int
+    format: str
+    bits: int
+
+
+class Passes(_Part, frozen=True, kw_only=True):
+    """Seconds of passes of the target by their rows, after a context of so many ids."""
+
+    context: int
+    rows: dict[int, float]
+    draft_pass: float | None
+
+
+class Result(_Part, frozen=True, kw_only=True):
+    """A way to draft on the prompts of one kind. speedup: the median over prompts, relative to
+    plain decoding; low, high: of the middle half of them. k: a number of ids, or "auto"."""
+
+    prompts: str
+    count: int
+    method: str
+    k: int | str
+    tokens_per_pass: float
+    speedup: float
+    low: float
+    high: float
+    against_plain: str
+
+
+class Equality(_Part, frozen=True, kw_only=True):
+    """Of outputs after contexts of at most `context` ids (null for longer ones): how many ids were
+    compared with plain decoding's, and how many stood before the first that differs."""
+
+    context: int | None
+    compared: int
+    equal: int
+
+
+class MachineReport(_Part, frozen=True, kw_only=True, tag_field="report", tag="tokalign bench"):
+    """A report. form: counted up when its fields change. memory: of the machine, bytes."""
+
+    date: str
+    device: str
+    memory: int
+    software: Software
+    models: Models
+    language: str | None
+    temperature: float
+    max_tokens: int
+    passes: list[Passes]
+    results: list[Result]
+    equality: list[Equality]
+    form: Literal[1] = 1
+
+
+def system_name() -> str:
+    """The operating system and its version, such as "macOS 15.1" or "Linux 6.1"."""
+    release = platform.mac_ver()[0]
+    return f"macOS {release}" if release else f"{platform.system()} {platform.release()[:12]}"
+
+
+def public_name(model: str | None) -> str | None:
+    """A model's name without the folders that it lies in, which may name a person."""
+    return model and (Path(model).name if Path(model).exists() else model)
+
+
+def report_of(
+    comparison: Comparison,
+    measurements: Sequence[Measurement],
+    curve: CostCurve | None,
+    *,
+    device: str,
+    memory: int,
+    software: Software,
+    models: Models,
+    language: str | None,
+    temperature: float,
+    max_tokens: int,
+) -> MachineReport:
+    """The report of a run of `bench`. curve: the cost curve of these models here, if there is one.
+
+    Other arguments: the fields of a report.
+    """
+    passes = []
+    for costs in () if curve is None or curve.unit != "seconds" else curve.contexts:
+        rows = {m: round(timing.median, 6) for m, timing in sorted(costs.rows.items())}
+        draft = None if costs.draft_pass is None else round(costs.draft_pass.median, 6)
+        passes.append(Passes(context=costs.tokens, rows=rows, draft_pass=draft))
+    return MachineReport(
+        date=datetime.now(UTC).date().isoformat(),
+        device=device,
+        memory=memory,
+        software=software,
+        models=models,
+        language=language,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        passes=passes,
+        results=_results(comparison),
+        equality=equality_of(measurements),
+    )
+
+
+def _results(comparison: Comparison) -> list[Result]:
+    named: Mapping[str, Sequence[Row]] = {"all": comparison.overall, **comparison.sets}
+    return [
+        Result(
+            prompts=name,
+            count=row.timed,
+            method=row.condition.label,
+            k=row.condition.k,
+            tokens_per_pass=round(row.tokens_per_round, 4),
+            speedup=round(row.speedup, 4),
+            low=round(row.low, 4),
+            high=round(row.high, 4),
+            against_plain=row.against_plain,
+        )
+        for name, rows in named.items()
+        for row in rows
+        if row.condition.k is not None and row.timed
+    ]
+
+
+def equality_of(measurements: Sequence[Measurement]) -> list[Equality]:
+    """How many ids of the outputs are plain decoding's, by the length of their contexts."""
+    plain = {one.block: one for one in measurements if one.condition.is_plain}
+    counts: defaultdict[int | None, list[int]] = defaultdict(lambda: [0, 0])
+    for one in measurements:
+        if one.condition in BASELINES or one.block not in plain:
+            continue
+        ours, theirs = one.token_ids, plain[one.block].token_ids
+        length = one.prompt_tokens + len(theirs)
+        bound = next((bound for bound in _CONTEXTS if length <= bound), None)
+        counts[bound][0] += max(len(ours), len(theirs))
+        counts[bound][1] += common_prefix(list(ours), list(theirs))
+    order = [*_CONTEXTS, None]
+    return [
+        Equality(context=bound, compared=counts[bound][0], equal=counts[bound][1])
+        for bound in sorted(counts, key=order.index)
+    ]
+
+
+def write(report: MachineReport) -> str:
+    """The report as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+
+
+def read(path: Path) -> MachineReport:
+    """A report that somebody wrote. Raises: UsageError for a file that is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=MachineReport)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(
+            f"{path} is no report of a machine ({error}); write one: tokalign bench --publish FILE"
+        ) from error
