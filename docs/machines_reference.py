@@ -17,8 +17,9 @@ HEAD = """# Machines
 Written by `python docs/machines_reference.py` from the reports in
 [lab/results/machines](../lab/results/machines). Yours is welcome:
 `tokalign bench --target NAME --publish FILE` writes one. It has no text and nothing personal in it,
-and is shown before it is written. Speed is relative to plain decoding: the median over prompts, and the middle half of
-them. **Bold** is clearly faster than plain decoding measured twice, *italics* clearly slower.
+and is shown before it is written. Speed is relative to plain decoding: the median over prompts, and
+the middle half of them. **Bold** is clearly faster than plain decoding measured twice, *italics*
+clearly slower.
 """
 
 

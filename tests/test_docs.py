@@ -29,7 +29,7 @@ FOLDERS = (
 )
 MOST_WORDS = 18_000
 """In the README and docs/, all pages together that people wrote."""
-GENERATED = {"commands.md", "python-reference.md"}
+GENERATED = {"commands.md", "machines.md", "python-reference.md"}
 """Pages in which one looks up a name."""
 
 

@@ -15,6 +15,7 @@ from tokalign.cli.bench import COLUMNS, as_object
 from tokalign.cli.output import figures_table
 from tokalign.cli.texts import read_prompts
 from tokalign.evaluate.comparison import BASELINES, Condition, compare
+from tokalign.evaluate.machine_report import read as read_report
 from tokalign.storage import POLISH, sample_text
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
@@ -25,8 +26,15 @@ def bench(*words: object) -> Ended:
     return run("bench", *words)
 
 
-def test_three_sets_are_measured_and_shown() -> None:
-    found = bench(*PAIR, *SHORT, "--json").json
+def test_three_sets_are_measured_shown_and_reported(tmp_path: Path) -> None:
+    report = tmp_path / "mine.json"
+    measured = bench(*PAIR, *SHORT, "--json", "--publish", report)
+    found = measured.json
+    published = read_report(report)
+    assert report.read_text() in measured.err, "it is shown"
+    assert "/" not in published.models.target
+    assert {one.prompts for one in published.results} == {"all", *found["sets"]}
+    assert all(one.compared == one.equal for one in published.equality)
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
     names = {"plain": None, "plain again": None, "exact": 2, "copy": 2}
     assert [(row["name"], row["k"]) for row in found["overall"]] == [*names.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from small_families import write_family
 from tokalign.cli.texts import language_of_model
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.cost import ContextCosts, CostCurve, Machine, Timing, store_curve
+from tokalign.runtime.mlx.weights import default_dtype, load_weights, machine_of
 
 KEYS = (
     "intersection_pairs draft_vocabulary_size target_vocabulary_size draft_token_coverage "
@@ -100,7 +102,36 @@ def test_it_ends_with_what_to_expect_of_this_machine(
     assert "verifying 2 rows takes 1.20 plain passes" in said
     assert "2 draft tokens a round are expected to give 1.31 x plain" in said
     store_curve(replace(curve, notes={"tokenizers": [fingerprints[0], "other"], "length": 2}))
-    assert "more than 20% are accepted" in check(*asked)["this_machine"]
+    assert "more than 30% are accepted" in check(*asked)["this_machine"]
+
+
+@pytest.mark.slow
+def test_the_shape_of_a_target_is_timed_and_its_costs_are_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights are not read: there are none."""
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokalign.evaluate.calibrate.CONTEXT", 32)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO / "target" / name, bare)
+    kept: list[CostCurve] = []
+    monkeypatch.setattr("tokalign.runtime.cost.store_curve", kept.append)
+    said = check("--target", bare, "--measure")["this_machine"]
+    assert said.startswith("on ")
+    assert "plain passes" in said
+    model, _ = load_weights(DEMO / "target", dtype=default_dtype())
+    assert all(curve.machine == machine_of(model, None) for curve in kept)
+
+
+def test_a_shape_that_does_not_fit_into_memory_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tokalign.names.memory.machine_memory", lambda: 1000)
+    refused = run("check", "--target", DEMO / "target", "--measure")
+    assert refused.code == 2
+    assert "this machine has" in refused.err
 
 
 def test_a_text_of_any_language_says_what_a_dictionary_of_it_would_save(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tokalign.cli.command import (
     MODEL_NAME,
     PATH,
     Command,
+    FilePath,
     Option,
     Reads,
     flag,
@@ -50,6 +51,7 @@ from tokalign.runtime.options import (
     read_draft_tokens,
     take,
 )
+from tokalign.storage import require_writable, write_file
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -94,6 +96,7 @@ OPTIONS = (
     LANGUAGE,
     ALIGNMENT,
     HTML,
+    Option("--publish", "Also write a report for docs/machines.md.", FilePath(".json")),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
 
@@ -123,6 +126,7 @@ class Options:
     temp: float
     seed: int
     dtype: str | None
+    publish: Path | None
     drafting: DraftingOptions
 
 
@@ -166,7 +170,9 @@ def command(**values: Any) -> None:
         return
     from tokalign.evaluate.comparison import compare
 
-    about, measurements = _measured(options)
+    if options.publish is not None:
+        require_writable(options.publish)
+    about, decoder, measurements = _measured(options)
     comparison = compare(measurements)
     result = as_object(comparison, about)
     if html is not None:
@@ -177,6 +183,52 @@ def command(**values: Any) -> None:
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
+    if options.publish is not None:
+        _publish(options.publish, about, decoder, comparison, measurements)
+
+
+def _publish(
+    path: Path,
+    about: Mapping[str, Any],
+    decoder: Decoder,
+    comparison: Comparison,
+    measurements: Sequence[Measurement],
+) -> None:
+    """Write a report, and show on stderr what is in it before."""
+    from tokalign.evaluate.machine_report import (
+        Models,
+        Software,
+        public_name,
+        report_of,
+        system_name,
+        write,
+    )
+    from tokalign.names.memory import machine_memory
+    from tokalign.runtime.cost import find_curve
+    from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
+
+    model, drafts = decoder.target.model, decoder.drafting_model
+    number, bits = number_format(model)
+    curve = find_curve(machine_of(model, drafts))
+    if curve is None:
+        note("the report has no costs of passes; tokalign calibrate measures them first")
+    named = {role: public_name(about[role]) for role in ("draft", "drafter")}
+    target = public_name(about["target"]) or ""
+    report = report_of(
+        comparison,
+        measurements,
+        curve,
+        device=about["machine"],
+        memory=machine_memory(),
+        software=Software(system=system_name(), mlx=about["mlx"], tokalign=about["tokalign"]),
+        models=Models(target=target, memory=weight_bytes(model), format=number, bits=bits, **named),
+        language=about["language"],
+        temperature=about["temperature"],
+        max_tokens=about["max_tokens"],
+    )
+    for line in (f"{path} gets this and nothing else:", *write(report).splitlines()):
+        note(line)
+    write_file(path, write(report))
 
 
 def _write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) -> None:
@@ -253,8 +305,8 @@ def _shown(overall: Sequence[Mapping[str, Any]]) -> str:
     return figures_table(_DECISIVE, overall)
 
 
-def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement]]:
-    """What was measured, and the measurements."""
+def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement]]:
+    """What was measured, with what, and the measurements."""
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
 
     read = partial(read_prompts, options.files, field=options.field, limit=options.limit)
@@ -288,6 +340,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         "max_tokens": options.max_tokens,
         "temperature": options.temp,
         "seed": options.seed,
+        "language": language,
         "dtype": choose_dtype(options.dtype) or "of the weights",
         "machine": device_name(),
         "mlx": mlx_version(),
@@ -298,7 +351,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Sequence[Measurement
         for measurement in bench.run():
             measurements.append(measurement)
             advance(1)
-    return about, measurements
+    return about, decoder, measurements
 
 
 def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> Bench:

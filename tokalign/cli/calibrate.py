@@ -144,6 +144,34 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
         note(str(error))
 
 
+def measure_shape(name: str) -> CostCurve:
+    """The cost curve of a model's shape, which is kept for the model itself.
+
+    name: of the model; its configuration is all that is read of it.
+    Raises: UsageError for one that does not fit into memory; as `resolve_config`, `model_of_shape`.
+    """
+    from tokalign.api.assemble import choose_dtype
+    from tokalign.evaluate.calibrate import NOT_KEPT, measure_curve
+    from tokalign.names.memory import require_bytes
+    from tokalign.names.registry import resolve_config
+    from tokalign.runtime.cost import store_curve
+    from tokalign.runtime.mlx.shape import fill, model_of_shape
+    from tokalign.runtime.mlx.weights import read_config, weight_bytes
+
+    folder = resolve_config(name)
+    model = model_of_shape(read_config(folder), dtype=choose_dtype(None, note=note))
+    require_bytes(weight_bytes(model))
+    note(f"random weights in the shape of {name}: {weight_bytes(model) / 1e9:.2f} GB")
+    fill(model)
+    with progress(100, "measuring") as advance:
+        curve = measure_curve(model, advance=lambda share: advance(100 * share))
+    if why := curve.notes.get(NOT_KEPT):
+        note(f"these costs are not kept: {why}")
+    else:
+        note(f"cost curve -> {store_curve(curve)}")
+    return curve
+
+
 def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import (

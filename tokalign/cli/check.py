@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option
+from tokalign.cli.calibrate import measure_shape
+from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option, flag
 from tokalign.cli.options import FIELD, HTML, TRUST
 from tokalign.cli.output import note, paragraph, rows, show, table
 from tokalign.cli.report import require_page
@@ -33,10 +34,18 @@ _OPTIONS = (
         f"Language of the sample: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
         metavar="CODE",
     ),
+    flag(
+        "--measure",
+        "Time passes of a model of the target's shape, with random weights and without a download.",
+    ),
     FIELD,
     TRUST,
     HTML,
     click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
+)
+
+_NOT_MEASURED = (
+    "not measured; --measure times a model of the target's shape, tokalign calibrate the models"
 )
 
 
@@ -48,6 +57,7 @@ def command(
     target: str,
     file: Path | None,
     language: str | None,
+    measure: bool,
     field: str,
     trust_remote_code: bool,
     html: Path | None,
@@ -88,8 +98,8 @@ def command(
     lines = list(islice(Corpus([file or sample_text(chosen)], field=field).lines(), 20_000))
     tables = open_dictionary(theirs, note=note)
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
-    curve = find_curve_of_tokenizers(theirs.fingerprint, "" if ours is None else ours.fingerprint)
-    measures = "tokalign calibrate --target TARGET" + " --draft DRAFT" * (ours is not None)
+    pair = theirs.fingerprint, "" if ours is None else ours.fingerprint
+    curve = measure_shape(target) if measure else find_curve_of_tokenizers(*pair)
     if drafter is None:
         verdict, fit = _fit(ours, theirs, lines)
     else:
@@ -102,7 +112,7 @@ def command(
         "draft": draft,
         "verdict": verdict,
         "dictionaries": _expectation(saving, own_text=file is not None),
-        "this_machine": curve.expectation() if curve else f"not measured; {measures} does it",
+        "this_machine": curve.expectation(assumed_draft=assumed) if curve else _NOT_MEASURED,
         **({} if drafter is None else {"drafter": drafter}),
         "published_drafter": published and str(published),
         "target_tokenizer": theirs.describe(),

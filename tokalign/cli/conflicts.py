@@ -60,7 +60,7 @@ TABLE = (
     Rule("--verbose", excludes="--quiet"),
     # bench
     Rule("--prompt-tokens", needs="--text"),
-    Rule("--max-tokens --temp --seed --html", excludes="--text", only_in="bench"),
+    Rule("--max-tokens --temp --seed --html --publish", excludes="--text", only_in="bench"),
     # build
     Rule("--draft", excludes="--dictionary-only | --from-model"),
     Rule("--alignment-only", excludes="--from-model"),

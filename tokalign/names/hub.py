@@ -72,11 +72,16 @@ TOKENIZER = Wanted(_FILES, missing_from_tokenizer)
 _WEIGHTS = ("model*.safetensors", "*drafter-*.safetensors")
 
 
+def _missing_config(folder: Path) -> list[str]:
+    return [] if (folder / "config.json").is_file() else ["config.json"]
+
+
 def _missing_from_drafter(folder: Path) -> list[str]:
     weights = [] if any(folder.glob("*.safetensors")) else ["its weights (*.safetensors)"]
-    return ([] if (folder / "config.json").is_file() else ["config.json"]) + weights
+    return _missing_config(folder) + weights
 
 
+CONFIG = Wanted(("config.json",), _missing_config)
 DRAFTER = Wanted(("*.json", "*.safetensors"), _missing_from_drafter)
 MODEL = Wanted((*_FILES, *_WEIGHTS, "*.tok"), missing_from_model)
 

@@ -30,7 +30,12 @@ def weights_bytes(folder: Path, *, dtype: str | None = None) -> int:
 
 def require_memory(folders: Iterable[Path], *, dtype: str | None) -> None:
     """Raises: UsageError for models whose weights do not fit into memory together."""
-    needed, memory = sum(weights_bytes(one, dtype=dtype) for one in folders), machine_memory()
+    require_bytes(sum(weights_bytes(one, dtype=dtype) for one in folders))
+
+
+def require_bytes(needed: int) -> None:
+    """Raises: UsageError where so many bytes of weights do not fit into memory."""
+    memory = machine_memory()
     if needed > memory:
         raise UsageError(
             f"the weights take {needed / 1e9:.1f} GB and this machine has {memory / 1e9:.1f} GB of "

@@ -111,6 +111,22 @@ def resolve_drafter(name: str) -> Path:
     return folder
 
 
+def resolve_config(name: str) -> Path:
+    """The folder of a model's `config.json`, found as `resolve_model` finds weights; none are.
+
+    Raises: UsageError, MissingAssetError.
+    """
+    path = as_path(name)
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise MissingAssetError(f"{path} lacks config.json; give the folder of a model")
+        return path
+    alias = find_alias(name)
+    found = hub.find_cached(alias.repositories, alias.revision, hub.CONFIG)
+    found = found or _model_in_distribution(alias)
+    return (found or _download(alias, hub.CONFIG, "a folder with its config.json", "", None))[1]
+
+
 def local_folder(name: str) -> Path | None:
     """The folder on this machine that a name is the path of; None if it is none."""
     path = as_path(name)
