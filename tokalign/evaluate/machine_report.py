@@ -71,8 +71,11 @@ class Result(_Part, frozen=True, kw_only=True):
 
 
 class Equality(_Part, frozen=True, kw_only=True):
-    """Of outputs after contexts of at most `context` ids (null for longer ones): how many ids were
-    compared with plain decoding's, and how many stood before the first that differs."""
+    """How many ids of outputs are plain decoding's.
+
+    context: the outputs are those after at most so many ids; null for longer contexts. equal: how
+    many of the ids that were compared stood before the first that differs.
+    """
 
     context: int | None
     compared: int
