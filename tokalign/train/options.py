@@ -331,14 +331,21 @@ def _pass_memory(target: ModelShape, window: int, columns: int) -> float:
     return target.weight_bytes + cache + logits + scores + layer
 
 
+_SLOW = 0.01
+"""Seconds after which a product is large enough to tell a machine's speed."""
+
+
 def machine_tflops() -> float:
     """10^12 FLOP a second of large matrix products on this machine: the best of three."""
     import mlx.core as mx  # sizes alone need no mlx
 
-    size, times = 1024, list[float]()
-    square = mx.ones((size, size))
-    for _ in range(4):  # the first one also starts the device
-        began = perf_counter()
-        mx.eval(square @ square)
-        times.append(perf_counter() - began)
-    return float(2 * size**3 / min(times[1:]) / 1e12)
+    best, size = 0.0, 256
+    while best < _SLOW and size < 8192:
+        size, times = 2 * size, list[float]()
+        square = mx.ones((size, size))
+        for _ in range(3):
+            began = perf_counter()
+            mx.eval(square @ square)
+            times.append(perf_counter() - began)
+        best = min(times)
+    return float(2 * size**3 / best / 1e12)
