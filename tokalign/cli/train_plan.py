@@ -138,7 +138,8 @@ class TrainPlan:
             taken = estimate_teaching(shape, self.taught, labels, self.fit)
             parameters = round(self.taught.trained(self.fit.lora))
         elif self.reads_layers:
-            taken, parameters = estimate_blocks(shape, self.block, labels, self.fit)
+            reads = 2 if self.kind == "eagle3" else 1
+            taken, parameters = estimate_blocks(shape, self.block, labels, self.fit, reads)
         else:
             config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
             taken, parameters = estimate(shape, config, labels, self.fit), config.parameters

@@ -254,13 +254,20 @@ def estimate(
 
 
 def estimate_blocks(
-    target: ModelShape, shape: BlockShape, labels: LabelOptions, options: FitOptions
+    target: ModelShape,
+    shape: BlockShape,
+    labels: LabelOptions,
+    options: FitOptions,
+    reads: int = 1,
 ) -> tuple[Estimate, int]:
-    """Estimate how a block drafter is trained, and how many numbers it has."""
+    """Estimate how a drafter that reads layers is trained, and how many numbers it has.
+
+    reads: rows of the target's width that its attention is made of: an embedding, too, in EAGLE-3.
+    """
     positions, labelling = labels.positions + labels.held_out, labels.labelling
     h, taps, depth = target.hidden_size, len(labelling.taps), labelling.future - 1
-    layer = 2 * h * target.attention_width + 2 * h * target.kv_width
-    layer += 3 * h * target.intermediate_size
+    layer = reads * h * (target.attention_width + 2 * target.kv_width)
+    layer += h * target.attention_width + 3 * h * target.intermediate_size
     parameters = shape.layers * layer + taps * h * h
     candidates = options.candidates or target.vocabulary_size
     per_block = 6.0 * labelling.future * shape.layers * layer + 4.0 * depth * candidates * h
