@@ -167,5 +167,5 @@ def test_options_of_another_kind_of_drafter_are_refused(
     tokalign(*given, "--kind", "dflash", "--taps", "1,1").is_refused(2, "different layers")
     tokalign(*given, "--layers", "2").is_refused(2, "--kind dflash")
     none = tokalign(*given, "--kind", "dflash", "--begin-with", tmp_path)
-    none.is_refused(1, "config.json cannot be read")
+    none.is_refused(3, "config.json cannot be read")
     assert list(tmp_path.iterdir()) == []

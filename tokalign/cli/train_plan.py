@@ -58,7 +58,7 @@ class TrainPlan:
 
     @classmethod
     def of(cls, draft: str | None, output: Path, values: Mapping[str, Any]) -> TrainPlan:
-        """Raises: UsageError for options that do not go together."""
+        """Raises: UsageError for options that do not go together; as `DFlashConfig.from_json`."""
         kind: DrafterKind = values["drafter_kind"] or ("redrafter" if draft is None else "model")
         if (kind == "model") != (draft is not None):
             raise UsageError(
@@ -67,13 +67,10 @@ class TrainPlan:
                 else f"--kind {kind} does nothing with --draft; leave one of them out"
             )
         taught = None if draft is None else _draft_shape(draft, output)
-        return cls(
-            kind=kind,
-            values=values,
-            fit=_fit_options(values, taught, kind),
-            draft=draft,
-            taught=taught,
-        )
+        fit = _fit_options(values, taught, kind)
+        plan = cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught)
+        _ = plan.block  # a drafter that cannot be continued is refused before anything is loaded
+        return plan
 
     @property
     def begins_trained(self) -> bool:
