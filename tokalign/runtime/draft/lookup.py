@@ -63,7 +63,7 @@ class Blocks:
     So a fence changes who is asked at once, and another language within two dozen ids. A second
     one besides would hold its silence against the best (`lab/results/packs.md`).
     tokens: the bytes of the target's ids; without them all of a text is one block.
-    Cost: one look-up for each emitted id and dictionary, about 4 µs.
+    Cost: one look-up for each emitted id and dictionary, about 8 µs.
     """
 
     def __init__(self, tables: Mapping[str, Dictionary], tokens: Sequence[bytes]) -> None:
