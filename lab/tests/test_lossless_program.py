@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
-import mlx_lm
 import pytest
 from block_drafters import (
     block_config,
@@ -16,28 +15,37 @@ from block_drafters import (
 )
 from click.testing import CliRunner
 from eagle_drafters import eagle_config, random_eagle, write_eagle
-from places import DEMO
+from random_drafters import random_drafter
+from random_models import write_model
 
 from lab.benchmarks.lossless import benchmark
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+from tokalign.tokenizer.vocabulary import TargetId
+
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 
 
 @pytest.mark.long
 def test_no_output_differs(tmp_path: Path) -> None:
-    model: Any = mlx_lm.load(str(DEMO / "target"))[0]
-    folders = [
-        write_block_drafter(
-            tmp_path / str(number), random_block_drafter(model, config=config), config
-        )
-        for number, config in enumerate(
-            (block_config(model), second_config(model), dspark_config(model))
-        )
-    ]
+    target = write_model(tmp_path / "target", vocabulary_size=420)
+    draft = write_model(tmp_path / "draft", vocabulary_size=340, seed=1)
+    for name, more in (
+        ("tokenizer_config.json", {"chat_template": TEMPLATE}),
+        ("config.json", {"max_position_embeddings": 4096}),
+    ):
+        config = json.loads((target / name).read_text())
+        (target / name).write_text(json.dumps(config | more))
+    loaded: LanguageModel[TargetId] = LanguageModel.from_folder(target)
+    model, folders = loaded.model, [tmp_path / "recurrent"]
+    save_drafter(folders[0], random_drafter(model), target_fingerprints(loaded))
+    for make in (block_config, second_config, dspark_config):
+        drafter = random_block_drafter(model, config=make(model))
+        folders.append(write_block_drafter(tmp_path / make.__name__, drafter, make(model)))
     config = eagle_config(model)
     folders.append(write_eagle(tmp_path / "eagle3", random_eagle(model, config), config))
-    drafters = [
-        word for folder in (*folders, DEMO / "drafter") for word in ("--drafter", str(folder))
-    ]
-    models = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft")]
+    drafters = [word for folder in folders for word in ("--drafter", str(folder))]
+    models = ["--target", str(target), "--draft", str(draft)]
     result = CliRunner().invoke(benchmark, [*models, *drafters])
     assert result.exit_code == 0, result.output
     assert "0 outputs differ" in result.output
