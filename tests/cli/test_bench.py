@@ -11,7 +11,8 @@ from measured import block
 from measured import measured as measurement
 from places import DEMO
 
-from tokalign.cli.bench import COLUMNS, as_object
+from tokalign.cli.bench import as_object
+from tokalign.cli.bench_results import COLUMNS
 from tokalign.cli.output import figures_table
 from tokalign.cli.texts import read_prompts
 from tokalign.evaluate.comparison import BASELINES, Condition, compare

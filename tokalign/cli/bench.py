@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign import __version__
+from tokalign.cli.bench_results import COLUMNS, publish, verdict_of, write_page
 from tokalign.cli.command import (
     AT_LEAST_1,
     FROM_0,
@@ -51,7 +52,7 @@ from tokalign.runtime.options import (
     read_draft_tokens,
     take,
 )
-from tokalign.storage import require_writable, write_file
+from tokalign.storage import require_writable
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -101,11 +102,6 @@ OPTIONS = (
 )
 
 
-COLUMNS = (
-    "name", "k", "acceptance", "tokens_per_round", "draft_passes_per_round", "host_ms",
-    "tokens_per_second", "speedup", "low", "high", "against_plain", "ids_that_differ",
-)  # fmt: skip
-"""Shown without --json; `docs/metrics.md` says what they mean."""
 _DECISIVE = ("name", "k", "tokens_per_round", "speedup", "low", "high", "against_plain")
 
 
@@ -176,7 +172,7 @@ def command(**values: Any) -> None:
     comparison = compare(measurements)
     result = as_object(comparison, about)
     if html is not None:
-        _write_page(html, comparison, result)
+        write_page(html, comparison, result)
     show(result, lambda: f"{paragraph(verdict_of(comparison))}\n\n{_shown(result['overall'])}")
     if comparison.ids_that_differ:
         note(
@@ -184,118 +180,7 @@ def command(**values: Any) -> None:
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
     if options.publish is not None:
-        _publish(options.publish, about, decoder, comparison, measurements)
-
-
-def _publish(
-    path: Path,
-    about: Mapping[str, Any],
-    decoder: Decoder,
-    comparison: Comparison,
-    measurements: Sequence[Measurement],
-) -> None:
-    """Write a report, and show on stderr what is in it before."""
-    from tokalign.evaluate.machine_report import (
-        Models,
-        Software,
-        public_name,
-        report_of,
-        system_name,
-        write,
-    )
-    from tokalign.names.memory import machine_memory
-    from tokalign.runtime.cost import find_curve
-    from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
-
-    model, drafts = decoder.target.model, decoder.drafting_model
-    number, bits = number_format(model)
-    curve = find_curve(machine_of(model, drafts))
-    if curve is None:
-        note("the report has no costs of passes; tokalign calibrate measures them first")
-    named = {role: public_name(about[role]) for role in ("draft", "drafter")}
-    target = public_name(about["target"]) or ""
-    report = report_of(
-        comparison,
-        measurements,
-        curve,
-        device=about["machine"],
-        memory=machine_memory(),
-        software=Software(system=system_name(), mlx=about["mlx"], tokalign=about["tokalign"]),
-        models=Models(target=target, memory=weight_bytes(model), format=number, bits=bits, **named),
-        language=about["language"],
-        temperature=about["temperature"],
-        max_tokens=about["max_tokens"],
-    )
-    for line in (f"{path} gets this and nothing else:", *write(report).splitlines()):
-        note(line)
-    write_file(path, write(report))
-
-
-def _write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) -> None:
-    """The page of a comparison: tokens per pass, speeds with quartiles, and what speed is lost."""
-    from tokalign.cli.report import Report, bar_plot, write_report
-
-    drafted = [row for row in comparison.overall if row.condition.drafts]
-    labels = [str(row.condition) for row in drafted]
-    sets = {
-        name: [(row.speedup, row.low, row.high) for row in rows if row.condition.drafts]
-        for name, rows in comparison.sets.items()
-    }
-    plots = [
-        bar_plot(
-            "Speed in that of plain decoding by kind of prompt; lines span the middle half.",
-            labels,
-            sets,
-        ),
-        bar_plot(
-            "From tokens to seconds: what a pass would gain if rows and drafts were free, what the "
-            "clock says, and the difference, which rows, drafts and the host cost.",
-            labels,
-            {
-                "tokens per pass": [row.tokens_per_round for row in drafted],
-                "speed by the clock": [row.speedup for row in drafted],
-                "lost to rows, drafts and the host": [
-                    row.tokens_per_round - row.speedup for row in drafted
-                ],
-            },
-        ),
-    ]
-    report = Report(
-        title=f"Ways to draft for {result['about']['target']}",
-        about=", ".join(f"{name} {value}" for name, value in result["about"].items() if value),
-        verdict=[verdict_of(comparison)],
-        plots=plots if drafted else [],
-        head=COLUMNS,
-        rows=[[row[name] for name in COLUMNS] for row in result["overall"]],
-    )
-    write_report(path, report)
-
-
-def verdict_of(comparison: Comparison) -> str:
-    """In two sentences, what drafting brought at best, with the middle half of the prompts."""
-    from tokalign.evaluate.comparison import CONTROL
-
-    drafted = [row for row in comparison.overall if row.condition.drafts and row.timed]
-    if not drafted:
-        return "No way to draft was timed."
-    best = max(drafted, key=lambda row: row.speedup)
-    judged = {
-        "faster": "clearly faster than plain decoding",
-        "slower": "clearly slower than plain decoding",
-        "no difference": "not clearly different from plain decoding, measured twice",
-        "": "on too few prompts to tell it from chance",
-    }[best.against_plain]
-    control = next((row for row in comparison.overall if row.condition.name == CONTROL), None)
-    noise = (
-        ""
-        if control is None or not control.timed
-        else (f" Plain decoding, measured again, has {control.low:.2f} to {control.high:.2f}.")
-    )
-    return (
-        f"The fastest way to draft is {best.condition}: {best.speedup:.2f} x plain decoding "
-        f"({best.low:.2f} to {best.high:.2f} for the middle half of {best.timed} prompts), "
-        f"{judged}; a pass gives {best.tokens_per_round:.2f} tokens.{noise}"
-    )
+        publish(options.publish, about, decoder, comparison, measurements)
 
 
 def _shown(overall: Sequence[Mapping[str, Any]]) -> str:

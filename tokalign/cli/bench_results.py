@@ -1,0 +1,131 @@
+"""What `tokalign bench` makes of its measurements: a verdict, a page, a report for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokalign.cli.output import note
+from tokalign.storage import write_file
+
+if TYPE_CHECKING:
+    from tokalign.evaluate.comparison import Comparison, Measurement
+    from tokalign.runtime.decoder import Decoder
+
+COLUMNS = (
+    "name", "k", "acceptance", "tokens_per_round", "draft_passes_per_round", "host_ms",
+    "tokens_per_second", "speedup", "low", "high", "against_plain", "ids_that_differ",
+)  # fmt: skip
+"""Shown without --json; `docs/metrics.md` says what they mean."""
+
+
+def publish(
+    path: Path,
+    about: Mapping[str, Any],
+    decoder: Decoder,
+    comparison: Comparison,
+    measurements: Sequence[Measurement],
+) -> None:
+    """Write a report, and show on stderr what is in it before."""
+    from tokalign.evaluate.machine_report import (
+        Models,
+        Software,
+        public_name,
+        report_of,
+        system_name,
+        write,
+    )
+    from tokalign.names.memory import machine_memory
+    from tokalign.runtime.cost import find_curve
+    from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
+
+    model, drafts = decoder.target.model, decoder.drafting_model
+    number, bits = number_format(model)
+    curve = find_curve(machine_of(model, drafts))
+    if curve is None:
+        note("the report has no costs of passes; tokalign calibrate measures them first")
+    named = {role: public_name(about[role]) for role in ("draft", "drafter")}
+    target = public_name(about["target"]) or ""
+    report = report_of(
+        comparison,
+        measurements,
+        curve,
+        device=about["machine"],
+        memory=machine_memory(),
+        software=Software(system=system_name(), mlx=about["mlx"], tokalign=about["tokalign"]),
+        models=Models(target=target, memory=weight_bytes(model), format=number, bits=bits, **named),
+        language=about["language"],
+        temperature=about["temperature"],
+        max_tokens=about["max_tokens"],
+    )
+    for line in (f"{path} gets this and nothing else:", *write(report).splitlines()):
+        note(line)
+    write_file(path, write(report))
+
+
+def write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) -> None:
+    """The page of a comparison: tokens per pass, speeds with quartiles, and what speed is lost."""
+    from tokalign.cli.report import Report, bar_plot, write_report
+
+    drafted = [row for row in comparison.overall if row.condition.drafts]
+    labels = [str(row.condition) for row in drafted]
+    sets = {
+        name: [(row.speedup, row.low, row.high) for row in rows if row.condition.drafts]
+        for name, rows in comparison.sets.items()
+    }
+    plots = [
+        bar_plot(
+            "Speed in that of plain decoding by kind of prompt; lines span the middle half.",
+            labels,
+            sets,
+        ),
+        bar_plot(
+            "From tokens to seconds: what a pass would gain if rows and drafts were free, what the "
+            "clock says, and the difference, which rows, drafts and the host cost.",
+            labels,
+            {
+                "tokens per pass": [row.tokens_per_round for row in drafted],
+                "speed by the clock": [row.speedup for row in drafted],
+                "lost to rows, drafts and the host": [
+                    row.tokens_per_round - row.speedup for row in drafted
+                ],
+            },
+        ),
+    ]
+    report = Report(
+        title=f"Ways to draft for {result['about']['target']}",
+        about=", ".join(f"{name} {value}" for name, value in result["about"].items() if value),
+        verdict=[verdict_of(comparison)],
+        plots=plots if drafted else [],
+        head=COLUMNS,
+        rows=[[row[name] for name in COLUMNS] for row in result["overall"]],
+    )
+    write_report(path, report)
+
+
+def verdict_of(comparison: Comparison) -> str:
+    """In two sentences, what drafting brought at best, with the middle half of the prompts."""
+    from tokalign.evaluate.comparison import CONTROL
+
+    drafted = [row for row in comparison.overall if row.condition.drafts and row.timed]
+    if not drafted:
+        return "No way to draft was timed."
+    best = max(drafted, key=lambda row: row.speedup)
+    judged = {
+        "faster": "clearly faster than plain decoding",
+        "slower": "clearly slower than plain decoding",
+        "no difference": "not clearly different from plain decoding, measured twice",
+        "": "on too few prompts to tell it from chance",
+    }[best.against_plain]
+    control = next((row for row in comparison.overall if row.condition.name == CONTROL), None)
+    noise = (
+        ""
+        if control is None or not control.timed
+        else (f" Plain decoding, measured again, has {control.low:.2f} to {control.high:.2f}.")
+    )
+    return (
+        f"The fastest way to draft is {best.condition}: {best.speedup:.2f} x plain decoding "
+        f"({best.low:.2f} to {best.high:.2f} for the middle half of {best.timed} prompts), "
+        f"{judged}; a pass gives {best.tokens_per_round:.2f} tokens.{noise}"
+    )
