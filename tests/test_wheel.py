@@ -149,7 +149,7 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     for file in map(Path, built["files"]):
         assert file.is_relative_to(installed.home)
         assert installed.json("tables", "show", file)["path"] == str(file)
-        assert f"-> {file}" in installed.run("decode", *PAIR, *prompt).stderr
+        assert f"-> {file}" in installed.run("decode", *PAIR, *prompt, "--verbose").stderr
     installed.run("tables", "verify", *built["files"])
 
     installed.run("calibrate", *PAIR, "--budget", "1")
@@ -190,7 +190,7 @@ def test_it_holds_what_an_index_and_a_type_checker_look_for(wheel: Path) -> None
     with ZipFile(wheel) as archive:
         names = {name: archive.read(name).decode("utf-8", "replace") for name in archive.namelist()}
     assert "tokalign/py.typed" in names
-    assert "<title>tokalign</title>" in names["tokalign/serve/page.html"]
+    assert "<title>tokalign</title>" in names["tokalign/serve/page/page.html"]
     assert "Apache License" in find(names, "licenses/LICENSE")
     metadata = find(names, ".dist-info/METADATA")
     assert "License-Expression: Apache-2.0" in metadata

@@ -215,8 +215,8 @@ def test_ctrl_c_leaves_no_file(
 ) -> None:
     read = TextFile.paragraphs
 
-    def interrupted(file: TextFile) -> Iterator[str]:
-        yield next(read(file))
+    def interrupted(file: TextFile, **how: bool) -> Iterator[str]:
+        yield next(read(file, **how))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TextFile, "paragraphs", interrupted)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokalign.build.counting.runs import digest, is_whole, read_run, write_run
 from tokalign.build.counting.windows import IdArray, IdSpace, sort_windows
 from tokalign.build.counting.workers import Apply, Task
-from tokalign.tables.pack import MAX_WORDS, begins_text
+from tokalign.tables.pack import MAX_WORDS
 
 _BEGIN = "\0"  # of a text, while it is cut
 # Letters are all that is neither space nor sign; `_` is one where a letter follows it.
@@ -39,9 +39,12 @@ _AT_ONCE = 1 << 29  # bytes of shards whose words are counted at once: some hund
 
 
 class _Shard(NamedTuple):
-    """words: different ones. numbers: of the words of the text among these. weight: thousandths."""
+    """words: different ones. begins: whether each is the first of a text; "\\n " may be that or a
+    line end. numbers: of the words of the text among these. weight: thousandths.
+    """
 
     words: list[str]
+    begins: list[bool]
     numbers: NDArray[np.uint32]
     weight: int
 
@@ -60,13 +63,14 @@ def write_words(path: Path, texts: Sequence[str], weight: int) -> None:
     numbers: dict[str, int] = {}
     text = [numbers.setdefault(word, len(numbers)) for word in _cut(texts)]
     words = [word.replace(_BEGIN, "\n") for word in numbers]
-    data = msgpack.packb((words, np.array(text, dtype=np.uint32).tobytes(), weight))
+    begins = [word.startswith(_BEGIN) for word in numbers]
+    data = msgpack.packb((words, begins, np.array(text, dtype=np.uint32).tobytes(), weight))
     write_run(path, [np.frombuffer(data, dtype=np.uint8)])
 
 
 def _read(path: Path) -> _Shard:
-    words, numbers, weight = msgpack.unpackb(read_run(path))
-    return _Shard(words, np.frombuffer(numbers, dtype=np.uint32), weight)
+    words, begins, numbers, weight = msgpack.unpackb(read_run(path))
+    return _Shard(words, begins, np.frombuffer(numbers, dtype=np.uint32), weight)
 
 
 def find_words(shards: Sequence[Path]) -> list[str]:
@@ -79,9 +83,9 @@ def find_words(shards: Sequence[Path]) -> list[str]:
     for part in range(parts):
         counts: Counter[str] = Counter()
         for path in shards:
-            words, numbers, weight = _read(path)
-            times = np.bincount(numbers, minlength=len(words)) * weight
-            for word, count in zip(words, times.tolist(), strict=True):
+            shard = _read(path)
+            times = np.bincount(shard.numbers, minlength=len(shard.words)) * shard.weight
+            for word, count in zip(shard.words, times.tolist(), strict=True):
                 if parts == 1 or crc32(word.encode()) % parts == part:
                     counts[word] += count
         kept = ((-n, word) for word, n in counts.items() if n >= 1000 and len(word) <= _LONGEST)
@@ -102,8 +106,7 @@ def number_words(
             if not is_whole(run):
                 shard = _read(path)
                 ids = np.array([known.get(word, space.gap) for word in shard.words], space.dtype)
-                first = np.array([begins_text(word) for word in shard.words])
-                starts = np.flatnonzero(first[shard.numbers])[1:]
+                starts = np.flatnonzero(np.array(shard.begins)[shard.numbers])[1:]
                 text = np.append(np.insert(ids[shard.numbers], starts, space.gap), space.gap)
                 yield run, text.astype(space.dtype), max_order, space, shard.weight
 

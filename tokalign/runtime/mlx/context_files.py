@@ -24,6 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, cast
+from weakref import ref
 
 import mlx.core as mx
 import numpy as np
@@ -104,8 +105,9 @@ class ContextFiles:
         draft: ContextFiles | None = None,
         note: Note,
     ) -> None:
+        of = ref(model)  # what is still to be written must not keep a model in memory
         self._new_layers: Callable[[], list[Any]] = lambda: cast(
-            "list[Any]", make_prompt_cache(model, max_kv_size=options.max_kv_size)
+            "list[Any]", make_prompt_cache(of(), max_kv_size=options.max_kv_size)
         )
         root = contexts_folder()
         private = sha256(owner.encode()).hexdigest()[:20]
