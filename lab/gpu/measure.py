@@ -36,6 +36,7 @@ from tokalign.runtime.mlx.weights import (
     weight_bytes,
 )
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.rounds import common_prefix
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 3, 6, 12, 24, 48)
 CONTEXTS = (128, 1024, 4096, 8192, 32768)
@@ -128,15 +129,9 @@ def answers(
                     "speed": round(plain["seconds"] / line["seconds"], 3),
                     "host_ms": median(line["host_ms"]),
                     "ids": len(line["ids"]),
-                    "equal_ids": equal_ids(plain["ids"], line["ids"]),
+                    "equal_ids": common_prefix(plain["ids"], line["ids"]),
                 },
             )
-
-
-def equal_ids(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids two answers have in common from their beginning."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def write(path: Path, line: Mapping[str, Any]) -> None:

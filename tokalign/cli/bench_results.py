@@ -59,9 +59,10 @@ def publish(
         temperature=about["temperature"],
         max_tokens=about["max_tokens"],
     )
-    for line in (f"{path} gets this and nothing else:", *write(report).splitlines()):
+    text = write(report)
+    for line in (f"{path} gets this and nothing else:", *text.splitlines()):
         note(line)
-    write_file(path, write(report))
+    write_file(path, text)
 
 
 def write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) -> None:
