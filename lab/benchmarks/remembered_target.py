@@ -171,7 +171,7 @@ class RememberingVerifier:
         missing = {index - 1 for index, key in enumerate(keys) if key not in self._rows}
         if missing:
             needed = sorted({i for index in missing for i in tree.path_to(index)})
-            choices = self._verifier.choices(context, replace(proposal, tree=tree.select(needed)))
+            choices = self._verifier.by_row(context, replace(proposal, tree=tree.select(needed)))
             self._rows.add([keys[i + 1] for i in (-1, *needed)], choices, self._pass)
         choices = self._rows.choices(keys)
         if self._store is not None:
@@ -191,13 +191,13 @@ class RememberingVerifier:
 class ChoosingVerifier(TargetVerifier):
     """A verifier that tells the target's choice after every row, accepted or not."""
 
-    def choices(self, context: Context, proposal: Proposal) -> list[TargetId]:
+    def by_row(self, context: Context, proposal: Proposal) -> list[TargetId]:
         """The choices of one pass, in the order of its rows."""
-        computed = self._choose(context.ids, proposal)
+        computed = self._choose(context.ids, proposal.tree)
         if self._store is not None:
             self._store.learn(context.ids, proposal.tree, *map(np.array, computed.likely))
         assert not isinstance(computed.chosen, Mapping), "its sampler has no state"
-        return self._session.read(computed.chosen)
+        return self.session.read(computed.chosen)
 
 
 def load_texts(cache: Path | None) -> list[Text] | None:

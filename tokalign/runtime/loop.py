@@ -31,7 +31,7 @@ from tokalign.runtime.rounds import (
     Verdict,
     Verifier,
 )
-from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
@@ -106,6 +106,100 @@ class Limits:
         return ids, None
 
 
+class Decoding:
+    """One generation after `context`, until a limit is met; `ends` says which then.
+
+    A drafter changes how many rounds this takes, never what is emitted. It may be left after any
+    round: everything emitted until then is committed, and nothing is left to clean up.
+    A round is to propose, to verify and to commit. Whoever decodes several generations together
+    verifies all proposals between the two other steps.
+    clock: in seconds. It is read here alone, so no round is charged with what happens between two.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        drafter: Drafter,
+        verifier: Verifier,
+        *,
+        limits: Limits,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.context, self.drafter, self.verifier, self.limits = context, drafter, verifier, limits
+        self._clock = clock
+        self._room = limits.room(context)
+        self.ends: FinishReason | None = None if self._room > 0 else "length"
+        self._limit = 0
+        self._began = self._drafted = 0.0
+        self._learning = 0.0  # time that the drafter took to learn from the round before
+
+    def events(self) -> Iterator[Event]:
+        """All of it; the events are the only output."""
+        yield Started(len(self.context.ids))
+        yield from self.reading()
+        while self.ends is None:
+            yield self.round()
+        yield Finished(self.ends)
+
+    def reading(self) -> Iterator[Reading]:
+        """Read a long prompt in steps. A caller may leave the rest to the first round."""
+        target, ids = self.limits.target, self.context.ids
+        if self.ends is not None or target is None:
+            return
+        began = self._clock()
+        for done in target.reading(ids, stops=self.limits.stops):
+            yield Reading(done, len(ids), self._clock() - began)
+            began = self._clock()
+
+    def round(self) -> Round:
+        """Propose, verify, commit."""
+        proposal = self.propose()
+        return self.commit(proposal, self.verifier.verify(self.context, proposal))
+
+    def propose(self) -> Proposal:
+        """What the target is to verify next."""
+        self._began = self._clock()
+        self._limit = self.limits.proposed(self.context)
+        proposal = self.drafter.propose(self.context, self._limit)
+        proposal = self.limits.fitting(proposal)
+        self._drafted = self._clock()
+        return proposal
+
+    def commit(
+        self, proposal: Proposal, verdict: Verdict, verification: float | None = None
+    ) -> Round:
+        """Take what was verified over into the context.
+
+        verification: seconds of the pass; None for all since the proposal was made.
+        """
+        verified, learning = self._clock(), self._learning
+        if verification is None:
+            verification = verified - self._drafted - verdict.waited
+        ids, self.ends = self.limits.cut(verdict.ids[: self._room])
+        self.context.extend(ids)
+        self._room -= len(ids)
+        if self.ends is None and not self._room:
+            self.ends = "length"
+        one = Round(
+            limit=self._limit,
+            tree=proposal.tree,
+            path=verdict.path[: len(ids)],
+            emitted=ids,
+            rows=verdict.rows,
+            draft_passes=proposal.draft_passes,
+            counts=proposal.counts,
+            seconds=self._clock() - self._began + learning,
+            drafting=self._drafted - self._began + learning - proposal.waited,
+            verification=verification,
+            logprobs=verdict.logprobs,
+            ends=self.ends,
+        )
+        began = self._clock()
+        self.drafter.observe(one)
+        self._learning = self._clock() - began
+        return one
+
+
 def decode(
     context: Context,
     drafter: Drafter,
@@ -114,52 +208,8 @@ def decode(
     limits: Limits,
     clock: Callable[[], float] = perf_counter,
 ) -> Iterator[Event]:
-    """Generate after `context` until a limit is met; the events are the only output.
-
-    A drafter changes how many rounds this takes, never what is emitted. The consumer may stop at
-    any event: everything emitted until then is committed, and nothing is left to clean up.
-    clock: in seconds. It is read here alone, so no round is charged with what happens between two.
-    """
-    yield Started(len(context.ids))
-    room = limits.room(context)
-    ends: FinishReason | None = None if room > 0 else "length"
-    if ends is None and limits.target is not None:
-        began = clock()
-        for done in limits.target.reading(context.ids, stops=limits.stops):
-            yield Reading(done, len(context.ids), clock() - began)
-            began = clock()
-    learning = 0.0  # time that the drafter took to learn from the round before
-    while ends is None:
-        began = clock()
-        limit = limits.proposed(context)
-        proposal = limits.fitting(drafter.propose(context, limit))
-        drafted = clock()
-        verdict = verifier.verify(context, proposal)
-        verified = clock()
-        ids, ends = limits.cut(verdict.ids[:room])
-        context.extend(ids)
-        room -= len(ids)
-        if ends is None and not room:
-            ends = "length"
-        one = Round(
-            limit=limit,
-            tree=proposal.tree,
-            path=verdict.path[: len(ids)],
-            emitted=ids,
-            rows=verdict.rows,
-            draft_passes=proposal.draft_passes,
-            counts=proposal.counts,
-            seconds=clock() - began + learning,
-            drafting=drafted - began + learning - proposal.waited,
-            verification=verified - drafted - verdict.waited,
-            logprobs=verdict.logprobs,
-            ends=ends,
-        )
-        began = clock()
-        drafter.observe(one)
-        learning = clock() - began
-        yield one
-    yield Finished(ends)
+    """The events of a `Decoding`."""
+    return Decoding(context, drafter, verifier, limits=limits, clock=clock).events()
 
 
 _Mask: TypeAlias = NDArray[np.bool_] | None
@@ -198,7 +248,7 @@ class TargetVerifier:
         store: RowStore | None = None,
         constraint: Constraint | None = None,
     ) -> None:
-        self._session = session
+        self.session = session
         self._sampler = sampler
         self._store, self._bare = store, False
         self._constraint = constraint
@@ -207,70 +257,81 @@ class TargetVerifier:
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        ids, self._waited, self._bare = context.ids, 0.0, proposal.bare
-        chosen, logprobs, fed, likely = self._choose(ids, proposal)
+        ids, self._bare = context.ids, proposal.bare
+        choices = self.chosen_ahead(ids, proposal.tree) or self._choose(ids, proposal.tree)
+        if self.may_run_ahead(proposal) and not isinstance(choices.chosen, Mapping):
+            logits = self.session.feed(choices.chosen)
+            self.session.start_ahead(*self.go_on(len(ids) + 1, logits))
+        return self.verdict(ids, proposal, choices)
+
+    def may_run_ahead(self, proposal: Proposal) -> bool:
+        """Whether the next pass may begin before the choice of this one is read."""
+        return proposal.run_ahead and not proposal.tree and not self._sampler.needs_history
+
+    def verdict(self, ids: Sequence[TargetId], proposal: Proposal, choices: Choices) -> Verdict:
+        """The verdict on a proposal after `ids`, from the choices; waits for the pass."""
+        chosen, logprobs, fed, likely = choices
+        waited, self._waited = self._waited, 0.0
         if self._store is not None and self._untold is not None:
             before, tree, arrays = self._untold
             self._store.learn(before, tree, *map(np.array, arrays))
         self._untold = (list(ids), proposal.tree, likely) if likely else None
         if isinstance(chosen, Mapping):
-            choices = chosen
+            by_row = chosen
         else:
-            if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
-                self._run_ahead(len(ids), chosen)
-            self._waited = self._session.wait_for_others(chosen)
-            choices = dict(enumerate(self._session.read(chosen)))
-        path = proposal.tree.agreed_path(choices)
+            waited = self.session.wait_for_others(chosen)
+            by_row = dict(enumerate(self.session.read(chosen)))
+        path = proposal.tree.agreed_path(by_row)
         rows = [0, *[index + 1 for index in path]]
         if self._constraint is not None:
             self._constraint.check(rows)
         return Verdict(
-            ids=tuple([choices[row] for row in rows]),
+            ids=tuple([by_row[row] for row in rows]),
             path=tuple(path),
             rows=fed,
             logprobs=[logprobs[row] for row in rows],
-            waited=self._waited,
+            waited=waited,
         )
 
-    def _choose(self, ids: Sequence[TargetId], proposal: Proposal) -> Choices:
-        """The target's choice after the context and after each proposed id that matters."""
+    def chosen_ahead(self, ids: Sequence[TargetId], tree: TokenTree[TargetId]) -> Choices | None:
+        """The choices of a pass that ran ahead and can be used now; None if there is none."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and not proposal.tree and ahead[0] == len(ids):
-            if isinstance(ahead[1], Choices):
-                return ahead[1]
-            return self._choices(ids, EMPTY_TREE, ahead[1], 1)
-        fed = self._session.rows
-        tree = proposal.tree
-        is_chain = tree.chain_length == len(tree)
-        if is_chain:
-            logits = self._session.logits([*ids, *tree.ids], last=len(tree) + 1)
-        else:
-            logits = self._session.tree(ids, tree)
-        return self._choices(ids, tree, logits, self._session.rows - fed)
+        if ahead is None or tree or ahead[0] != len(ids):
+            return None
+        return ahead[1] if isinstance(ahead[1], Choices) else self.choices(ids, tree, ahead[1], 1)
 
-    def _choices(
+    def _choose(self, ids: Sequence[TargetId], tree: TokenTree[TargetId]) -> Choices:
+        """The target's choice after the context and after each proposed id that matters."""
+        fed = self.session.rows
+        if tree.chain_length == len(tree):
+            logits = self.session.logits([*ids, *tree.ids], last=len(tree) + 1)
+        else:
+            logits = self.session.tree(ids, tree)
+        return self.choices(ids, tree, logits, self.session.rows - fed)
+
+    def choices(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, rows: int
     ) -> Choices:
         """The choices from the logits after the context and after each id of the tree."""
         mask = self._mask(ids, tree, logits)
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
-            self._session.start(logits, *likely)
-            self._waited = self._session.wait_for_others(logits)
+            self.session.start(logits, *likely)
+            self._waited = self.session.wait_for_others(logits)
             return Choices(*self._choose_along(ids, tree, logits, mask), rows, likely)
         positions = [len(ids) + depth for depth in (0, *tree.depths)]
         chosen, logprobs = self._sampler.choose(logits, positions, ids=ids, mask=mask)
         # Processors and masks change the log-probabilities: the raw ones are then computed again.
         changed = self._sampler.needs_history or mask is not None
         likely = self._likely(logits, None if changed else logprobs)
-        self._session.start(chosen, logprobs, *likely)
+        self.session.start(chosen, logprobs, *likely)
         return Choices(chosen, logprobs, rows, likely)
 
     def _mask(self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array) -> _Mask:
         """Which ids the grammar allows in each row; the pass begins before that is found out."""
         if self._constraint is None:
             return None
-        self._session.start(logits)
+        self.session.start(logits)
         return self._constraint.masks(ids, tree, logits.shape[-1])
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
@@ -278,8 +339,8 @@ class TargetVerifier:
         if self._store is None or self._bare:
             return ()
         if logprobs is None:
-            return self._session.top_k(logits, self._store.width, normalized=False)
-        return self._session.top_k(logprobs, self._store.width)
+            return self.session.top_k(logits, self._store.width, normalized=False)
+        return self.session.top_k(logprobs, self._store.width)
 
     def _choose_along(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, mask: _Mask
@@ -300,25 +361,23 @@ class TargetVerifier:
             chosen, row_logprobs = self._sampler.choose(
                 logits[row : row + 1], [len(history)], ids=history, mask=allowed
             )
-            (choices[row],) = self._session.read(chosen)
+            (choices[row],) = self.session.read(chosen)
             logprobs[row] = row_logprobs[0]
             history.append(choices[row])
             child = tree.child_of(row - 1, choices[row])
             row = None if child is None else child + 1
         return choices, logprobs
 
-    def _run_ahead(self, length: int, chosen: Array) -> None:
-        """Start the next round's pass while the host still waits for this round's id.
+    def go_on(self, position: int, logits: Array) -> tuple[Array, ...]:
+        """Choose the id at `position` from the logits of a pass that runs ahead.
 
-        mlx-lm's `generate_step` does the same. One pass is wasted at the end of a generation.
+        mlx-lm's `generate_step` runs ahead as well. One pass is wasted at the end of a generation.
+        Returns: what the next round reads; its first array tells when the pass is done.
         """
-        position = length + 1
-        logits = self._session.feed(chosen)
         if self._constraint is not None:  # what it allows depends on the id
-            self._session.start_ahead(logits)
             self._ahead = position, logits
-            return
+            return (logits,)
         following, logprobs = self._sampler.choose(logits, [position])
         likely = self._likely(logits, logprobs)
-        self._session.start_ahead(following, logprobs, *likely)
         self._ahead = position, Choices(following, logprobs, 1, likely)
+        return following, logprobs, *likely

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, Generic, NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -21,6 +21,21 @@ from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id, TargetId
+
+
+class PassRows(NamedTuple, Generic[Id]):
+    """What one session reads in a pass.
+
+    ids: the context, and a chain after it. begin: the index of the first token to read. tokens: to
+    read. wanted: of how many rows, the last ones, the logits are wanted. tree: after `ids`, if it
+    is no chain.
+    """
+
+    ids: list[Id]
+    begin: int
+    tokens: list[Id]
+    wanted: int
+    tree: TokenTree[Id] | None = None
 
 
 class ModelSession(ModelCache[Id]):
@@ -53,27 +68,66 @@ class ModelSession(ModelCache[Id]):
         """
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
+        return self._run(self._chain(ids, last))
+
+    def reads(self, ids: list[Id], tree: TokenTree[Id]) -> PassRows[Id]:
+        """What a pass reads that verifies a tree after `ids`; the cache is made ready for it."""
+        if tree.chain_length == len(tree):
+            return self._chain([*ids, *tree.ids], 1 + len(tree))
+        return self._branching(ids, tree)
+
+    def have_read(self, rows: PassRows[Id], taps: Array = None) -> None:
+        """A pass has read these rows. taps: of it, if it was another model's."""
+        ids, tree = rows.ids, rows.tree
+        self.passes += 1
+        self.rows += len(rows.tokens)
+        if tree is None:
+            self._held = ids
+            first = len(ids) - rows.wanted + 1
+            ids, tree = ids[:first], TokenTree.chain(ids[first:], "")
+        else:
+            self._branches = ids, tree
+        if self._kept is not None:
+            if taps is not None:
+                self._kept.note(rows.begin, taps)
+            self._kept.keep(ids, tree)
+
+    def _chain(self, ids: list[Id], last: int) -> PassRows[Id]:
         kept = self.catch_up(ids, last)
         self.quantize()
-        logits = self.forward(self.tokens(ids[kept:]), begin=kept)
-        self._held = ids
-        self.passes += 1
-        self.rows += len(ids) - kept
-        if self._kept is not None:
-            first = len(ids) - last + 1
-            self._kept.keep(ids[:first], TokenTree.chain(ids[first:], ""))
-        return logits[-last:]
+        return PassRows(ids, kept, ids[kept:], last)
+
+    def _branching(self, ids: list[Id], tree: TokenTree[Id]) -> PassRows[Id]:
+        kept = self.catch_up(ids, 1)
+        self.quantize()  # which replaces layers, so it comes before their masks are set
+        return PassRows(ids, kept, [*ids[kept:], *tree.ids], 1 + len(tree), tree)
+
+    def _run(self, rows: PassRows[Id]) -> Array:
+        tokens = self.tokens(rows.tokens)
+        if rows.tree is None:
+            logits = self.forward(tokens, begin=rows.begin)
+        else:
+            with self._tree_model.pass_over(self.layers, len(rows.tokens), rows.tree) as model:
+                logits = self.forward(tokens, model, begin=rows.begin)
+        self.have_read(rows)
+        return logits[-rows.wanted :]
 
     def feed(self, token: Array) -> Array:
         """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
         self.quantize()
         logits = self.forward(token)
+        self.have_fed(token)
+        return logits
+
+    def have_fed(self, token: Array, taps: Array = None) -> None:
+        """A pass has read one more token i[1]. taps: as of `have_read`."""
         self._unread.append(token)
         self.passes += 1
         self.rows += 1
         if self._kept is not None:
+            if taps is not None:
+                self._kept.note(UNBOUNDED, taps)
             self._kept.keep_fed(token)
-        return logits
 
     @cached_property
     def can_branch(self) -> bool:
@@ -86,23 +140,15 @@ class ModelSession(ModelCache[Id]):
         computed: how many leading ids of the tree follow `ids` in the cache already; only the rows
         of the others are computed. None computes the row of the last context id, then all others.
         """
-        context, proposed = list(ids), list(tree.ids)
         if computed is None:
-            kept = self.catch_up(context, 1)
-            tokens = [*context[kept:], *proposed]
-            wanted = 1 + len(tree.ids)
-        else:
-            kept = len(context) + computed
-            tokens = proposed[computed:]
-            wanted = len(tokens)
-        self.quantize()  # which replaces layers, so it comes before their masks are set
+            return self._run(self._branching(list(ids), tree))
+        context, tokens = list(ids), list(tree.ids[computed:])
+        self.quantize()
         with self._tree_model.pass_over(self.layers, len(tokens), tree) as model:
-            logits = self.forward(self.tokens(tokens), model, begin=kept)[-wanted:]
+            logits = self.forward(self.tokens(tokens), model, begin=len(context) + computed)
         self._branches = context, tree
         self.passes += 1
         self.rows += len(tokens)
-        if self._kept is not None and computed is None:
-            self._kept.keep(context, tree)
         return logits
 
     @cached_property

@@ -66,9 +66,13 @@ class KeptRows:
         self._passes: list[_Pass] = []
         self._noted: list[tuple[int, Array]] = []  # of passes whose ids are told later
 
-    def note(self, begin: int) -> None:
-        """A pass has read rows from this position on."""
-        self._noted.append((begin, self._latest()))
+    def latest(self) -> Array:
+        """The rows f[n, width] of the latest call of `model`; they are let go then."""
+        return self._latest()
+
+    def note(self, begin: int, rows: Array = None) -> None:
+        """A pass has read rows from this position on. rows: None for those of the latest call."""
+        self._noted.append((begin, self._latest() if rows is None else rows))
         while len(self._noted) > 1 and _count(rows for _, rows in self._noted) > self._most:
             del self._noted[0]
 

@@ -68,42 +68,50 @@ class TreeModel:
 
     @contextmanager
     def pass_over(self, cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[Any]:
-        """Give a model whose next pass, over `rows` ids with the tree's last, is one over the tree.
-
-        If `rows` are fewer than the tree's ids, the rows of its first ids end the session's cache.
-        """
-        leaves = leaves_of(cache)
-        offset = int(leaves[0].offset)
-        computed = max(0, len(tree.ids) - rows)
-        positions, allowed = lay_out(offset - computed, computed + rows, tree)
-        seen = np.array([*range(offset - computed), *positions])
-        positions, allowed = positions[computed:], allowed[computed:]
-        self._positions.now = mx.array(positions)
-
-        @cache_calls
-        def mask(window: int | None, columns: int) -> Array:
-            if window is None:
-                return mx.array(allowed)
-            near = np.array(positions)[:, None] - seen[None] < window
-            return mx.array((allowed & near)[:, -columns:])
-
-        def make_mask(layer: Any) -> Any:
-            most = getattr(layer, "max_size", None)
-            columns = rows + (offset if most is None else min(offset, most - 1))
-
-            def mask_of(*_: Any, window_size: int | None = None, **__: Any) -> Array:
-                windows = [window for window in (window_size, most) if window]
-                return mask(min(windows, default=None), columns)
-
-            return mask_of
-
-        try:
-            for layer in leaves:
-                layer.make_mask = make_mask(layer)
+        """Give a model whose next pass is one over the tree. Arguments: as of `tree_masks`."""
+        with tree_masks(cache, rows, tree) as positions:
+            self._positions.now = mx.array(positions)
             yield self._twin
-        finally:
-            for layer in leaves:
-                vars(layer).pop("make_mask", None)
+
+
+@contextmanager
+def tree_masks(cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[list[int]]:
+    """Have a cache hand out the masks of a pass over `rows` ids with the tree's last.
+
+    If `rows` are fewer than the tree's ids, the rows of its first ids end the cache.
+    Gives: the rows' positions.
+    """
+    leaves = leaves_of(cache)
+    offset = int(leaves[0].offset)
+    computed = max(0, len(tree.ids) - rows)
+    positions, allowed = lay_out(offset - computed, computed + rows, tree)
+    seen = np.array([*range(offset - computed), *positions])
+    positions, allowed = positions[computed:], allowed[computed:]
+
+    @cache_calls
+    def mask(window: int | None, columns: int) -> Array:
+        if window is None:
+            return mx.array(allowed)
+        near = np.array(positions)[:, None] - seen[None] < window
+        return mx.array((allowed & near)[:, -columns:])
+
+    def make_mask(layer: Any) -> Any:
+        most = getattr(layer, "max_size", None)
+        columns = rows + (offset if most is None else min(offset, most - 1))
+
+        def mask_of(*_: Any, window_size: int | None = None, **__: Any) -> Array:
+            windows = [window for window in (window_size, most) if window]
+            return mask(min(windows, default=None), columns)
+
+        return mask_of
+
+    try:
+        for layer in leaves:
+            layer.make_mask = make_mask(layer)
+        yield positions
+    finally:
+        for layer in leaves:
+            vars(layer).pop("make_mask", None)
 
 
 def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
