@@ -9,7 +9,7 @@ import pytest
 from command_lines import run
 from places import DEMO
 
-from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
+from tokalign.cli.report import Report, bar_plot, curve_plot, waterfall_plot, write_report
 from tokalign.runtime.cost import ContextCosts, CostCurve, Timing
 
 pytest.importorskip("pygal")
@@ -56,3 +56,10 @@ def test_check_writes_its_page(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert "<svg" in page
     assert "target_fertility" in page
+
+
+def test_a_waterfall_says_what_each_cause_takes() -> None:
+    plot = waterfall_plot("from tokens to seconds", ("rows", "host"), (3.0, 2.0, 1.5))
+    ElementTree.fromstring(plot.svg)
+    for name in ("tokens per pass", "rows: -1.00", "host: -0.50", "speed by the clock"):
+        assert name in plot.svg

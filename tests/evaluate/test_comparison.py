@@ -47,6 +47,39 @@ def test_two_prompts_on_paper() -> None:
     assert found.sets == {"questions": found.overall}
 
 
+def test_a_waterfall_goes_from_tokens_per_pass_to_the_speed_by_the_clock() -> None:
+    """Plain rounds take 50 ms. Two tokens a round: rows add 20 ms, drafting 10, the host 20."""
+    (plain, exact) = compare(
+        [
+            measured(BASE, rounds=5, tokens_per_second=20.0, round_ms=50.0, pass_ms=45.0),
+            measured(
+                EXACT,
+                rounds=3,
+                tokens_per_second=20.0,
+                round_ms=100.0,
+                pass_ms=65.0,
+                drafting_ms=10.0,
+            ),
+        ]
+    ).overall
+    assert plain.waterfall == pytest.approx((1.0, 1.0, 1.0, 1.0))
+    assert exact.waterfall == pytest.approx((2.0, 100 / 70, 100 / 80, 1.0))
+    assert exact.waterfall[-1] == pytest.approx(exact.speedup)
+
+
+def test_the_spread_of_tokens_per_pass_is_over_prompts() -> None:
+    rounds = (1, 2, 4)
+    found = compare(
+        [
+            measured(condition, block(number), rounds=count)
+            for number, count in enumerate(rounds, 1)
+            for condition in (BASE, EXACT)
+        ]
+    )
+    row = found.overall[1]
+    assert (row.fewest, row.most) == (1.5, 3.0)
+
+
 def test_ids_that_differ_are_counted() -> None:
     found = compare(
         [

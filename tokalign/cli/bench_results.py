@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokalign.cli.output import note
+from tokalign.cli.output import cell, note
 from tokalign.storage import write_file
 
 if TYPE_CHECKING:
@@ -66,41 +66,51 @@ def publish(
 
 
 def write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) -> None:
-    """The page of a comparison: tokens per pass, speeds with quartiles, and what speed is lost."""
-    from tokalign.cli.report import Report, bar_plot, write_report
+    """The page of a comparison: tokens per pass and speed by kind of prompt, and what is lost."""
+    from tokalign.cli.report import Report, bar_plot, waterfall_plot, write_report
 
     drafted = [row for row in comparison.overall if row.condition.drafts]
     labels = [str(row.condition) for row in drafted]
     sets = {
-        name: [(row.speedup, row.low, row.high) for row in rows if row.condition.drafts]
+        name: [row for row in rows if row.condition.drafts]
         for name, rows in comparison.sets.items()
     }
     plots = [
         bar_plot(
             "Speed in that of plain decoding by kind of prompt; lines span the middle half.",
             labels,
-            sets,
+            {
+                name: [(row.speedup, row.low, row.high) for row in rows]
+                for name, rows in sets.items()
+            },
         ),
         bar_plot(
-            "From tokens to seconds: what a pass would gain if rows and drafts were free, what the "
-            "clock says, and the difference, which rows, drafts and the host cost.",
+            "Tokens per pass by kind of prompt; lines span the middle half of the prompts.",
             labels,
             {
-                "tokens per pass": [row.tokens_per_round for row in drafted],
-                "speed by the clock": [row.speedup for row in drafted],
-                "lost to rows, drafts and the host": [
-                    row.tokens_per_round - row.speedup for row in drafted
-                ],
+                name: [(row.tokens_per_round, row.fewest, row.most) for row in rows]
+                for name, rows in sets.items()
             },
         ),
     ]
+    best = max(drafted, key=lambda row: row.speedup, default=None)
+    if best is not None and best.waterfall:
+        plots.append(
+            waterfall_plot(
+                f"From tokens to seconds with {best.condition}, all prompts together: tokens per "
+                "pass would be the speed if nothing else took time; what rows, drafting and the "
+                "host take leaves the speed by the clock.",
+                ("rows of a pass", "drafting", "the host"),
+                best.waterfall,
+            )
+        )
     report = Report(
         title=f"Ways to draft for {result['about']['target']}",
         about=", ".join(f"{name} {value}" for name, value in result["about"].items() if value),
         verdict=[verdict_of(comparison)],
         plots=plots if drafted else [],
         head=COLUMNS,
-        rows=[[row[name] for name in COLUMNS] for row in result["overall"]],
+        rows=[[cell(row[name]) for name in COLUMNS] for row in result["overall"]],
     )
     write_report(path, report)
 

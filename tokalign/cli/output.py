@@ -272,10 +272,11 @@ def _width() -> int | None:
 
 def figures_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """A Markdown table with a column for each name and a row for each object."""
-    return markdown_table(names, ([_cell(row[name]) for name in names] for row in rows))
+    return markdown_table(names, ([cell(row[name]) for name in names] for row in rows))
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A figure of a table; nothing for None."""
     return f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ from tokalign.storage import require_writable, write_file
 if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
 
-_COLOURS = ("var(--bar)", "var(--accepted-rule)", "var(--corrected-rule)", "var(--quiet)")
+_COLOURS = (
+    *("var(--bar)", "var(--accepted-rule)", "var(--corrected-rule)", "var(--quiet)"),
+    *("#9a6fd8", "#b8860b"),
+)
 _SHOWN_ROWS = 9
 
 
@@ -107,6 +111,23 @@ def bar_plot(
     return Plot(caption, _svg(chart))
 
 
+def waterfall_plot(caption: str, causes: Sequence[str], levels: Sequence[float]) -> Plot:
+    """A figure that falls from cause to cause. levels: one before each cause, and the last one."""
+    steps = [(cause, *pair) for cause, pair in zip(causes, pairwise(levels), strict=True)]
+    bars = [
+        ("tokens per pass", 0.0, levels[0]),
+        *((f"{cause}: {after - before:+.2f}", before, after) for cause, before, after in steps),
+        ("speed by the clock", 0.0, levels[-1]),
+    ]
+    chart = _chart("StackedBar", series=2, x_label_rotation=20, show_legend=False)
+    chart.x_labels = [name for name, _, _ in bars]
+    # A step stands on what is left below it, which is not drawn.
+    below = [min(start, end) for _, start, end in bars]
+    chart.add("", [{"value": level, "style": "opacity: 0"} for level in below])
+    chart.add("", [round(abs(end - start), 3) for _, start, end in bars])
+    return Plot(caption, _svg(chart))
+
+
 def _with_interval(value: float | tuple[float, ...]) -> object:
     if not isinstance(value, tuple):
         return round(value, 3)
@@ -127,12 +148,15 @@ def _chart(kind: str, *, series: int, **settings: Any) -> Any:
         foreground_subtle="var(--quiet)",
         colors=_COLOURS * 3,
         font_family="system-ui, sans-serif",
+        label_font_size=13,
+        major_label_font_size=13,
     )
     return getattr(pygal, kind)(
         style=style,
         js=[],
         width=760,
-        height=380 + 24 * ((series + 1) // 2),
+        height=400 + 30 * ((series + 1) // 2),
+        margin_bottom=24,
         legend_at_bottom=True,
         legend_at_bottom_columns=2,
         truncate_legend=-1,

@@ -106,6 +106,7 @@ def measurement(generation: Generation, block: Block, condition: Condition) -> M
     for _ in generation:
         pass
     counted = generation.statistics
+    round_ms, pass_ms, drafting_ms = counted.ms_per_round
     return Measurement(
         block=block,
         condition=condition,
@@ -117,6 +118,9 @@ def measurement(generation: Generation, block: Block, condition: Condition) -> M
         draft_passes=counted.draft_passes,
         tokens_per_second=counted.tokens_per_second,
         host_ms=counted.host_ms_per_round["p50"],
+        round_ms=round_ms,
+        pass_ms=pass_ms,
+        drafting_ms=drafting_ms,
         finish_reason=counted.finish_reason or "",
         sources={name: counts["accepted"] for name, counts in counted.per_source.items()},
     )

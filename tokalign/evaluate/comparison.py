@@ -81,6 +81,7 @@ class Measurement:
 
     tokens_per_second: after the first round, which reads the prompt; 0 if there was no other.
     host_ms: median time of a round outside the target's pass. sources: accepted tokens by source.
+    round_ms, pass_ms, drafting_ms: means of a round, its pass and its drafting, but for the first.
     """
 
     block: Block
@@ -95,6 +96,9 @@ class Measurement:
     host_ms: float
     finish_reason: str
     sources: Mapping[str, int]
+    round_ms: float = 0.0
+    pass_ms: float = 0.0
+    drafting_ms: float = 0.0
 
 
 def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
@@ -145,8 +149,9 @@ class Row:
     """One condition over the prompts of a set, or over all of them.
 
     Token figures count all tokens together; `tokens_per_second`, `host_ms` and `speedup` are
-    medians over prompts, `low` and `high` the quartiles of the speed-up. timed: prompts with a
-    speed; one whose output ended in its first round has none. `docs/metrics.md` defines the rest.
+    medians over prompts, `low` and `high` the quartiles of the speed-up, `fewest` and `most` those
+    of tokens per pass. timed: prompts with a speed; one whose output ended in its first round has
+    none. waterfall: as in `_waterfall`. `docs/metrics.md` defines the rest.
     """
 
     condition: Condition
@@ -162,6 +167,9 @@ class Row:
     high: float
     ids_that_differ: int
     timed: int
+    fewest: float = 0.0
+    most: float = 0.0
+    waterfall: tuple[float, ...] = ()
     against_plain: str = ""
 
 
@@ -221,6 +229,8 @@ def _row(
         m.tokens_per_second / usual for m in timed if (usual := plain[m.block].tokens_per_second)
     ]
     low, middle, high = np.quantile(speedups or [0.0], [0.25, 0.5, 0.75]).tolist()
+    per_pass = [ratio(len(m.token_ids), m.rounds) for m in measured]
+    fewest, most = np.quantile(per_pass or [0.0], [0.25, 0.75]).tolist()
     return Row(
         condition=condition,
         prompts=len(measured),
@@ -239,7 +249,35 @@ def _row(
             for own, usual in zip_longest(m.token_ids, plain[m.block].token_ids)
         ),
         timed=len(speedups),
+        fewest=fewest,
+        most=most,
+        waterfall=_waterfall(timed, [plain[m.block] for m in timed]),
     )
+
+
+def _waterfall(measured: Sequence[Measurement], plain: Sequence[Measurement]) -> tuple[float, ...]:
+    """From tokens to seconds, in the speed of plain decoding, over all tokens but first rounds'.
+
+    Returns: tokens per pass, which is the speed if a pass over a tree took as long as one over a
+    row and nothing else took time; then with what the rows cost; with drafting (passes of a draft
+    model and looking things up); with the host's other work, which is the speed by the clock.
+    Empty where nothing was timed.
+    """
+    rounds = sum(m.rounds - 1 for m in measured)
+    usual = _mean([*plain], "round_ms")
+    if not rounds or not usual:
+        return ()
+    tokens = sum(m.tokens_per_second * m.round_ms * (m.rounds - 1) for m in measured) / 1e3
+    with_rows = usual + _mean(measured, "pass_ms") - _mean(plain, "pass_ms")
+    with_drafting = with_rows + _mean(measured, "drafting_ms")
+    times = (usual, with_rows, with_drafting, _mean(measured, "round_ms"))
+    return tuple(tokens / rounds * ratio(usual, time) for time in times)
+
+
+def _mean(measured: Sequence[Measurement], time: str) -> float:
+    """The mean of a time over the rounds of several generations."""
+    spent = sum(getattr(m, time) * (m.rounds - 1) for m in measured)
+    return ratio(spent, sum(m.rounds - 1 for m in measured))
 
 
 def _against(row: Row, control: Row | None) -> str:

@@ -32,6 +32,7 @@ class Statistics:
         self._host_seconds: list[float] = []
         self._first_rounds = [0, 0.0]  # tokens, seconds: prompts are read in these
         self._later_rounds = [0, 0.0]
+        self._later_parts = [0, 0.0, 0.0]  # rounds, seconds of the target's passes and of drafting
         self._first = True
 
     def observe(self, event: Event) -> None:
@@ -70,6 +71,9 @@ class Statistics:
         spent[1] += one.seconds
         if not self._first:
             self._host_seconds.append(max(0.0, one.seconds - one.verification))
+            self._later_parts[0] += 1
+            self._later_parts[1] += one.verification
+            self._later_parts[2] += one.drafting
         self._first = False
 
     # -- figures ------------------------------------------------------------------------------
@@ -123,6 +127,17 @@ class Statistics:
         ordered = sorted(self._host_seconds) or [0.0]
         at = {"p50": 0.50, "p99": 0.99}
         return {name: round(ordered[int(q * len(ordered))] * 1e3, 4) for name, q in at.items()}
+
+    @property
+    def ms_per_round(self) -> tuple[float, float, float]:
+        """Means of a whole round, of its pass and of its drafting; the first round is left out."""
+        rounds, passes, drafting = self._later_parts
+        whole = self._later_rounds[1]
+        return (
+            1e3 * ratio(whole, rounds),
+            1e3 * ratio(passes, rounds),
+            1e3 * ratio(drafting, rounds),
+        )
 
     @property
     def per_source(self) -> dict[str, dict[str, int]]:
