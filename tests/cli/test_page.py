@@ -133,3 +133,17 @@ def test_what_was_rejected_is_said_where_it_was_corrected() -> None:
 def test_half_a_character_in_a_strangers_run_does_not_keep_the_page_from_being_written() -> None:
     run = run_of_bytes([b"a"])._replace(figures={"method": "half \ud800"})
     assert "half ?" in run_page(run).encode("utf-8").decode()
+
+
+def test_a_page_names_the_models_and_has_the_prompt_and_a_timeline() -> None:
+    drafted = Round(
+        limit=2, tree=TokenTree.chain(ids(1, 2), "draft"), path=(0, 1), emitted=ids(1, 2, 3)
+    )
+    run = run_of([plain_round(1), drafted], tokens)._replace(
+        prompt="Say <b>\x1b", models={"target": "a model", "draft": None}
+    )
+    document = Document(run_page(run))
+    assert "a model" in document.text
+    assert "Say <b>\u241b" in document.pieces
+    assert "How the text grew" in document.text
+    assert "Timeline" not in run_page(run._replace(rounds=[drafted]))

@@ -148,4 +148,4 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
         sources.append("trained drafter")
     else:
         missing.append("no draft model is given (--draft)")
-    return "; ".join([f"method auto -> hybrid of {', '.join(sources)}", *missing])
+    return "; ".join([f"guesses come from {', '.join(sources)}", *missing])

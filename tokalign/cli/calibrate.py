@@ -91,7 +91,7 @@ def command(
         curve, is_new = _measured(decoder, prompts or _prompts(language, file), budget), True
         curve = replace(curve, notes={**curve.notes, "language": language})
     if why := curve.notes.get(NOT_KEPT):
-        note(f"this curve is not kept: {why}")
+        note(f"this curve is not kept: {why}; give more time with --budget, or measure again later")
     elif is_new or output is not None:
         note(f"cost curve -> {store_curve(curve, output)}")
     if html is not None:
@@ -125,18 +125,14 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     known = find_curve(machine)
     if known is not None and known.machine == machine:  # else it is of the target's passes alone
         return
-    note(
-        "measuring what passes cost on this machine, once and for some seconds "
-        "(Ctrl-C or --no-calibrate leaves it out)"
-    )
     try:
-        with progress(100, "measuring") as advance:
+        with progress(100, "measuring once what passes cost; Ctrl-C leaves it out") as advance:
             curve = measure_briefly(target, drafts, advance=lambda share: advance(100 * share))
     except KeyboardInterrupt:
         note("left out this time")
         return
     if why := curve.notes.get(NOT_KEPT):
-        note(f"not kept: {why}")
+        note(f"the costs of passes that were measured are not kept: {why}")
         return
     try:
         store_curve(curve)

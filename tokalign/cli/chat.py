@@ -86,7 +86,7 @@ def command(
         markdown=markdown,
         keeps=history and entries.is_edited,
     )
-    note("/help lists the commands, Ctrl-D leaves")
+    note("/help lists the commands, /who shows who guessed what, Ctrl-D leaves")
     chat.run(entries)
 
 

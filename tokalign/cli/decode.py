@@ -20,9 +20,10 @@ from tokalign.cli.output import (
     reading_stdin,
     to_stderr,
 )
+from tokalign.cli.report import require_page
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
-from tokalign.storage import as_path, require_writable, write_file
+from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:
     from tokalign.runtime.generate import Generation
@@ -71,7 +72,7 @@ def command(
     """
     flags.quiet = flags.quiet or verbose is False
     if html is not None:
-        require_writable(html)
+        require_page(html)
     named = {name: values[name] and str(values[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, values), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)
@@ -102,7 +103,8 @@ def command(
         from tokalign.cli.page import Run, run_page
 
         vocabulary = decoder.target.tokenizer.vocabulary
-        write_file(html, run_page(Run(generation.rounds, vocabulary, generation.summary())))
+        run = Run(generation.rounds, vocabulary, generation.summary(), text, named)
+        write_file(html, run_page(run))
 
 
 def _read_schema(path: Path) -> Grammar:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from secrets import randbits
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
@@ -47,14 +48,6 @@ class PromptOptions:
 _LOADING = ("dtype", "trust_remote_code", "ends", "extra_eos_token")
 
 
-def _note(line: str) -> None:
-    """Note what decides; paths and formats are details that two lines before a text leave out."""
-    from tokalign.tables.finding import Detail
-
-    if not isinstance(line, Detail):
-        note(line)
-
-
 def load(values: dict[str, Any], *, measures: bool = False, details: bool = False) -> Decoder:
     """Load what is named and assemble a decoder.
 
@@ -64,21 +57,28 @@ def load(values: dict[str, Any], *, measures: bool = False, details: bool = Fals
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
+    from tokalign.tables.finding import Detail
 
     if values["target"] is None:
         raise UsageError(
             "no model is named; give its NAME, such as one that `tokalign models` lists"
         )
     cache, drafting = take(CacheOptions, values), take(DraftingOptions, values)
+    name = values.pop("target")
+
+    def note_what_decides(line: str) -> None:
+        if not isinstance(line, Detail):
+            note(f"{Path(name).name or name}: {line}")
+
     decoder = load_decoder(
-        values.pop("target"),
+        name,
         values.pop("draft"),
         drafting,
         adapter=values.pop("adapter_path"),
         **{name: values.pop(name) for name in _LOADING},
         cache=cache,
         before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
-        note=note if details else _note,
+        note=note if details else note_what_decides,
     )
     decoder = replace(decoder, sampler=_sampling(values, decoder.target))
     if cache.max_kv_size is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokalign.cli.generation import OUTCOMES
+from tokalign.cli.generation import OUTCOMES, times_plain
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import ratio
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary, token_bytes
@@ -29,11 +29,16 @@ _VISIBLE = str.maketrans(
 
 
 class Run(NamedTuple):
-    """The rounds of a generation, the target's vocabulary, and `Generation.summary`."""
+    """The rounds of a generation, the target's vocabulary, and `Generation.summary`.
+
+    prompt: as it was given. models: who they are, by `target`, `draft` and `drafter`.
+    """
 
     rounds: Sequence[Round]
     vocabulary: Vocabulary[TargetId]
     figures: Mapping[str, Any]
+    prompt: str = ""
+    models: Mapping[str, str | None] = {}
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes of a token; none for a special one."""
@@ -125,6 +130,8 @@ def run_page(run: Run) -> str:
     """Make one HTML document that needs nothing else. Cost: some microseconds per token."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    from tokalign.cli.report import timeline_plot
+
     environment = Environment(
         loader=FileSystemLoader(STYLE.parent),
         autoescape=True,
@@ -132,11 +139,13 @@ def run_page(run: Run) -> str:
         undefined=StrictUndefined,
     )
     tokens = list(shown_tokens(run))
-    about = {name: run.figures.get(name.lower()) for name in ("Method", "translation", "seed")}
+    about = {**run.models, **{n: run.figures.get(n) for n in ("method", "translation", "seed")}}
     made = environment.get_template("page.html").render(
         introduction=", ".join(
             f"{name} {value}" for name, value in about.items() if value is not None
         ),
+        prompt=run.prompt.translate(_VISIBLE),
+        timeline=timeline_plot(run.rounds),
         figures=_figures(run, tokens),
         outcomes=OUTCOMES,
         counts=Counter(token.outcome for token in tokens),
@@ -159,6 +168,8 @@ def _figures(run: Run, tokens: Sequence[ShownToken]) -> dict[str, str]:
     speed = run.figures.get("tokens_per_second")
     if isinstance(speed, float | int) and speed > 0:
         shown["tokens per second"] = f"{speed:.1f}"
+    if (compared := times_plain(run.rounds)) is not None:
+        shown["times plain decoding"] = f"{compared[0]:.2f} to {compared[1]:.2f}"
     return shown
 
 

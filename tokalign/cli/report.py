@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tokalign.storage import require_writable, write_file
 
 if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
+    from tokalign.runtime.rounds import Round
 
 _COLOURS = (
     *("var(--bar)", "var(--accepted-rule)", "var(--corrected-rule)", "var(--quiet)"),
@@ -109,6 +110,20 @@ def bar_plot(
     for name, values in bars.items():
         chart.add(name, [_with_interval(value) for value in values])
     return Plot(caption, _svg(chart))
+
+
+def timeline_plot(rounds: Sequence[Round]) -> Plot | None:
+    """Tokens over the seconds since the first round, which reads the prompt; None without more."""
+    if len(rounds) < 2:
+        return None
+    ends = [0.0, *accumulate(one.seconds for one in rounds[1:])]
+    chart = _chart("XY", series=2, show_dots=False, x_title="seconds", y_title="tokens")
+    for name, counts in (
+        ("written", [len(one.emitted) for one in rounds]),
+        ("of them drafted", [one.accepted for one in rounds]),
+    ):
+        chart.add(name, [*zip(ends, accumulate(counts), strict=True)])
+    return Plot("How the text grew after the prompt had been read.", _svg(chart))
 
 
 def waterfall_plot(caption: str, causes: Sequence[str], levels: Sequence[float]) -> Plot:

@@ -113,14 +113,14 @@ def why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
     Quartiles are compared, so one slow repetition of several counts for nothing.
     """
     if len(times[1]) < 2:
-        return "every pass was measured once only; give more time with --budget"
+        return "there was time to measure every pass once only"
     timings = {what: Timing.of(times[what]) for what in times if isinstance(what, int)}
     for fewer, more in pairwise(sorted(timings)):
         slow, fast = timings[fewer], timings[more]
         if slow.low > _FALLS * fast.high:
             return (
                 f"{fewer} rows took {slow.median / fast.median:.1f} times as long as {more}: the "
-                "machine was busy; measure again when other programs rest"
+                "machine was busy"
             )
     return None
 

@@ -72,8 +72,11 @@ def open_dictionary(
     tables = _by_source(opened)
     if not languages and not files:
         note(
-            f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); the one "
-            "that predicts the text best is asked; --language or --dictionary chooses among them"
+            Detail(
+                f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); the one "
+                "that predicts the text best is asked; --language or --dictionary chooses among "
+                "them"
+            )
         )
     return Dictionaries(tables, target.vocabulary.tokens)
 

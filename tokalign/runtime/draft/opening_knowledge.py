@@ -16,6 +16,7 @@ from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
+from tokalign.tables.finding import Detail
 
 _MEASURED_WEIGHT = 4
 """Observations that a measured time is worth; the machine may have changed since."""
@@ -44,8 +45,10 @@ def opening_knowledge(
     _, bits = number_format(target)
     assumed = read_curve(published_curve(machine.device, bits) or _OTHERS)
     note(
-        f"verification cost not measured on {machine.device}: decoding starts from the curve "
-        f"{assumed.name!r} and learns; tokalign calibrate measures it"
+        Detail(
+            f"verification cost not measured on {machine.device}: decoding starts from the curve "
+            f"{assumed.name!r} and learns; tokalign calibrate measures it"
+        )
     )
     return knowledge_from(assumed, target, draft)
 
