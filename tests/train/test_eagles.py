@@ -34,10 +34,8 @@ def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, norms: bool) -> None
         np.concatenate([part.ids for part in parts]),
     )
     length = labelling.positions_of(WINDOW)
-    made = WindowBatches(
-        labels, labelling, length, size=99, vocabulary_size=96, read=lambda _: mx.zeros(0)
-    )
-    batch = made.drafts(np.array([0, 1]), 1, (0,))
+    made = WindowBatches(labels, labelling, length, size=99, vocabulary_size=96)
+    batch = made.drafts(np.array([0, 1]), 1)
     found = draft_states(drafter, batch)
     positions = RowPositions()
     alone = with_row_positions(drafter, positions)

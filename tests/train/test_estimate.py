@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -18,12 +18,11 @@ from places import DEMO
 from tokalign.build.corpus import Corpus
 from tokalign.errors import BundleError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
-from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
-from tokalign.train.labels import Batches
+from tokalign.train.labelled_corpus import FutureIds, LabelledCorpus, NextIds, label_corpus
 from tokalign.train.options import (
     FitOptions,
     Kind,
@@ -34,9 +33,9 @@ from tokalign.train.options import (
     estimate,
     estimate_teaching,
 )
+from tokalign.train.recurrent import RecurrentLearner, new_recurrent
 from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
-from tokalign.train.training import loss_of
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
 LABELS = LabelOptions(positions=128, held_out=0, window=128)
@@ -67,9 +66,10 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     labeller = FutureIds(model, Labelling())
     with bounds(1e9 * found.labelling_memory_gb):
         labels = labeller.label(window)
-    made = Batches(labels, size=128, vocabulary_size=4000, candidates=2048, seed=0)
-    drafter = RecurrentDrafter(CONFIG, TargetEnds.of(model))
-    training = Training(drafter, made, partial(loss_of, drafter), steps=2)
+    target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
+    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={})
+    made = RecurrentLearner(target, *new_recurrent(target, CONFIG), corpus, LABELS, FIT)
+    training = Training(made.module, made.batches, made.loss, steps=2)
     with bounds(1e9 * found.training_memory_gb):
         for _ in range(2):
             training.advance()

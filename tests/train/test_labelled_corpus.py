@@ -70,8 +70,9 @@ def test_greedy_ids_are_those_of_a_generation_from_each_position(
 ) -> None:
     model = random_model(sliding_window=sliding_window)
     labels = FutureIds(model, Labelling(future=4)).label(WINDOW)
-    assert labels.ids.shape == (len(WINDOW), 4)
-    for position, found in enumerate(labels.ids.tolist()):
+    assert labels.ids[:, 0].tolist() == WINDOW
+    assert labels.ids.shape == (len(WINDOW), 1 + 4)
+    for position, found in enumerate(labels.ids[:, 1:].tolist()):
         ids = list(WINDOW[: position + 1])
         for expected in found:
             assert int(mx.argmax(model(mx.array([ids]))[0, -1])) == expected
@@ -88,7 +89,7 @@ def test_hidden_states_are_what_the_output_head_reads() -> None:
 def test_ids_of_the_text_follow_where_all_of_them_are_known() -> None:
     labels = FutureIds(random_model(), Labelling(kind="text", future=3)).label(WINDOW)
     assert labels.values.shape[0] == labels.ids.shape[0] == len(WINDOW) - 3
-    assert labels.ids.tolist() == [WINDOW[i + 1 : i + 4] for i in range(len(WINDOW) - 3)]
+    assert labels.ids.tolist() == [WINDOW[i : i + 4] for i in range(len(WINDOW) - 3)]
 
 
 def test_sampled_ids_follow_their_seed_and_become_greedy_as_it_gets_cold() -> None:
@@ -108,7 +109,7 @@ def test_a_model_that_takes_no_trees_learns_from_the_text(architecture: str) -> 
     with pytest.raises(IncompatibleError, match="--labels text"):
         FutureIds(model, Labelling())
     text = FutureIds(model, Labelling(kind="text", future=2)).label(WINDOW)
-    assert text.ids.tolist() == [WINDOW[i + 1 : i + 3] for i in range(len(WINDOW) - 2)]
+    assert text.ids.tolist() == [WINDOW[i : i + 3] for i in range(len(WINDOW) - 2)]
 
 
 def test_a_window_that_a_layer_would_forget_is_refused() -> None:

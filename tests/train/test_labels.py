@@ -13,7 +13,9 @@ from killed_runs import files
 from labelled import random_labels
 
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.train.labels import Batches, Candidates, Labels, open_labels, write_labels
+from tokalign.train.labels import Candidates, Labels, open_labels, write_labels
+from tokalign.train.options import Labelling
+from tokalign.train.windows import WindowBatch, WindowBatches
 
 RECIPE = {"target": "a", "window": 8}
 WINDOWS = list(range(40))
@@ -78,30 +80,30 @@ def test_a_forged_head_is_refused(tmp_path: Path, forged: list[Any]) -> None:
 VOCABULARY = 96
 
 
-def batches(candidates: int | None = None, *, size: int = 16, seed: int = 0) -> Batches:
-    return Batches(
-        random_labels(future=3),
-        size=size,
-        vocabulary_size=VOCABULARY,
-        candidates=candidates,
-        seed=seed,
-    )
+def batches(candidates: int | None = None, *, size: int = 16, seed: int = 0) -> WindowBatches:
+    how = {"vocabulary_size": VOCABULARY, "candidates": candidates, "seed": seed}
+    return WindowBatches(random_labels(future=3), Labelling(future=3), size=size, **how)
+
+
+def rows_of(batch: WindowBatch) -> list[tuple[float, ...]]:
+    return [tuple(row) for row in np.array(batch.states)[:, 0].tolist()]
 
 
 def test_an_epoch_has_every_position_once() -> None:
     made = batches(size=16)
-    rows = [tuple(row) for n in range(made.per_epoch) for row in made[n].hidden.tolist()]
+    rows = [row for n in range(made.per_epoch) for row in rows_of(made[n])]
     assert made.per_epoch == 6
     assert sorted(rows) == sorted(map(tuple, random_labels(future=3).values.tolist()))
-    assert made[0].hidden.tolist() != made[6].hidden.tolist()
+    assert rows_of(made[0]) != rows_of(made[6])
 
 
 @pytest.mark.parametrize("candidates", [None, 40, 96, 200])
 def test_what_follows_is_among_the_candidates(candidates: int | None) -> None:
     labels, batch = random_labels(future=3), batches(candidates)[0]
-    rows = [labels.values.tolist().index(state) for state in batch.hidden.tolist()]
-    assert np.array_equal(batch.read, labels.ids[rows, :2])
-    assert np.array_equal(batch.candidates[batch.correct], labels.ids[rows, 1:])
+    known = [*map(tuple, labels.values.tolist())]
+    rows = [known.index(state) for state in rows_of(batch)]
+    assert np.array_equal(batch.following[:, 0], labels.ids[rows, 1:])
+    assert np.array_equal(batch.candidates[batch.correct[:, 0]], labels.ids[rows, 2:])
     assert batch.candidates.tolist() == sorted(set(batch.candidates.tolist()))
     if candidates is None or candidates >= VOCABULARY:
         assert len(batch.candidates) == VOCABULARY

@@ -5,61 +5,31 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from killed_runs import Killed, files, killed_when
-from labelled import random_labels, small_config, small_drafter
+from killed_runs import Killed, files
+from labelled import random_labels, small_config
 from mlx.utils import tree_flatten
-from random_models import random_model, write_model
+from random_models import random_model
+from training_runs import FIT, Train
 
-from tokalign.build.corpus import Corpus
 from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, TargetEnds
 from tokalign.tables.finding import read_drafter_config
-from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.labels import Batches
-from tokalign.train.options import FitOptions, LabelOptions
-from tokalign.train.run import Course, Evaluation, Trained, Training, fit
-from tokalign.train.training import RecurrentLearner, accepted_counts, loss_of, measure_acceptance
+from tokalign.train.labelled_corpus import LabelledCorpus
+from tokalign.train.options import DrafterKind, FitOptions, LabelOptions
+from tokalign.train.recurrent import RecurrentLearner, new_recurrent
+from tokalign.train.run import Course, Evaluation, Training
 
-LABELS = LabelOptions(positions=400, held_out=64, window=32)
-FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel[Any]:
-    folder = write_model(tmp_path_factory.mktemp("m") / "model", vocabulary_size=340)
-    return LanguageModel.from_folder(folder)
-
-
-Train = Callable[..., Trained]
-
-
-@pytest.fixture(scope="module")
-def train(target: LanguageModel[Any], sentences: Path) -> Train:
-    """Labels and trains into a folder; killed when `kill` says so of a stage and its units done."""
-
-    def run(
-        folder: Path,
-        options: FitOptions = FIT,
-        *,
-        kill: Callable[[str, int], bool] = lambda _label, _done: False,
-        report: Callable[[Evaluation], None] = lambda _: None,
-    ) -> Trained:
-        stage, workspace = killed_when(kill), folder / "workspace"
-        labelled = label_corpus(target, Corpus([sentences]), workspace, LABELS, stage=stage)
-        learner = RecurrentLearner(target, small_config(target.model), labelled, options)
-        return fit(learner, folder / "drafter", workspace, stage=stage, report=report)
-
-    return run
+KINDS: tuple[DrafterKind, ...] = ("redrafter", "dflash", "eagle3")
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +65,26 @@ def test_killed_and_resumed_is_the_same(
     assert files(tmp_path / "drafter") == files(uninterrupted / "drafter")
 
 
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_other_kinds_are_resumed_the_same(train: Train, tmp_path: Path, kind: DrafterKind) -> None:
+    train(tmp_path / "whole", kind)
+    for when in (3, 20):
+        with pytest.raises(Killed):
+            train(tmp_path, kind, kill=lambda s, d, a=when: s == "training" and d >= a)
+    train(tmp_path, kind)
+    assert files(tmp_path / "drafter") == files(tmp_path / "whole" / "drafter")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_drafter_is_continued(train: Train, tmp_path: Path, kind: DrafterKind) -> None:
+    once = train(tmp_path, kind)
+    before, seen = files(tmp_path / "drafter"), list[Evaluation]()
+    few = replace(FIT, epochs=1, learning_rate=1e-3)
+    more = train(tmp_path / "more", kind, few, begin_with=tmp_path / "drafter", report=seen.append)
+    assert more.best > 0.9 * once.best > 0
+    assert files(tmp_path / "drafter") == before != files(tmp_path / "more" / "drafter")
+
+
 @pytest.mark.parametrize("stage", ["labelling labels", "training"])
 def test_two_processes_do_not_write_the_same_files(
     train: Train, uninterrupted: Path, tmp_path: Path, stage: str
@@ -120,7 +110,7 @@ def test_labels_are_made_once_for_many_drafters(
     shutil.copytree(uninterrupted / "workspace", tmp_path / "workspace")
     labelled = files(tmp_path / "workspace" / "labels")
     slower = replace(FIT, learning_rate=1e-3)
-    train(tmp_path, slower, kill=lambda stage, _: stage.startswith("labelling"))
+    train(tmp_path, options=slower, kill=lambda stage, _: stage.startswith("labelling"))
     assert files(tmp_path / "workspace" / "labels") == labelled
     assert files(tmp_path / "drafter") != files(uninterrupted / "drafter")
 
@@ -132,7 +122,7 @@ def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -
     fit = replace(FIT, patience=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RecurrentLearner, "measure", lambda _: (accepted[len(seen)],))
-        trained = train(tmp_path, fit, report=seen.append)
+        trained = train(tmp_path, options=fit, report=seen.append)
     assert [evaluation.is_best for evaluation in seen] == [True, False, True, False]
     assert trained.stopped_early
     assert trained.best == 0.4
@@ -166,7 +156,7 @@ def test_a_run_that_diverges_is_ended_in_one_line_and_leaves_nothing(
     train: Train, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=r"it is nan in step \d; give a lower --learning-rate"):
-        train(tmp_path, replace(FIT, learning_rate=1e30))
+        train(tmp_path, options=replace(FIT, learning_rate=1e30))
     assert not list(tmp_path.glob("drafter/*.safetensors"))
 
 
@@ -189,30 +179,35 @@ def test_a_damaged_checkpoint_is_refused(
 STEPS = 60
 
 
-def batches(windows: int = 4, *, size: int = 16, candidates: int | None = None) -> Batches:
-    labels = random_labels(windows)
-    return Batches(labels, size=size, vocabulary_size=96, candidates=candidates, seed=0)
+def learner(
+    windows: int = 4, *, model: Any = None, size: int = 16, candidates: int | None = None
+) -> RecurrentLearner:
+    model = model or random_model()
+    target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
+    made, labels = new_recurrent(target, small_config(model)), random_labels(windows)
+    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={})
+    options = FitOptions(batch=size, candidates=candidates, decay=1.0)
+    return RecurrentLearner(target, *made, corpus, LabelOptions(), options)
 
 
-def learn(drafter: RecurrentDrafter, made: Batches) -> list[float]:
-    loss = partial(loss_of, drafter)
-    training = Training(drafter, made, loss, steps=STEPS, learning_rate=1e-2)
+def learn(made: RecurrentLearner) -> list[float]:
+    training = Training(made.module, made.batches, made.loss, steps=STEPS, learning_rate=1e-2)
     return [training.advance() for _ in range(STEPS)]
 
 
 def test_the_loss_is_the_mean_surprise_at_what_follows() -> None:
-    drafter, batch, surprises = small_drafter(), batches()[0], []
-    for row in range(len(batch.read)):
-        state = drafter.initial_state(mx.array(batch.hidden[row : row + 1]))
-        for read, correct in zip(batch.read[row], batch.correct[row], strict=True):
-            state, logits = drafter.step(state, mx.array([int(read)]))
-            surprises.append(float(mx.logsumexp(logits) - logits[0, int(correct)]))
-    assert float(loss_of(drafter, batch)) == pytest.approx(np.mean(surprises), rel=1e-4)
+    made, surprises = learner(), []
+    batch = made.batches[0]
+    for row, following in enumerate(batch.following[:, 0].tolist()):
+        state = made.module.initial_state(batch.states[row])
+        for read, correct in pairwise(following):
+            state, logits = made.module.step(state, mx.array([read]))
+            surprises.append(float(mx.logsumexp(logits) - logits[0, correct]))
+    assert float(made.loss(batch)) == pytest.approx(np.mean(surprises), rel=1e-4)
 
 
 def test_candidates_learn_the_labels_as_the_whole_vocabulary_does() -> None:
-    losses = learn(small_drafter(), batches(candidates=80))
-    expected = learn(small_drafter(), batches())
+    losses, expected = learn(learner(candidates=80)), learn(learner())
     assert expected[-1] < 0.6 * expected[0]
     assert losses[-1] == pytest.approx(expected[-1], rel=0.1)
 
@@ -223,16 +218,15 @@ def test_a_quantized_target_is_learned_from_and_stays_as_it_is(candidates: int |
     ends = {id(layer) for layer in (model.model.embed_tokens, model.lm_head)}
     nn.quantize(model, group_size=32, bits=4, class_predicate=lambda _, layer: id(layer) in ends)
     before = [np.array(w, np.float32) for _, w in tree_flatten(model.parameters())]
-    drafter = RecurrentDrafter(small_config(model), TargetEnds.of(model))
-    losses = learn(drafter, batches(candidates=candidates))
+    losses = learn(learner(model=model, candidates=candidates))
     assert losses[-1] < 0.7 * losses[0]
     after = [np.array(w, np.float32) for _, w in tree_flatten(model.parameters())]
     assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
 
 
 def test_the_rate_rises_and_falls() -> None:
-    drafter = small_drafter()
-    training = Training(drafter, batches(), partial(loss_of, drafter), steps=200, learning_rate=1.0)
+    made = learner()
+    training = Training(made.module, made.batches, made.loss, steps=200, learning_rate=1.0)
     rates = [training.rate(step) for step in range(200)]
     top = rates.index(max(rates))
     assert rates[:top] == sorted(rates[:top])
@@ -241,19 +235,17 @@ def test_the_rate_rises_and_falls() -> None:
 
 
 def test_counts_are_those_of_the_drafter_s_own_chains() -> None:
-    labels, drafter = random_labels(windows=12), small_drafter()
-    learn(drafter, batches(12, size=64))
-    expected = []
-    for hidden, ids in zip(labels.values, labels.ids.tolist(), strict=True):
-        chain, now = ids[:1], drafter.initial_state(mx.array(hidden[None]))
+    made, labels, expected = learner(12, size=64), random_labels(12), []
+    learn(made)
+    for hidden, (_, *ids) in zip(labels.values, labels.ids.tolist(), strict=True):
+        chain, now = ids[:1], made.module.initial_state(mx.array(hidden[None]))
         for _ in ids[1:]:
-            now, logits = drafter.step(now, mx.array(chain[-1:]))
+            now, logits = made.module.step(now, mx.array(chain[-1:]))
             chain.append(int(mx.argmax(logits)))
         agree = [guess == right for guess, right in zip(chain[1:], ids[1:], strict=True)]
         expected.append([*agree, False].index(False))
-    counts = accepted_counts(drafter, labels)
-    assert counts.tolist() == expected
+    assert made.accepted().tolist() == expected
     assert {0, 1, 2} <= set(expected)
-    by_depth = measure_acceptance(drafter, labels)
-    assert sum(by_depth) == counts.mean()
+    by_depth = made.measure()
+    assert sum(by_depth) == pytest.approx(np.mean(expected))
     assert list(by_depth) == sorted(by_depth, reverse=True)

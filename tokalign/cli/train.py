@@ -67,10 +67,10 @@ _OPTIONS = (
     Option(
         "--kind drafter_kind",
         "dflash, eagle3: in these formats. redrafter: recurrent. model: --draft, taught. Default: "
-        "model with --draft, else redrafter.",
+        "model with --draft, that of --begin-with, else redrafter.",
         click.Choice(get_args(DrafterKind)),
     ),
-    Option("--begin-with", "Train this DFlash drafter on.", FOLDER),
+    Option("--begin-with", "Train the drafter in this folder on.", FOLDER),
     Option("--output", "The folder of what is trained.", FOLDER, required=True),
     Option("--workspace", "Labels and unfinished runs. Default: OUTPUT.training.", FOLDER),
     flag("--dry-run", "Only say what memory, disk and work it would take."),
@@ -120,7 +120,7 @@ _OPTIONS = (
     rare("--rank", "The rank of a factored head.", AT_LEAST_1, 512),
     several(
         "--loss losses",
-        "What a draft model, DFlash or EAGLE-3 learns; repeatable. marginal: the labels. kl, "
+        "What is learned; repeatable. marginal: the labels. kl, "
         "acceptance: the target's top-k logits. text: a draft's own tokens. Default: marginal.",
         click.Choice(get_args(Loss)),
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.output import note, progress
@@ -59,7 +59,7 @@ class TrainPlan:
     @classmethod
     def of(cls, draft: str | None, output: Path, values: Mapping[str, Any]) -> TrainPlan:
         """Raises: UsageError for options that do not go together; as `DFlashConfig.from_json`."""
-        kind: DrafterKind = values["drafter_kind"] or ("redrafter" if draft is None else "model")
+        kind = values["drafter_kind"] or _kind_of(draft, values["begin_with"])
         if (kind == "model") != (draft is not None):
             raise UsageError(
                 f"--kind {kind} needs --draft; give a model to teach"
@@ -69,7 +69,8 @@ class TrainPlan:
         taught = None if draft is None else _draft_shape(draft, output)
         fit = _fit_options(values, taught, kind)
         plan = cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught)
-        _ = plan.block  # a drafter that cannot be continued is refused before anything is loaded
+        if plan.reads_layers:
+            plan._block(4)  # what cannot be continued is refused before anything is loaded
         return plan
 
     @property
@@ -85,42 +86,46 @@ class TrainPlan:
             return None
         return take(Writing, {**values, "prompts": values["prompts"] is not None})
 
-    @cached_property
-    def block(self) -> BlockShape:
-        """The shape of a block drafter: as the options say, or that of the one to be continued."""
-        if (folder := self.values["begin_with"]) is None:
-            return take(BlockShape, {**self.values})
+    def _block(self, layers: int) -> BlockShape:
+        """The shape of a drafter that reads layers, for a target with so many: as the options say,
+        or that of the one to be continued."""
+        shape, folder = take(BlockShape, {**self.values}), self.values["begin_with"]
+        if folder is None and self.kind == "dflash":
+            return replace(shape, taps=shape.read_of(layers))
+        if folder is None:
+            spread = shape.taps or (1, layers // 2, layers - 1)
+            last = (layers - 3, layers - 2, layers - 1)
+            return replace(shape, taps=spread if len({*spread}) == len(spread) else last)
         from tokalign.runtime.mlx.dflash_config import DFlashConfig
+        from tokalign.runtime.mlx.eagle3 import Eagle3Config
         from tokalign.runtime.mlx.published_drafter import read_drafter_json
 
-        read = DFlashConfig.from_json(read_drafter_json(folder), name=str(folder))
-        return BlockShape(
-            layers=len(read.layer_types), block=read.block_size, taps=read.target_layer_ids
-        )
+        config, name = read_drafter_json(folder), str(folder)
+        if self.kind == "dflash":
+            read = DFlashConfig.from_json(config, name=name)
+            return BlockShape(
+                layers=len(read.layer_types), block=read.block_size, taps=read.target_layer_ids
+            )
+        eagle = Eagle3Config.from_json(config, name=name)
+        return replace(shape, taps=eagle.taps(SimpleNamespace(layers=range(layers))))
 
     @property
     def reads_layers(self) -> bool:
         """Whether what is trained reads layers of the target."""
         return self.kind in ("dflash", "eagle3")
 
-    def _taps(self, layers: int) -> tuple[int, ...]:
-        """The layers that it reads of a target with so many; EAGLE-3 reads three."""
-        if self.kind == "eagle3" and not self.block.taps:
-            spread = (1, layers // 2, layers - 1)
-            return spread if len({*spread}) == 3 else (layers - 3, layers - 2, layers - 1)
-        return self.block.read_of(layers)
-
     def labels(self, hidden_size: int, layers: int) -> LabelOptions:
         """How the corpus is labelled for a target of this size."""
         values = dict(self.values)
+        if self.draft is None and {*self.fit.losses} - {"marginal"}:
+            values["probable"] = MOST_PROBABLE
         if self.reads_layers:
-            taps = self._taps(layers)
-            states_gb = 2 * len(taps) * hidden_size * values["positions"] / 1e9
+            block = self._block(layers)
+            states_gb = 2 * len(block.taps) * hidden_size * values["positions"] / 1e9
             where = values["states"] or ("disk" if states_gb <= MOST_STATES_GB else "again")
             values |= {
-                "future": self.block.block,
-                "taps": taps,
-                "probable": MOST_PROBABLE if {*self.fit.losses} - {"marginal"} else 0,
+                "future": block.block,
+                "taps": block.taps,
                 "keeps_states": where == "disk",
             }
         return take(LabelOptions, {**values, "labelling": take(Labelling, {**values})})
@@ -136,7 +141,8 @@ class TrainPlan:
             parameters = round(self.taught.trained(self.fit.lora))
         elif self.reads_layers:
             reads = 2 if self.kind == "eagle3" else 1
-            taken, parameters = estimate_blocks(shape, self.block, labels, self.fit, reads)
+            block = self._block(shape.layers)
+            taken, parameters = estimate_blocks(shape, block, labels, self.fit, reads)
         else:
             config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
             taken, parameters = estimate(shape, config, labels, self.fit), config.parameters
@@ -179,44 +185,44 @@ class TrainPlan:
         load: Callable[[list[str]], list[LanguageModel[Any]]],
     ) -> Learner:
         """What is trained. load: loads the draft model."""
+        if self.draft is not None:
+            from tokalign.runtime.translation.base import Pair
+            from tokalign.train.teaching import DraftLearner
+
+            [draft] = load([self.draft])
+            pair = Pair(model.tokenizer, draft.tokenizer)
+            return DraftLearner(draft, pair, labelled, self.fit, window=self.values["window"])
         from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+        from tokalign.train import blocks, eagles, recurrent
 
-        if self.reads_layers:
-            return self._tap_learner(model, labelled)
-        if self.draft is None:
-            from tokalign.train.training import RecurrentLearner
-
-            ends = TargetEnds.of(model.model)
-            config = _drafter_config(self.values, ends.hidden_size, ends.vocabulary_size)
-            return RecurrentLearner(model, config, labelled, self.fit)
-        from tokalign.runtime.translation.base import Pair
-        from tokalign.train.teaching import DraftLearner
-
-        [draft] = load([self.draft])
-        pair = Pair(model.tokenizer, draft.tokenizer)
-        return DraftLearner(draft, pair, labelled, self.fit, window=self.values["window"])
-
-    def _tap_learner(self, model: LanguageModel[TargetId], labelled: LabelledCorpus) -> Learner:
-        from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
-        from tokalign.train.blocks import BlockLearner, continued_drafter, new_drafter
-        from tokalign.train.eagles import EagleLearner, choose_ids, new_eagle
-
-        layers, ends = len(model.model.layers), TargetEnds.of(model.model)
-        options = self.labels(ends.hidden_size, layers)
-        shape = replace(self.block, taps=self._taps(layers))
+        ends, layers = TargetEnds.of(model.model), len(model.model.layers)
+        hidden, size, seed = ends.hidden_size, ends.vocabulary_size, self.fit.seed
+        options, folder = self.labels(hidden, layers), self.values["begin_with"]
+        if self.kind == "redrafter":
+            begun = (
+                recurrent.new_recurrent(model, _drafter_config(self.values, hidden, size), seed)
+                if folder is None
+                else recurrent.continued_recurrent(model, folder)
+            )
+            return recurrent.RecurrentLearner(model, *begun, labelled, options, self.fit)
+        shape = self._block(layers)
         if self.kind == "dflash":
-            folder = self.values["begin_with"]
-            if folder is None:
-                drafter, config = new_drafter(model, shape, self.fit.seed)
-            else:
-                drafter, config = continued_drafter(model, folder)
-            return BlockLearner(model, drafter, config, labelled, options, self.fit)
-        most, size = self.values["draft_vocabulary"], ends.vocabulary_size
-        known, share = choose_ids(labelled.training, options.labelling.future, most, size)
+            begun = (
+                blocks.new_drafter(model, shape, seed)
+                if folder is None
+                else blocks.continued_drafter(model, folder)
+            )
+            return blocks.BlockLearner(model, *begun, labelled, options, self.fit)
+        begun = (
+            eagles.new_eagle(model, shape, seed)
+            if folder is None
+            else eagles.continued_eagle(model, folder)
+        )
+        most, future = self.values["draft_vocabulary"], options.labelling.future
+        known, share = eagles.choose_ids(labelled.training, future, most, size)
         if len(known) < size:
             note(f"the head knows {len(known):,} of {size:,} ids, {share:.2%} of the labels")
-        eagle, config = new_eagle(model, shape, self.fit.seed)
-        return EagleLearner(model, eagle, config, labelled, options, self.fit, known=known)
+        return eagles.EagleLearner(model, *begun, labelled, options, self.fit, known=known)
 
 
 def in_words(estimated: Mapping[str, Any]) -> str:
@@ -227,6 +233,18 @@ def in_words(estimated: Mapping[str, Any]) -> str:
         f"about {labelling:g} h for labels and {training:g} h of training at most, {memory:.1f} GB "
         f"of memory, {estimated['labels_on_disk_gb']:.2f} GB on disk"
     )
+
+
+def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
+    """The kind of what is trained where it is not named. folder: of a drafter to be continued."""
+    if draft is not None or folder is None:
+        return "redrafter" if draft is None else "model"
+    from tokalign.runtime.mlx.dflash_config import is_block_drafter
+    from tokalign.runtime.mlx.eagle3 import is_eagle3
+    from tokalign.runtime.mlx.published_drafter import read_drafter_json
+
+    config = read_drafter_json(folder)
+    return "eagle3" if is_eagle3(config) else "dflash" if is_block_drafter(config) else "redrafter"
 
 
 def read_layers(flag: str, text: str) -> tuple[int, ...]:

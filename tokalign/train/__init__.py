@@ -4,14 +4,14 @@ Training, a target and a corpus in, a folder out. All kinds share labels, steps 
 
 options.py                     what a caller chooses, and what that will take
 labelled_corpus.py             target and corpus -> windows of ids -> what follows each
-    labels.py                      labels on disk, and batches of them
+    labels.py                      labels on disk, and the order of batches
 losses.py                      what is compared with the target's probabilities
 run.py                         a run that can be killed: steps of AdamW, evaluations, the best kept
 card.py                        the model card
 
-training.py                    a recurrent drafter
-windows.py                     drafters that read layers of the target
-    blocks.py, eagles.py           DFlash, EAGLE-3
+drafters.py                    a drafter of any kind, on batches of windows (`windows.py`)
+    recurrent.py                   a recurrent one
+    blocks.py, eagles.py           DFlash, EAGLE-3; `begun.py` is what these share
 teaching.py                    a draft model with any tokenizer
     lessons.py                     texts and labels -> what a batch adds up: covers of target tokens
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
 
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
@@ -21,10 +20,10 @@ from tokalign.runtime.mlx.dflash_config import DFlashConfig
 from tokalign.runtime.rounds import Array
 from tokalign.storage import parse_json
 from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
+from tokalign.train.drafters import CONFIG, DrafterLearner
 from tokalign.train.options import BlockShape
-from tokalign.train.windows import CONFIG, TapLearner, WindowBatch, target_sizes
-
-_NEVER = -1e9
+from tokalign.train.windows import WindowBatch
 
 
 def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
@@ -37,41 +36,26 @@ def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
     masks = np.full((windows, count, depth), drafter.config.mask_token_id)
     ids = mx.array(np.concatenate([batch.following[..., :1], masks], axis=-1))
     block = drafter.embedded(ids).reshape(windows * count, size, -1).astype(mx.float32)
-    context = drafter.hidden_norm(drafter.fc(batch.taps.astype(mx.float32)))
-    length = context.shape[1]
+    context = drafter.hidden_norm(drafter.fc(batch.states.astype(mx.float32)))
     offsets = mx.tile(places + 1, windows)
-    before = places[:, None] - mx.arange(length)  # [A, L]: how far a position is back
+    before = places[:, None] - mx.arange(context.shape[1])  # [A, L]: how far a position is back
     for layer in drafter.layers:
         attention, x = layer.self_attn, layer.input_layernorm(block)
-        keys, values = attention.keys_and_values(context, drafter.rope, 0)
-        own_keys, own_values = attention.keys_and_values(x, drafter.rope, offsets)
-        queries = attention.queries(x, drafter.rope, offsets)
-        shared = keys.shape[1]
-
-        def by_head(x: Array, shared: int = shared) -> Array:
-            """f[W * A, heads, size, d] -> f[W, shared, A, heads / shared * size, d]."""
-            return x.reshape(windows, count, shared, -1, x.shape[-1]).swapaxes(1, 2)
-
-        queries = by_head(queries) * drafter.config.head_dim**-0.5
-        flat = (windows, shared, -1)
-        outer = (queries.reshape(*flat, queries.shape[-1]) @ keys.swapaxes(-1, -2)).reshape(
-            *queries.shape[:-1], length
+        window = attention.keys_and_values(context, drafter.rope, 0)
+        shared = window[0].shape[1]
+        own_keys, own_values = (
+            by_key_head(part, windows, shared)
+            for part in attention.keys_and_values(x, drafter.rope, offsets)
         )
+        queries = by_key_head(attention.queries(x, drafter.rope, offsets), windows, shared)
+        rows = mx.tile(mx.arange(size), queries.shape[-2] // size)[:, None]
         seen = (before >= 0)[:, None]
-        if attention.window is not None:
-            # Row j of a block sees one id less of the context with each j.
-            rows = mx.tile(mx.arange(size), queries.shape[-2] // size)[:, None]
+        if attention.window is not None:  # a row sees one id less of the context with each row
             seen = seen & (before[:, None] + 1 + rows < attention.window)
-        outer = mx.where(seen, outer, _NEVER)
-        inner = queries @ by_head(own_keys).swapaxes(-1, -2)
-        if attention.is_causal:
-            sees = mx.arange(size)[:, None] >= mx.arange(size)
-            inner = mx.where(mx.tile(sees, (queries.shape[-2] // size, 1)), inner, _NEVER)
-        weights = mx.softmax(mx.concatenate([outer, inner], axis=-1), axis=-1)
-        output = weights[..., :length].reshape(*flat, length) @ values
-        output = output.reshape(queries.shape) + weights[..., length:] @ by_head(own_values)
-        output = output.swapaxes(1, 2).reshape(windows * count, -1, size, output.shape[-1])
-        block = block + attention.o_proj(output.swapaxes(1, 2).reshape(*block.shape[:2], -1))
+        among = rows >= mx.arange(size) if attention.is_causal else None
+        output = attend(queries, window, (own_keys, own_values), seen, among)
+        output = output.reshape(windows * count, -1, size, output.shape[-1]).swapaxes(1, 2)
+        block = block + attention.o_proj(output.reshape(*block.shape[:2], -1))
         block = block + layer.mlp(layer.post_attention_layernorm(block))
     return drafter.norm(block[:, 1:]).reshape(windows, count, depth, -1)
 
@@ -79,10 +63,9 @@ def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
 def new_drafter(
     target: LanguageModel[TargetId], shape: BlockShape, seed: int = 0
 ) -> tuple[DFlashDrafter, dict[str, Any]]:
-    """A drafter that begins with the target's last layers and last norm, and its `config.json`.
+    """A drafter that begins with the target's last layers, and its `config.json`.
 
-    `fc` passes on the tap that the first of these layers reads. Norms of queries and keys, and all
-    that does not fit, begin as in any new network.
+    `fc` passes on the tap that the first of these layers reads.
     """
     model, sizes = target.model, target_sizes(target)
     taps = shape.read_of(len(model.layers))
@@ -99,21 +82,10 @@ def new_drafter(
     }
     mx.random.seed(seed)
     drafter = DFlashDrafter(DFlashConfig.from_json(own, name="the new drafter"), model)
-    first = len(model.layers) - shape.layers
-    for layer, theirs in zip(drafter.layers, model.layers[first:], strict=True):
-        weights = dict(tree_flatten(layer.parameters()))
-        fitting = {
-            name: weight.astype(mx.float32)
-            for name, weight in tree_flatten(theirs.parameters())
-            if name in weights and weights[name].shape == weight.shape
-        }
-        layer.update(tree_unflatten([*fitting.items()]))
-    ends = dict(tree_flatten(getattr(model, "model", model).parameters()))
-    if (norm := ends.get("norm.weight")) is not None:
-        drafter.norm.weight = norm.astype(mx.float32)
-    width = sizes["hidden_size"]
+    begin_as_target(drafter, model)
+    width, first = sizes["hidden_size"], len(model.layers) - shape.layers
     if first - 1 in taps:
-        begin = list(taps).index(first - 1) * width
+        begin = taps.index(first - 1) * width
         drafter.fc.weight[:, begin : begin + width] += mx.eye(width)
     return drafter, own
 
@@ -143,8 +115,8 @@ def continued_drafter(
     return drafter, dict(parse_json((folder / CONFIG).read_bytes()))
 
 
-class BlockLearner(TapLearner):
-    """A block drafter (`TapLearner`)."""
+class BlockLearner(DrafterLearner):
+    """A block drafter (`DrafterLearner`)."""
 
     def states(self, batch: WindowBatch) -> Array:
         return block_states(self.module, batch)

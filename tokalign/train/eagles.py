@@ -9,24 +9,27 @@ Source: EAGLE-3 (Li et al., 2025), section 3.2: several steps are trained on the
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
 from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter
+from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, load_eagle3
+from tokalign.runtime.mlx.published_drafter import LAYER_KEYS, among_all, places_of
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
+from tokalign.storage import parse_json
 from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
+from tokalign.train.drafters import CONFIG, DrafterLearner
 from tokalign.train.labels import Labels
 from tokalign.train.options import BlockShape
-from tokalign.train.windows import TapLearner, WindowBatch, target_sizes
-
-_NEVER = -1e9
+from tokalign.train.windows import WindowBatch
 
 
 def draft_states(drafter: Eagle3Drafter, batch: WindowBatch) -> Array:
@@ -36,37 +39,26 @@ def draft_states(drafter: Eagle3Drafter, batch: WindowBatch) -> Array:
     """
     (windows, count, depth), [layer] = batch.correct.shape, drafter.layers
     attention, places = layer.self_attn, mx.array(batch.places)
-    states = drafter.states(batch.taps.astype(mx.float32))
+    states = drafter.states(batch.states.astype(mx.float32))
     before = _read(drafter, states[:, :-1], mx.array(batch.text[:, 1:]))
-    length = before.shape[1]
     keys, values = (attention.split(part(before)) for part in (attention.k_proj, attention.v_proj))
-    keys = attention.rope(keys, offset=1)
-    shared, dim = keys.shape[1], keys.shape[-1]
-    seen = (mx.arange(length) < places[:, None])[:, None]  # [A, 1, L - 1]
+    window, shared = (attention.rope(keys, offset=1), values), keys.shape[1]
+    seen = (mx.arange(before.shape[1]) < places[:, None])[:, None]  # [A, 1, L - 1]
     x, own_keys, own_values, outputs = states[:, places], list[Array](), list[Array](), []
     for step in range(depth):
-        ids = mx.array(batch.following[..., step])
-        read, offsets = _read(drafter, x, ids), mx.tile(places + 1 + step, windows)
-
-        def by_head(projected: Array, offsets: Array | None = None) -> Array:
-            """f[W, A, heads * d] -> f[W, shared, A, heads / shared, d]."""
-            heads = attention.split(projected.reshape(windows * count, 1, -1))
-            heads = heads if offsets is None else attention.rope(heads, offset=offsets)
-            return heads.reshape(windows, count, shared, -1, dim).swapaxes(1, 2)
-
-        queries = by_head(attention.q_proj(read), offsets) * dim**-0.5
-        own_keys.append(by_head(attention.k_proj(read), offsets))
-        own_values.append(by_head(attention.v_proj(read)))
-        flat = queries.reshape(windows, shared, -1, dim)
-        outer = (flat @ keys.swapaxes(-1, -2)).reshape(*queries.shape[:-1], length)
-        inner = queries @ mx.concatenate(own_keys, axis=-2).swapaxes(-1, -2)
-        scores = mx.concatenate([mx.where(seen, outer, _NEVER), inner], axis=-1)
-        weights = mx.softmax(scores, axis=-1)
-        output = weights[..., :length].reshape(windows, shared, -1, length) @ values
-        output = output.reshape(queries.shape)
-        output += weights[..., length:] @ mx.concatenate(own_values, axis=-2)
-        output = output.swapaxes(1, 2).reshape(windows, count, -1)
-        x = (layer.hidden_norm(x) if layer.adds_normed else x) + attention.o_proj(output)
+        read = _read(drafter, x, mx.array(batch.following[..., step]))
+        heads = [
+            attention.split(part(read).reshape(windows * count, 1, -1))
+            for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+        ]
+        offsets = mx.tile(places + 1 + step, windows)
+        heads[:2] = [attention.rope(part, offset=offsets) for part in heads[:2]]
+        queries, own_key, own_value = (by_key_head(part, windows, shared) for part in heads)
+        own_keys.append(own_key)
+        own_values.append(own_value)
+        own = mx.concatenate(own_keys, axis=-2), mx.concatenate(own_values, axis=-2)
+        output = attention.o_proj(attend(queries, window, own, seen).reshape(windows, count, -1))
+        x = (layer.hidden_norm(x) if layer.adds_normed else x) + output
         x = x + layer.mlp(layer.post_attention_layernorm(x))
         outputs.append(x)
     return mx.stack(outputs, axis=2)
@@ -91,32 +83,54 @@ def new_eagle(
     taps, width = shape.read_of(len(model.layers)), sizes["hidden_size"]
     if len(taps) != 3:
         raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
-    config = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "draft_vocab_size": sizes["vocab_size"],
-        "norm_before_residual": False,
-        "target_hidden_size": width,
-        "eagle_aux_hidden_state_layer_ids": [tap + 1 for tap in taps],
-        "transformer_layer_config": {"model_type": "llama", "num_hidden_layers": 1, **sizes},
-    }
+    # Some targets' states are thousands, to which a layer would add nothing.
+    config = _packaged({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
     mx.random.seed(seed)
-    drafter = Eagle3Drafter(
-        Eagle3Config.from_json(config, name="the new drafter"), model, own_head=False
-    )
-    own, last = drafter.layers[0], dict(tree_flatten(model.layers[-1].parameters()))
-    weights = dict(tree_flatten(own.parameters()))
-    for name, weight in last.items():
-        twice = mx.concatenate([weight, weight], axis=-1) if weight.ndim == 2 else weight
-        for fitting in (weight, twice):
-            if name in weights and weights[name].shape == fitting.shape:
-                weights[name] = fitting.astype(mx.float32)
-    own.update(tree_unflatten([*weights.items()]))
-    ends = dict(tree_flatten(getattr(model, "model", model).parameters()))
-    if (norm := ends.get("norm.weight")) is not None:
-        drafter.norm.weight = norm.astype(mx.float32)
+    shape_of = Eagle3Config.from_json(config, name="the new drafter")
+    drafter = Eagle3Drafter(shape_of, model, own_head=False)
+    begin_as_target(drafter, model)
     drafter.fc.weight[:, -width:] += mx.eye(width)
     return drafter, config
+
+
+def continued_eagle(
+    target: LanguageModel[TargetId], folder: Path
+) -> tuple[Eagle3Drafter, dict[str, Any]]:
+    """The drafter in a folder, to be trained on with the target's head, and its `config.json`.
+
+    Its embedding, if it has one, stays as it is.
+    Raises: as `load_eagle3`; UsageError for networks that are not trained.
+    """
+    drafter = load_eagle3(folder, target.model)
+    if drafter.config.quantization or len(drafter.layers) != 1:
+        raise UsageError(
+            f"{folder} has quantized weights or several layers; give an EAGLE-3 drafter of one "
+            "layer in 16 bits"
+        )
+    drafter.pop("lm_head", None)
+    if "embed_tokens" in drafter:
+        drafter.embed_tokens.freeze()
+    config = parse_json((folder / CONFIG).read_bytes())
+    return drafter, _packaged(config, drafter.config.taps(target.model))
+
+
+def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
+    """The `config.json` of `speculators` for a drafter with these sizes, or with any packaging."""
+    layer = {"model_type": "llama", **config, **config.get("transformer_layer_config", {})}
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": layer["vocab_size"],
+        "norm_before_residual": bool(config.get("norm_before_residual")),
+        "norm_before_fc": bool(config.get("norm_before_fc")),
+        "target_hidden_size": config.get("target_hidden_size") or layer["hidden_size"],
+        "eagle_aux_hidden_state_layer_ids": [tap + 1 for tap in taps],
+        "transformer_layer_config": {
+            key: value
+            for key, value in layer.items()
+            if key in LAYER_KEYS | {"model_type", "num_hidden_layers"}
+        },
+    }
 
 
 def choose_ids(
@@ -129,26 +143,26 @@ def choose_ids(
     return chosen.astype(np.int32), float(seen[chosen].sum() / max(1, seen.sum()))
 
 
-class EagleLearner(TapLearner):
-    """An EAGLE-3 drafter (`TapLearner`). The file has the target's head at the ids in `known`."""
+class EagleLearner(DrafterLearner):
+    """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at the ids in `known`."""
 
     def __init__(self, *parts: Any, known: NDArray[np.int32]) -> None:
         target, drafter, config, *rest = parts
-        self._known, self._ends = known, TargetEnds.of(target.model)
-        config = {**config, "draft_vocab_size": len(known)}
-        super().__init__(target, drafter, config, *rest)
+        self._known, self._ends = mx.array(known), TargetEnds.of(target.model)
+        super().__init__(target, drafter, {**config, "draft_vocab_size": len(known)}, *rest)
 
     def states(self, batch: WindowBatch) -> Array:
         return draft_states(self.module, batch)
 
     def logits(self, states: Array, ids: Array = None) -> Array:
-        normed, ends = self.module.norm(states), self._ends
-        return ends.unembed(normed) if ids is None else normed @ ends.head_rows(ids).T
+        known, size = self._known, self._ends.vocabulary_size
+        logits = self.module.norm(states) @ self._ends.head_rows(known if ids is None else ids).T
+        return among_all(logits, places_of(known, size)) if ids is None else logits
 
     def shared_weights(self) -> dict[str, Array]:
-        ids, size = mx.array(self._known), self._ends.vocabulary_size
+        ids, size = self._known, self._ends.vocabulary_size
         weights = {"lm_head.weight": self._ends.head_rows(ids).astype(mx.float16)}
         if len(ids) == size:
             return weights
-        knows = np.isin(np.arange(size), self._known)
-        return weights | {"d2t": ids - mx.arange(len(ids)), "t2d": mx.array(knows)}
+        knows = places_of(ids, size) < len(ids)
+        return weights | {"d2t": ids - mx.arange(len(ids)), "t2d": knows}

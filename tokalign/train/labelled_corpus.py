@@ -1,7 +1,7 @@
 """From a target and a corpus to labels: positions to train on, and positions held out.
 
 Paragraphs in a random order are joined and cut into windows of one length, and the frozen target
-says what follows each position: `FutureIds` for a recurrent drafter, `NextIds` for a draft model.
+says what follows each position: `FutureIds` for a drafter, `NextIds` for a draft model.
 Another run of the same target, corpus and options finds the labels in the workspace.
 """
 
@@ -41,7 +41,7 @@ from tokalign.train.options import MOST_PROBABLE, Labelling, LabelOptions
 
 
 class FutureIds:
-    """A target that labels windows for a recurrent drafter: hidden states, and the ids that follow.
+    """A target that labels windows for a drafter: hidden states, and the ids that follow.
 
     The ids are the text's own, or those with which the target would go on from each position
     (distillation as in ReDrafter, section 3.5). All positions of a window go on at once: each
@@ -111,9 +111,9 @@ class FutureIds:
         """
         kept, own = [one for one in probable if one], np.array(text, np.int32)[:, None]
         states = states if self._labelling.keeps_states else states[:, :0]
-        values = [np.array(states.astype(mx.float16)), *[values for _, values in kept]]
-        columns = [own] if self._labelling.taps else []
-        columns += [ids.astype(np.int32), *[found.astype(np.int32) for found, _ in kept]]
+        states = mx.clip(states, -_LARGEST, _LARGEST).astype(mx.float16)
+        values = [np.array(states), *[values for _, values in kept]]
+        columns = [own, ids.astype(np.int32), *[found.astype(np.int32) for found, _ in kept]]
         return Labels(np.concatenate(values, axis=1), np.concatenate(columns, axis=1))
 
     def _require_room(self, session: TargetModelSession, length: int) -> None:
@@ -180,6 +180,12 @@ def most_probable(logits: Array, count: int) -> tuple[Array, Array]:
     return ids, values - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
+_LARGEST = 65504.0
+"""The largest number of float16. Gemma's states after BOS are larger."""
+
+_LAYOUT = 2
+"""Of the labels' columns; earlier labels are made again."""
+
 Makes: TypeAlias = type[FutureIds] | type[NextIds]
 
 
@@ -208,7 +214,7 @@ def label_corpus(
     """
     places = workspace / "held-out", workspace / "labels"
     parts = {
-        **({} if labeller is FutureIds else {"labeller": labeller.__name__}),
+        "labeller": f"{labeller.__name__} {_LAYOUT}",
         "target": target_fingerprints(target),
         "corpus": corpus.listing,
         **asdict(options),

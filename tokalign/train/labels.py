@@ -30,9 +30,9 @@ NO_LABEL = -1
 class Labels:
     """What the target says at n positions.
 
-    values: f16[n, width], for a recurrent drafter its last hidden states, for a draft model
-    probabilities of ids. ids: i32[n, future], what follows, after the text's own id
-    where layers are read; for a draft model see `NextIds`.
+    As `FutureIds` writes them. values: f16[n, width], its states, and probabilities of ids.
+    ids: i32[n, 1 + future ...], the text's own id, what follows it, and the ids that have
+    probabilities. For a draft model see `NextIds`.
     """
 
     values: NDArray[np.float16]
@@ -157,21 +157,6 @@ def texts_of(labels: Labels, length: int) -> list[LabelledText]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Positions, and the ids among which a drafter has to find what follows them.
-
-    hidden: f16[B, H]. read: i32[B, depth]. candidates: i32[C], ascending; log_weights: f32[C], see
-    `Candidates`. correct: i[B, depth], what follows each read id, as an index into `candidates`.
-    """
-
-    hidden: NDArray[np.float16]
-    read: NDArray[np.int32]
-    candidates: NDArray[np.int32]
-    correct: NDArray[np.intp]
-    log_weights: NDArray[np.float32]
-
-
 class Shuffled:
     """Batches of `size` of the numbers 0, 1, ... `count` - 1, in an order that epochs differ in.
 
@@ -201,34 +186,6 @@ class Shuffled:
 def shuffled(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
     """The numbers 0, 1, ... `count` - 1 in the order of an epoch."""
     return np.random.default_rng((seed, epoch)).permutation(count)
-
-
-class Batches(Shuffled):
-    """The batches of a recurrent drafter's run.
-
-    size: positions of a batch. candidates: as of `Candidates`; what follows in a batch is needed.
-    """
-
-    def __init__(
-        self, labels: Labels, *, size: int, vocabulary_size: int, candidates: int | None, seed: int
-    ) -> None:
-        super().__init__(len(labels.ids), size, seed)
-        self._labels = labels
-        seen = np.bincount(labels.ids[:, 1:].reshape(-1), minlength=vocabulary_size)
-        self._candidates = Candidates(seen, candidates)
-
-    def __getitem__(self, number: int) -> Batch:
-        rows = np.sort(self.part(number))
-        ids = self._labels.ids[rows]
-        following, correct = np.unique(ids[:, 1:], return_inverse=True)
-        candidates, log_weights = self._candidates.draw(following, (self._seed, 1, number))
-        return Batch(
-            hidden=self._labels.values[rows],
-            read=ids[:, :-1],
-            candidates=candidates,
-            correct=np.searchsorted(candidates, following)[correct].reshape(ids[:, 1:].shape),
-            log_weights=log_weights,
-        )
 
 
 _UNSEEN = 0.05

@@ -246,7 +246,7 @@ def estimate(
     return Estimate(
         labelling_memory_gb=_pass_memory(target, labels.window, columns) / 1e9,
         training_memory_gb=(target.weight_bytes + _FLOAT * max(step, measured)) / 1e9,
-        labels_on_disk_gb=positions * (2 * target.hidden_size + 4 * labelling.future) / 1e9,
+        labels_on_disk_gb=positions * (2 * target.hidden_size + 4 * (1 + labelling.future)) / 1e9,
         rows_of_the_target=rows,
         labelling_tflop=2.0 * target.parameters * rows / 1e12,
         training_tflop=guesses * per_guess / 1e12,
@@ -276,7 +276,7 @@ def estimate_blocks(
     columns = labels.window * labelling.rows_per_position
     again = 0 if labelling.keeps_states else round(4 * labels.positions * options.epochs)
     states = 2 * h * taps * labelling.keeps_states
-    kept = 4 * labelling.future + 6 * depth * labelling.probable
+    kept = 4 * (1 + labelling.future) + 6 * depth * labelling.probable
     step_rows = options.batch * labelling.future
     activations = 4 * h + 3 * target.intermediate_size + 2 * target.heads * labels.window
     step = _WEIGHT_COPIES * parameters + _LOGIT_COPIES * options.batch * depth * candidates

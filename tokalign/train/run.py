@@ -1,6 +1,6 @@
 """A training run from a learner to a folder: steps of AdamW, evaluations, the best weights kept.
 
-A learner is a recurrent drafter (`training.py`) or a draft model (`teaching.py`) with its labels.
+A learner is a drafter (`drafters.py`) or a draft model (`teaching.py`) with its labels.
 The state of an unfinished run is in the workspace, in a folder that is named after everything the
 result depends on. The same options go on where a run was killed, and end with the same weights.
 mlx-lm's trainer keeps no state of the optimizer, so a run could not be resumed with it.

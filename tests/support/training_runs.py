@@ -1,0 +1,65 @@
+"""A run that trains a drafter of any kind, for tests of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from killed_runs import killed_when
+from labelled import small_config
+
+from tokalign.build.corpus import Corpus
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.train.blocks import BlockLearner, continued_drafter, new_drafter
+from tokalign.train.eagles import EagleLearner, choose_ids, continued_eagle, new_eagle
+from tokalign.train.labelled_corpus import label_corpus
+from tokalign.train.options import BlockShape, DrafterKind, FitOptions, Labelling, LabelOptions
+from tokalign.train.recurrent import RecurrentLearner, continued_recurrent, new_recurrent
+from tokalign.train.run import Evaluation, Trained, fit
+
+FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Labels and trains into a folder; killed when `kill` says so of a stage and its units done.
+
+    begin_with: a drafter to be continued. labelling: fields of the labelling to change.
+    """
+
+    target: LanguageModel[Any]
+    text: Path
+
+    def __call__(
+        self,
+        folder: Path,
+        kind: DrafterKind = "redrafter",
+        options: FitOptions = FIT,
+        *,
+        begin_with: Path | None = None,
+        kill: Callable[[str, int], bool] = lambda _label, _done: False,
+        report: Callable[[Evaluation], None] = lambda _: None,
+        **labelling: Any,
+    ) -> Trained:
+        target, stage, workspace = self.target, killed_when(kill), folder / "workspace"
+        shape = BlockShape(block=4, taps=(0, 1, 2))
+        layers = {} if kind == "redrafter" else {"future": 4, "taps": shape.taps}
+        how = LabelOptions(
+            positions=400, held_out=64, window=32, labelling=Labelling(**layers, **labelling)
+        )
+        labelled = label_corpus(target, Corpus([self.text]), workspace, how, stage=stage)
+        more: dict[str, Any] = {}
+        if kind == "redrafter":
+            made, learner = new_recurrent(target, small_config(target.model)), RecurrentLearner
+            made = made if begin_with is None else continued_recurrent(target, begin_with)
+        elif kind == "dflash":
+            made, learner = new_drafter(target, shape), BlockLearner
+            made = made if begin_with is None else continued_drafter(target, begin_with)
+        else:
+            made, learner = new_eagle(target, shape), EagleLearner
+            made = made if begin_with is None else continued_eagle(target, begin_with)
+            more["known"] = choose_ids(labelled.training, 4, 300, 340)[0]
+        made = learner(target, *made, labelled, how, options, **more)
+        return fit(made, folder / "drafter", workspace, stage=stage, report=report)

@@ -1,0 +1,100 @@
+"""What block drafters and EAGLE-3's have in common in training: how they begin, how they attend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.rounds import Array
+from tokalign.storage import parse_json
+from tokalign.tokenizer.vocabulary import TargetId
+
+_NEVER = -1e9
+
+
+def target_sizes(target: LanguageModel[TargetId]) -> dict[str, Any]:
+    """The sizes in the target's `config.json` that a new drafter's layers have, too."""
+    assert target.folder is not None, "it was loaded from a folder"
+    config = parse_json((target.folder / "config.json").read_bytes())
+    sizes = {**config, **config.get("text_config", {})}
+    heads = sizes["num_attention_heads"]
+    return {
+        "head_dim": sizes.get("head_dim") or sizes["hidden_size"] // heads,
+        "num_key_value_heads": sizes.get("num_key_value_heads") or heads,
+        "rms_norm_eps": sizes.get("rms_norm_eps", 1e-6),
+        "max_position_embeddings": sizes.get("max_position_embeddings", 4096),
+        "rope_theta": sizes.get("rope_theta", 10000.0),
+        **{
+            name: sizes[name]
+            for name in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+        },
+    }
+
+
+def begin_as_target(drafter: Any, model: Any) -> None:
+    """Give a new drafter the weights of the target's last layers and last norm, where they fit.
+
+    A matrix that reads twice the width gets them twice. Norms of queries and keys, and all that
+    does not fit, begin as in any new network.
+    """
+    count = len(drafter.layers)
+    for layer, theirs in zip(drafter.layers, model.layers[-count:], strict=True):
+        given = dict(tree_flatten(theirs.parameters()))
+        given |= {
+            f"{name}.weight": _factors(module)
+            for name, module in theirs.named_modules()
+            if name.endswith("layernorm")
+        }
+        if (before_mlp := given.get("pre_feedforward_layernorm.weight")) is not None:
+            given["post_attention_layernorm.weight"] = before_mlp
+        begun = {}
+        for name, weight in tree_flatten(layer.parameters()):
+            found = given.get(name, mx.zeros(0))
+            twice = mx.concatenate([found, found], axis=-1)
+            fits = [one for one in (found, twice) if one.shape == weight.shape]
+            begun[name] = fits[0].astype(mx.float32) if fits else weight
+        layer.update(tree_unflatten([*begun.items()]))
+    if (norm := getattr(getattr(model, "model", model), "norm", None)) is not None:
+        drafter.norm.weight = _factors(norm).astype(mx.float32)
+
+
+def _factors(norm: Any) -> Array:
+    """What a norm multiplies by f[width]; Gemma's adds one to its weights."""
+    signs = 1 - 2.0 * (mx.arange(norm.weight.size) % 2)
+    return norm(signs) * signs
+
+
+def by_key_head(projected: Array, windows: int, shared: int) -> Array:
+    """f[W * A, heads, rows, d] -> f[W, shared, A, heads / shared * rows, d]."""
+    count, dim = projected.shape[0] // windows, projected.shape[-1]
+    return projected.reshape(windows, count, shared, -1, dim).swapaxes(1, 2)
+
+
+def attend(
+    queries: Array,
+    window: tuple[Array, Array],
+    own: tuple[Array, Array],
+    seen: Array,
+    among: Array | None = None,
+) -> Array:
+    """What A drafts of each of W windows attend to: their window, and their own rows.
+
+    queries: f[W, shared, A, rows, d], as of `by_key_head`. window: keys and values
+    f[W, shared, L, d]; own: f[W, shared, A, m, d]. seen: what is seen of the window, a bool array
+    that broadcasts to [A, rows, L]; among: of the own rows, bool[rows, m], or all.
+    Returns: f[W, A, shared, rows, d].
+    """
+    (keys, values), (own_keys, own_values) = window, own
+    flat, length = (*queries.shape[:2], -1), keys.shape[2]
+    queries = queries * queries.shape[-1] ** -0.5
+    outer = queries.reshape(*flat, queries.shape[-1]) @ keys.swapaxes(-1, -2)
+    inner = queries @ own_keys.swapaxes(-1, -2)
+    if among is not None:
+        inner = mx.where(among, inner, _NEVER)
+    outer = mx.where(seen, outer.reshape(*queries.shape[:-1], length), _NEVER)
+    weights = mx.softmax(mx.concatenate([outer, inner], axis=-1), axis=-1)
+    output = (weights[..., :length].reshape(*flat, length) @ values).reshape(queries.shape)
+    return (output + weights[..., length:] @ own_values).swapaxes(1, 2)

@@ -1,0 +1,138 @@
+"""A drafter that is trained on labelled windows, whatever its kind: loss, acceptance and folder.
+
+The kinds are subclasses of `DrafterLearner`: recurrent (`recurrent.py`), block drafters
+(`blocks.py`) and EAGLE-3's (`eagles.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+from numpy.typing import NDArray
+
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.taps import LayerOutputs
+from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
+from tokalign.runtime.rounds import Array
+from tokalign.storage import appearing, write_file
+from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.card import RECORD
+from tokalign.train.labelled_corpus import LabelledCorpus
+from tokalign.train.labels import Labels, Shuffled
+from tokalign.train.losses import losses_of
+from tokalign.train.options import FitOptions, LabelOptions
+from tokalign.train.windows import WindowBatch, WindowBatches
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+_MEASURED = 256
+"""Positions whose states are read at once where acceptance is measured."""
+
+
+class DrafterLearner(ABC):
+    """A drafter and its labels (`Learner`); it is written in float16.
+
+    config: its `config.json`. labelled: how the labels were made.
+    """
+
+    reads_window: ClassVar[bool] = True
+    """Whether a draft depends on the window before its position, or on the state there alone."""
+
+    def __init__(
+        self,
+        target: LanguageModel[TargetId],
+        drafter: Any,
+        config: Mapping[str, Any],
+        labels: LabelledCorpus,
+        labelled: LabelOptions,
+        options: FitOptions,
+    ) -> None:
+        labelling = labelled.labelling
+        self.module, self.options, self.labels, self._config = drafter, options, labels, config
+        self.identity = [config, content_fingerprint(drafter)]
+        self._length = labelling.positions_of(labelled.window) if self.reads_window else 1
+        outputs = None if labelling.keeps_states else LayerOutputs(target.model, labelling.taps)
+
+        def read(ids: NDArray[np.int32]) -> Array:
+            assert outputs is not None, "it is called where states are not kept"
+            outputs.model(mx.array(ids))
+            return mx.stop_gradient(outputs.take_all())
+
+        def batches(of: Labels, size: int, candidates: int | None) -> WindowBatches:
+            return WindowBatches(
+                of,
+                labelling,
+                self._length,
+                size=size,
+                vocabulary_size=vocabulary_size(target.model),
+                candidates=candidates,
+                seed=options.seed,
+                read=None if labelling.keeps_states else read,
+            )
+
+        self.batches: Shuffled = batches(labels.training, options.batch, options.candidates)
+        self._held_out = batches(labels.held_out, 1, None)
+        self.positions = len(labels.training.ids)
+        depth = labelling.future - 1
+        weights = options.decay ** np.arange(depth)
+        self._weights = mx.array(weights * depth / weights.sum(), dtype=mx.float32)
+
+    @abstractmethod
+    def states(self, batch: WindowBatch) -> Array:
+        """What the head reads f[W, A, depth, width] for each guess, after the ids that are right:
+        only such guesses are accepted."""
+
+    @abstractmethod
+    def logits(self, states: Array, ids: Array = None) -> Array:
+        """f[..., width] -> logits f[..., vocabulary], or of ids i[n] alone."""
+
+    def loss(self, batch: WindowBatch) -> Array:
+        """The mean of the losses over all positions and depths, weighted by depth, in nats."""
+        logits = self.logits(self.states(batch), mx.array(batch.candidates)).astype(mx.float32)
+        whole = mx.logsumexp(logits + mx.array(batch.log_weights), axis=-1, keepdims=True)
+        found = np.concatenate([batch.correct[..., None], batch.probable], axis=-1)
+        log_q = mx.take_along_axis(logits, mx.array(found), axis=-1) - whole
+        losses = losses_of(log_q, mx.array(batch.probabilities), self.options.losses)
+        return (losses * self._weights).mean()
+
+    def accepted(self) -> NDArray[np.intp]:
+        """For each draft after held-out positions how many leading guesses of a chain are right."""
+        windows, counts = np.arange(self._held_out.windows), []
+        for some in np.array_split(windows, -(-len(windows) * self._length // _MEASURED)):
+            batch = self._held_out.drafts(some)
+            guesses = np.array(mx.argmax(self.logits(self.states(batch)), axis=-1))
+            right = np.logical_and.accumulate(guesses == batch.correct, axis=-1)
+            counts.append(right.sum(axis=-1).reshape(-1))
+        return np.concatenate(counts)
+
+    def measure(self) -> tuple[float, ...]:
+        """The share of positions at which the first d guesses are all right, d = 1, 2, …"""
+        counts = self.accepted()
+        return tuple(float((counts >= d).mean()) for d in range(1, 1 + self._weights.size))
+
+    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
+        write_file(folder / RECORD, json.dumps(record, indent=1) + "\n", parents=True)
+        self._write(folder, dict(tree_flatten(self.module.parameters())))
+
+    def publish(self, best: Path, output: Path) -> None:
+        weights: Any = mx.load(str(best / WEIGHTS))
+        write_file(output / RECORD, (best / RECORD).read_bytes(), parents=True)
+        halved = {name: weight.astype(mx.float16) for name, weight in weights.items()}
+        self._write(output, halved | self.shared_weights())
+
+    def shared_weights(self) -> dict[str, Array]:
+        """What the format wants in the folder besides what was trained."""
+        return {}
+
+    def _write(self, folder: Path, weights: Mapping[str, Array]) -> None:
+        # An open file, not a path: mlx would hide why a write failed.
+        with appearing(folder / WEIGHTS, parents=True) as temporary, temporary.open("wb") as file:
+            mx.save_safetensors(file, dict(weights), {"format": "mlx"})
+        write_file(folder / CONFIG, json.dumps(self._config, indent=1) + "\n")
