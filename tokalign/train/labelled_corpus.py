@@ -184,7 +184,7 @@ _LARGEST = 65504.0
 """The largest number of float16. Gemma's states after BOS are larger."""
 
 _LAYOUT = 2
-"""Of the labels' columns; earlier labels are made again."""
+"""Version of the labels' columns; labels of an earlier one are made again."""
 
 Makes: TypeAlias = type[FutureIds] | type[NextIds]
 
