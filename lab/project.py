@@ -15,7 +15,7 @@ from itertools import islice
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import ASSUMED_DRAFT, CostCurve
-from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import (
     MAX_DRAFT,
     MAX_IDS,
@@ -25,7 +25,7 @@ from tokalign.runtime.draft.costs import (
     costs_at,
 )
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.draft.tree import Answer, TreeDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict, Verifier
@@ -85,14 +85,12 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
 
 def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
     """What the planner begins with where these costs were measured."""
-    with_model = any(_is_model(trace, name) for name in _drafters(trace))
     drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
     return Knowledge(
         costs=LearnedCosts(
-            PassTimes([time + costs.host for time in costs.rows], weight=4),
-            PassTimes(drafts, weight=4) if with_model else None,
-            host=costs.host,
-        )
+            PassTimes([time + costs.host for time in costs.rows], weight=4), host=costs.host
+        ),
+        models={DRAFT: ModelKnowledge(PassTimes(drafts, weight=4))},
     )
 
 
@@ -124,8 +122,8 @@ def planned_time(
     def begin(text: TracedText) -> Iterator[Event]:
         sources = [RecordedSource(name, text) for name in _drafters(trace) if name not in models]
         free = TreeDrafter(sources, max_tokens=MAX_IDS, mixing=mixing)
-        model = RecordedDrafter(models[0], text, costs, clock) if models else None
-        return replayed(text, Controller(knowledge, free, model), costs, clock)
+        own = [RecordedDrafter(name, text, costs, clock) for name in models[:1]]
+        return replayed(text, Controller(knowledge, free, *own), costs, clock)
 
     waiting = map(begin, trace.texts)
     running = deque(islice(waiting, jobs))

@@ -1,33 +1,48 @@
 """A trained drafter in one tree with the free sources: what each adds, at equal rows.
 
     python -m lab.benchmarks.block_tree rows --target MODEL --drafter FOLDER --prompts FILE \
-        [--rows 4,8,16] [--limit 20] [--tokens 96] [--temp 0]
+        [--rows 4,8,16] [--limit 16] [--tokens 64] [--temp 0] [--cache FILE]
+    python -m lab.benchmarks.block_tree rows --target MODEL --ideal FILE.npz [--wrong 0.33] [...]
 
-`tokalign train` makes drafters, of any kind. `rows` gives tokens per pass of the drafter's best
-chain, as its authors verify it; of the best tree of its distributions, which is DDTree (Ringel and
-Romano) for a block drafter; of the free sources alone; and of all in one tree. The target decodes
-its own output; every output is compared with plain decoding's.
+`tokalign train` makes drafters, of any kind; `ideal_block.py` records an ideal one. `rows` gives
+tokens per pass of the drafter's best chain, as its authors verify it; of the best tree of its own,
+which is DDTree for a block drafter; of the free sources alone; and of all in one tree. Then the
+ratios of all to each of these, with 95 % intervals (bootstrap over prompts). The target decodes its
+own output; every output is compared with plain decoding's. Rows that an ideal drafter's conditions
+have computed are remembered (`remembered_target.py`), and in --cache for further runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import exp
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.cli.texts import read_texts
+from lab.benchmarks.ideal_block import IdealDrafter, IdealSession, openings
+from lab.benchmarks.paired_lines import interval, table
+from lab.benchmarks.remembered_target import (
+    RememberingVerifier,
+    Text,
+    load_texts,
+    sampled_text,
+    save_texts,
+)
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.controller import Controller, Knowledge
 from tokalign.runtime.draft.lookup import LogitStore, dictionary_sources, logit_sources
 from tokalign.runtime.draft.mixing import Mixing, Source
-from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
+from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft.trained import BLOCK, BeamDrafter, BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
-from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.dflash_session import DFlashSession
@@ -35,14 +50,128 @@ from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
-from tokalign.runtime.rounds import Context, Drafter, Round
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, Verifier
 from tokalign.tables.opening import open_dictionary
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
-_LONGEST = 4
-"""Ids of a draft by beams, as they were trained."""
+CHAIN, OWN, FREE, ALL = "chain", "its tree", "free", "all"
+
+_LONGEST, _LISTED = 4, 32
+"""Ids of a draft by beams, as they were trained; ids of a position that DDTree looks at."""
 
 _PATH = click.Path(path_type=Path, exists=True)
+
+
+class DDTree(Drafter):
+    """The best tree of a block drafter's own marginals: Algorithm 1 of DDTree (Ringel and Romano).
+
+    A node is a row of ranks, one for each position. The most probable one leaves the heap and joins
+    the tree; the next rank at its last position enters the heap, and rank 0 at the next position.
+    """
+
+    def __init__(self, session: Any, rows: int, sampler: Sampling | None) -> None:
+        self._session, self._rows, self._sampler = session, rows, sampler
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        positions = self._session.draft(context.ids, _LISTED, self._sampler).positions[:limit]
+        ids: list[TargetId] = []
+        parents: list[int] = []
+        probabilities: list[float] = []
+        # The negative log-probability of a path, its last rank, its depth and its parent.
+        heap = [(-positions[0][0][1], 0, 0, -1)] if positions else []
+        while heap and len(ids) < self._rows:
+            cost, rank, depth, parent = heappop(heap)
+            token, logprob = positions[depth][rank]
+            ids.append(token)
+            parents.append(parent)
+            probabilities.append(exp(logprob))
+            if rank + 1 < len(positions[depth]):
+                sibling = cost + logprob - positions[depth][rank + 1][1]
+                heappush(heap, (sibling, rank + 1, depth, parent))
+            if depth + 1 < len(positions):
+                child = cost - positions[depth + 1][0][1]
+                heappush(heap, (child, 0, depth + 1, len(ids) - 1))
+        names = (BLOCK,) * len(ids)
+        return Proposal(tree=TokenTree(tuple(ids), tuple(parents), names, tuple(probabilities)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What is measured. ideal: instead of a network."""
+
+    target: LanguageModel[TargetId]
+    texts: Sequence[Text]
+    temperature: float
+    dictionary: Any = None
+    network: TrainedDrafter | None = None
+    ideal: IdealDrafter | None = None
+    make_tree: Callable[..., TreeDrafter] = TreeDrafter
+    counts: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def measure(self, name: str, most: int) -> None:
+        """Count tokens and passes of every text. most: ids of a proposal."""
+        mixing, store = Mixing(), LogitStore()
+        for number, text in track([*enumerate(self.texts)], console=Console(stderr=True)):
+            drafts = None if name == FREE or self.network is None else self.network.watch
+            session = TargetModelSession(self.target.model, watch=drafts)
+            assert isinstance(text.sampler, Sampling)
+            sampler = text.sampler if self.temperature else None
+            own = None if name == FREE else self._session(session, number, text)
+            drafter = self._drafter(name, most, own, sampler, mixing, store)
+            verifier: Verifier = TargetVerifier(session, text.sampler, store)
+            if drafts is None:
+                verifier = RememberingVerifier(session, text, store)
+            context = Context(text.ids[: text.given])
+            limits = Limits(max_tokens=len(text.output), target=session)
+            events = [*decode(context, drafter, verifier, limits=limits)]
+            assert [*context.emitted] == text.output, "an output differs"
+            passes = sum(isinstance(event, Round) for event in events)
+            self.counts.setdefault((name, most), []).append((len(text.output), passes))
+
+    def _session(self, session: TargetModelSession, number: int, text: Text) -> Any:
+        if self.ideal is not None:
+            size = session.vocabulary_size
+            return self.ideal.session(number, text.given, size, self.temperature)
+        assert self.network is not None
+        return self.network.session(session)
+
+    def _drafter(
+        self,
+        name: str,
+        most: int,
+        session: Any,
+        sampler: Sampling | None,
+        mixing: Mixing,
+        store: LogitStore,
+    ) -> Drafter:
+        model: ModelDrafter | None = None
+        if isinstance(session, DFlashSession | IdealSession):
+            if name == OWN:
+                return DDTree(session, most, sampler)
+            model = BlockDrafter(session, most if name == CHAIN else None, sampler=sampler)  # type: ignore[arg-type]
+        elif session is not None:
+            shape = BeamShape(1 if name == CHAIN else 4, min(most, _LONGEST))
+            own = most if name == OWN else None
+            model = BeamDrafter(
+                session,
+                sampler=sampler,
+                shape=shape,
+                branches=name != CHAIN,
+                whole=name == CHAIN,
+                rows=own,
+            )
+        if model is not None and name != ALL:
+            return model
+        sources: list[Source] = [ContextCopy(), *logit_sources(store)]
+        sources += [] if self.dictionary is None else dictionary_sources(self.dictionary)
+        size = self.target.model.args.vocab_size
+        noise = None if sampler is None else sampler.noise_ahead(size)
+        free = self.make_tree(sources, rows=most, mixing=mixing, noise=noise)
+        if model is None:
+            return free
+        given = Knowledge.given(FREE_ROWS)
+        return Controller(given, free, model, fixed=True, timed=False)
 
 
 @click.group()
@@ -52,101 +181,92 @@ def benchmark() -> None:
 
 @benchmark.command()
 @click.option("--target", type=_PATH, required=True)
-@click.option("--drafter", type=_PATH, required=True)
+@click.option("--drafter", type=_PATH)
+@click.option("--ideal", type=_PATH)
+@click.option("--wrong", type=float, default=0.0, show_default=True)
 @click.option("--prompts", type=_PATH, required=True)
 @click.option("--rows", default="4,8,16", show_default=True)
-@click.option("--limit", type=int, default=20, show_default=True)
-@click.option("--tokens", type=int, default=96, show_default=True)
+@click.option("--limit", type=int, default=16, show_default=True)
+@click.option("--tokens", type=int, default=64, show_default=True)
 @click.option("--temp", type=float, default=0.0, show_default=True)
 @click.option("--language", default="pl", show_default=True)
+@click.option("--cache", type=click.Path(path_type=Path))
+@click.option("--only", default=f"{CHAIN},{OWN},{FREE},{ALL}", show_default=True)
 def rows(
     target: Path,
-    drafter: Path,
+    drafter: Path | None,
+    ideal: Path | None,
+    wrong: float,
     prompts: Path,
     rows: str,
     limit: int,
     tokens: int,
     temp: float,
     language: str,
+    cache: Path | None,
+    only: str,
 ) -> None:
     """Tokens per pass, by rows; a proposal has one id less than its pass has rows."""
-    ours: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    network = named_drafter(drafter, ours)
-    dictionary = open_dictionary(ours.tokenizer, languages=[language], model_folder=target)
-    texts = [text[:160] for text in read_texts(prompts, field="text", limit=limit)]
-    ids = [ours.tokenizer.encode(text) for text in texts]
-    counts = [int(row) for row in rows.split(",")]
-    click.echo(f"| | {' | '.join(f'{count} rows' for count in counts)} |")
-    click.echo(f"|---|{'---|' * len(counts)}")
-    plain = dict[int, list[int]]()
-    for name in ("chain", "its tree", "free", "all"):
-        cells = []
+    bench = open_bench(target, drafter, ideal, wrong, prompts, limit, tokens, temp, language, cache)
+    counts, names = [int(row) for row in rows.split(",")], only.split(",")
+    for name in names:
         for count in counts:
-            mixing, store = Mixing(), LogitStore()
-            emitted = passes = 0
-            for number, prompt in track([*enumerate(ids)], console=Console(stderr=True)):
-                sampler = Sampling(temperature=temp, seed=number)
-                session = TargetModelSession(
-                    ours.model, watch=None if name == "free" else network.watch
-                )
-                made = _drafter(
-                    name, count - 1, session, network, sampler, dictionary, store, mixing
-                )
-                found, used = _decoded(session, made, sampler, prompt, tokens, store)
-                if number not in plain:
-                    own = TargetModelSession(ours.model)
-                    plain[number] = _decoded(own, NoDrafter(), sampler, prompt, tokens, None)[0]
-                assert found == plain[number], "an output differs"
-                emitted, passes = emitted + len(found), passes + used
-            cells.append(f"{emitted / passes:.3f}")
-        click.echo(f"| {name} | {' | '.join(cells)} |")
+            bench.measure(name, count - 1)
+    save_texts(bench.texts, cache)
+    lines = []
+    for name in names:
+        cells = [bench.counts[name, count - 1] for count in counts]
+        lines.append([name, *[f"{_tokens(cell) / _passes(cell):.3f}" for cell in cells]])
+    for name in names if ALL in names else ():
+        if name != ALL:
+            lines.append([f"all over {name}"])
+            for count in counts:
+                ours, theirs = bench.counts[ALL, count - 1], bench.counts[name, count - 1]
+                parts, wholes = ([passes for _, passes in of] for of in (theirs, ours))
+                lines[-1].append(interval(np.array(parts, float), np.array(wholes, float)))
+    click.echo(f"T = {temp}, {len(bench.texts)} prompts\n")
+    click.echo(table(["", *[f"{count} rows" for count in counts]], lines))
 
 
-def _drafter(
-    name: str,
-    most: int,
-    session: TargetModelSession,
-    network: TrainedDrafter,
-    sampler: Sampling,
-    dictionary: Any,
-    store: LogitStore,
-    mixing: Mixing,
-) -> Drafter:
-    drawn = sampler if sampler.temperature > 0 else None
-    own, chain = network.session(session), name == "chain"
-    block: BlockDrafter | BeamDrafter
-    if isinstance(own, DFlashSession):
-        block = BlockDrafter(own, most if chain else None, sampler=drawn)
-    else:
-        shape = BeamShape(1 if chain else 4, min(most, _LONGEST))
-        block = BeamDrafter(own, sampler=drawn, shape=shape, branches=not chain, whole=chain)
-    if chain:
-        return block
-    sources: list[Source] = []
-    if name != "its tree":
-        sources += [ContextCopy(), *logit_sources(store)]
-        sources += [] if dictionary is None else dictionary_sources(dictionary)
-    noise = sampler.noise_ahead(session.vocabulary_size) if drawn is not None else None
-    free = TreeDrafter(sources, rows=most, mixing=mixing, noise=noise)
-    if name == "free":
-        return free
-    return Controller(Knowledge.given(FREE_ROWS), free, block, steps=block.steps, timed=False)
-
-
-def _decoded(
-    session: TargetModelSession,
-    drafter: Drafter,
-    sampler: Sampling,
-    prompt: Sequence[TargetId],
+def open_bench(
+    target: Path,
+    drafter: Path | None,
+    ideal: Path | None,
+    wrong: float,
+    prompts: Path,
+    limit: int,
     tokens: int,
-    store: LogitStore | None,
-) -> tuple[list[int], int]:
-    """The ids that are emitted, and in how many passes."""
-    context = Context(prompt)
-    verifier = TargetVerifier(session, sampler, store)
-    limits = Limits(max_tokens=tokens, target=session)
-    events = [*decode(context, drafter, verifier, limits=limits)]
-    return [*context.emitted], sum(isinstance(event, Round) for event in events)
+    temp: float,
+    language: str,
+    cache: Path | None,
+    **how: Any,
+) -> Bench:
+    """What `rows` measures, by its options. how: further fields."""
+    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
+    texts: Sequence[Text] | None = load_texts(cache)
+    if texts is None:
+        texts = [
+            sampled_text(model, prompt, tokens, Sampling(temperature=temp, seed=number))
+            for number, prompt in enumerate(openings(prompts, limit, model))
+        ]
+        save_texts(texts, cache)
+    return Bench(
+        target=model,
+        texts=texts,
+        temperature=temp,
+        dictionary=open_dictionary(model.tokenizer, languages=[language], model_folder=target),
+        network=None if drafter is None else named_drafter(drafter, model),
+        ideal=None if ideal is None else IdealDrafter.read(ideal, wrong),
+        **how,
+    )
+
+
+def _tokens(cell: Sequence[tuple[int, int]]) -> int:
+    return sum(tokens for tokens, _ in cell)
+
+
+def _passes(cell: Sequence[tuple[int, int]]) -> int:
+    return sum(passes for _, passes in cell)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from lab.recorded_proposals import ProposalTrace, TracedText
 from lab.traces import read_trace
 from tokalign.errors import UsageError
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.controller import Knowledge
+from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.neural import DRAFT
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 _PATH = click.Path(path_type=Path, exists=True)
@@ -85,7 +86,7 @@ def _row(
 def _blind_knowledge(costs: Costs) -> Knowledge:
     rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
     drafts = PassTimes([0.1 * n for n in range(1, MAX_DRAFT + 1)], weight=0)
-    return Knowledge(costs=LearnedCosts(rows, drafts))
+    return Knowledge(costs=LearnedCosts(rows), models={DRAFT: ModelKnowledge(drafts)})
 
 
 def _merged(paths: Sequence[Path]) -> ProposalTrace:

@@ -37,11 +37,11 @@ from tokalign.api.choosing import pair_tables
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.controller import Knowledge, ModelWorth
+from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge, new_worth
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.draft.neural import DRAFT, ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
@@ -171,7 +171,7 @@ class World:
             self.base.with_options(**options),
             logits=store,
             mixing=Mixing(),
-            model_worth=ModelWorth(),
+            model_worth=new_worth(),
             **drafting,  # type: ignore[arg-type]
         )
         for text, answers in zip(self.texts, self.answers, strict=True):
@@ -191,7 +191,7 @@ def fixed_rows(world: World, counts: Sequence[int], steps: int) -> None:
     click.echo("|---" * (1 + len(counts)) + "|")
 
     def free(_: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
-        return make_drafter(how, None, noise=noise)
+        return make_drafter(how, noise=noise)
 
     def both(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
         return make_drafter(how, RecordedModel(answers, steps), noise=noise)
@@ -231,15 +231,16 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
     """What the controller makes of the sources, if it knows the costs."""
     clock = SimulatedClock()
     times = [n * costs.draft_pass for n in range(1, MOST_PASSES + 1)]
-    drafts = PassTimes(times, weight=4) if with_model else None
-    knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4), drafts))
+    models = {DRAFT: ModelKnowledge(PassTimes(times, weight=4))}
+    learned = LearnedCosts(PassTimes(costs.rows, weight=4))
+    knowledge = Knowledge(costs=learned, models=models)
 
     def took(passes: int) -> None:
         clock.now += passes * costs.draft_pass
 
     def make(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
-        model = RecordedModel(answers, MOST_PASSES, took) if with_model else None
-        return make_drafter(how, model, noise=noise)
+        models = [RecordedModel(answers, MOST_PASSES, took)] if with_model else []
+        return make_drafter(how, *models, noise=noise)
 
     timed = partial(TimedVerifier, costs=costs, clock=clock)
     how = {"method": method}

@@ -72,7 +72,7 @@ def measure(texts: Texts, drafting: Drafting, costs: Costs) -> tuple[Statistics,
     """The statistics of all texts, and tokens per time of a plain pass."""
     statistics, spent = Statistics(), 0.0
     for ids in texts:
-        drafter = make_drafter(replace(drafting, costs=costs), None)
+        drafter = make_drafter(replace(drafting, costs=costs))
         for event in replay(ids, drafter, prompt_tokens=PROMPT_TOKENS):
             statistics.observe(event)
             spent += costs.verify(event.rows) if isinstance(event, Round) else 0.0

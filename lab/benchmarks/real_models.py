@@ -162,7 +162,7 @@ class Runner:
         decoder = assemble(self.target, draft, condition.options, sampler=sampler)
         drafting = decoder.drafting
         if drafting.knowledge is not None:
-            own = opening_knowledge(self.target.model, None if draft is None else draft.model)
+            own = opening_knowledge(self.target.model, *decoder.drafting_models)
             drafting = replace(drafting, knowledge=own)
         if condition.options.dictionary is None:
             drafting = replace(drafting, dictionary=None)

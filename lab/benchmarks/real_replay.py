@@ -49,9 +49,9 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.controller import Knowledge
+from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, costs_at
-from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -69,7 +69,7 @@ _PROJECTED = "m2-pro", "m3-max", "m4-pro-8-bit", "m4-pro", "m5-max"
 class TimedModel(ModelDrafter):
     """A draft model whose passes take the time that the costs say."""
 
-    def __init__(self, model: NeuralDrafter, costs: Costs, clock: SimulatedClock) -> None:
+    def __init__(self, model: ModelDrafter, costs: Costs, clock: SimulatedClock) -> None:
         super().__init__(model.session, model.steps, model.alternatives)
         self._model, self._costs, self._on = model, costs, clock
 
@@ -134,8 +134,8 @@ class Player:
         rows = PassTimes([time + self.costs.host for time in self.costs.rows], weight=_KNOWN)
         first, further = (self.costs.drafting(1, tree=tree) for tree in (False, True))
         drafts = [first + passes * further for passes in range(MAX_DRAFT)]
-        with_draft = PassTimes(drafts, weight=_KNOWN) if condition.drafts else None
-        own = Knowledge(costs=LearnedCosts(rows, with_draft, host=self.costs.host))
+        models = {DRAFT: ModelKnowledge(PassTimes(drafts, weight=_KNOWN))}
+        own = Knowledge(costs=LearnedCosts(rows, host=self.costs.host), models=models)
         return replace(decoder, drafting=replace(decoder.drafting, knowledge=own))
 
     def _text(self, asked: Asked, prompt: Prompt, answer: Sequence[int]) -> Text:
@@ -165,11 +165,11 @@ class Player:
             verifier = RememberingVerifier(self._target, text, drafting.row_store)
         session = self._draft if decoder.draft is not None else None
         neural = decoder.translated(prompt, session)
-        model: ModelDrafter | None = neural
+        models: list[ModelDrafter] = [] if neural is None else [neural]
         if drafting.knowledge is not None:
             verifier = TimedVerifier(verifier, self.costs, clock)
-            model = None if neural is None else TimedModel(neural, self.costs, clock)
-        drafter = make_drafter(drafting, model, noise=noise)
+            models = [TimedModel(model, self.costs, clock) for model in models]
+        drafter = make_drafter(drafting, *models, noise=noise)
         context = Context(prompt.target)
         limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
         events = decode(context, drafter, verifier, limits=limits, clock=clock)

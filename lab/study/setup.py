@@ -158,7 +158,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
 
     curves: dict[str, CostCurve] = {}
     for name, decoder in (loaded.pairs or {"": loaded.alone}).items():
-        model = decoder.drafting_model
+        (model,) = decoder.drafting_models or (None,)
         path = options.output / CURVES / f"{sha256(name.encode()).hexdigest()[:8]}.json"
         curve = read_curve(str(path)) if path.exists() else None
         if curve is None or curve.machine != machine_of(decoder.target.model, model):
@@ -183,11 +183,11 @@ def assembled(
     from tokalign.runtime.draft.controller import Knowledge
     from tokalign.runtime.draft.opening_knowledge import knowledge_from
 
-    name_of = {id(decoder.drafting_model): name for name, decoder in loaded.all.items()}
+    name_of = {id(decoder.draft): name for name, decoder in loaded.all.items()}
 
     def knowledge(decoder: Decoder) -> Knowledge:
-        model = decoder.drafting_model
-        return knowledge_from(curves[name_of[id(model)]], decoder.target.model, model)
+        curve = curves[name_of[id(decoder.draft)]]
+        return knowledge_from([curve], decoder.target.model, *decoder.drafting_models)
 
     protocol = options.protocol
     bench = StudyBench(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -18,10 +19,13 @@ from ticking import ticking
 
 import tokalign
 from tokalign.api.assemble import load_decoder
-from tokalign.errors import FingerprintError, IncompatibleError, MissingAssetError, UsageError
+from tokalign.errors import FingerprintError, IncompatibleError, MissingAssetError
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.rounds import Round
 
 PROMPT = "Wisła jest"
 TOKENS = 30
@@ -56,6 +60,29 @@ def test_it_saves_passes_and_changes_nothing(arguments: tuple[str, ...]) -> None
     if len(arguments) > 2:  # else every round decides by its clock whether to draft
         assert found["tokens_per_round"] > 1.3
         assert found["per_source"]["drafter"]["accepted"] > 5
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("how", ["rows", "length", "by gain"])
+def test_a_draft_model_and_a_drafter_draft_together(how: str, temperature: float) -> None:
+    """With given rows both are asked in every round, else the one that pays."""
+    given: dict[str, Any] = {"rows": {"draft_rows": 15}, "length": {"num_draft_tokens": 3}}
+    options = DraftingOptions(drafter=DRAFTER, **given.get(how, {}))
+    sampler = Sampling(temperature=temperature, seed=3)
+    decoder = load_decoder(str(TARGET), str(DRAFT), options, sampler=sampler, dtype="float32")
+    if how == "by gain":
+        assert decoder.drafting.knowledge is not None
+        assert {*decoder.drafting.knowledge.models} == {"draft", "drafter"}
+    prompt, limits = decoder.prompt(PROMPT, use_template=False), Limits(max_tokens=60)
+    plainly = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
+    expected, events = plainly.run(prompt, limits)
+    assert [*events]
+    context, events = decoder.run(prompt, limits)
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert context.emitted == expected.emitted
+    if how == "rows":
+        together = [{"draft", "drafter"} <= {*one.tree.sources} for one in rounds]
+        assert sum(together) > len(rounds) / 4
 
 
 @pytest.mark.parametrize("place", ["beside", "pushed", "pulled"])
@@ -118,15 +145,13 @@ def test_a_damaged_drafter_is_neither_pushed_nor_used(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_done_is_one_line() -> None:
-    target, draft = str(TARGET), str(DRAFT)
-    for with_draft, options, error, told in (
-        (draft, {"drafter": DRAFTER}, UsageError, "exclude each other"),
-        (None, {"method": "drafter"}, MissingAssetError, "tokalign train"),
-        (None, {"drafter": DRAFTER / "missing"}, MissingAssetError, "does not exist"),
+    for options, error, told in (
+        ({"method": "drafter"}, MissingAssetError, "tokalign train"),
+        ({"drafter": DRAFTER / "missing"}, MissingAssetError, "does not exist"),
     ):
         given: dict[str, Any] = options
         with pytest.raises(error, match=told) as caught:
-            load_decoder(target, with_draft, DraftingOptions(**given))
+            load_decoder(str(TARGET), None, DraftingOptions(**given))
         assert "\n" not in str(caught.value)
 
 
@@ -182,6 +207,7 @@ def test_chat_times_the_drafter_before_the_first_turn(
     [beam] = [curve["searches"] for curve in measured(*named) if curve != alone]
     decoder = load_decoder(str(target), None, DraftingOptions(drafter=named[1] if named else None))
     assert decoder.drafting.knowledge is not None
-    times = decoder.drafting.knowledge.costs.draft_times(4)
+    known = decoder.drafting.knowledge
+    times = known.models["drafter"].times(4, known.costs.plain)
     assert [times[0], times[3]] == pytest.approx([beam["4"][steps][0] for steps in ("1", "4")])
     assert len(measured(*named)) == 2, "once"

@@ -24,8 +24,9 @@ from tokalign.errors import BundleError, IncompatibleError
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.neural import DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from
 from tokalign.runtime.draft.trained import BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, BlockAnswer, TreeDrafter
@@ -143,9 +144,10 @@ def made(
         return drafter
     free = TreeDrafter([ContextCopy()], rows=12 if how == "tree" else None)
     if how == "tree":
-        return Controller(Knowledge.given(FREE_ROWS), free, drafter, steps=5, timed=False)
+        return Controller(Knowledge.given(FREE_ROWS), free, drafter, fixed=True, timed=False)
     rows = PassTimes([1.0 + 0.001 * row for row in range(40)], weight=4)
-    known = Knowledge(costs=LearnedCosts(rows, PassTimes([0.001] * 16, weight=4)))
+    models = {DRAFTER: ModelKnowledge(PassTimes([0.001] * 16, weight=4))}
+    known = Knowledge(costs=LearnedCosts(rows), models=models)
     return Controller(known, free, drafter)
 
 
@@ -173,7 +175,7 @@ def test_a_block_joins_every_branch() -> None:
         [(TargetId(6), -0.1)],
     ]
     tree, _ = TreeDrafter([], max_tokens=8).offer(
-        [TargetId(0)], 8, [1.0] * 9, answer=BlockAnswer(positions, "drafter")
+        [TargetId(0)], 8, [1.0] * 9, answers=[BlockAnswer(positions, "drafter")]
     )
     paths = {tuple(tree.ids[i] for i in tree.path_to(index)) for index in range(len(tree))}
     assert {(1, 5, 6), (2, 5, 6)} <= paths
@@ -183,11 +185,11 @@ def test_what_its_pass_costs_is_measured_and_believed() -> None:
     model, drafter = random_model(), random_block_drafter(random_model())
     curve = measure_briefly(model, drafter)
     assert curve.draft_pass_at(0)
-    assert knowledge_from(curve, model, drafter).costs.draft_times(1)[0] == pytest.approx(
-        curve.draft_pass_at(128)
-    )
-    assumed = knowledge_from(read_curve("24-percent-per-row"), model, drafter)
-    assert 0 < assumed.costs.draft_times(1)[0] < 10
+    assert knowledge_from([curve], model, drafter).models[DRAFTER].times(1, 1.0)[
+        0
+    ] == pytest.approx(curve.draft_pass_at(128))
+    assumed = knowledge_from([read_curve("24-percent-per-row")], model, drafter)
+    assert 0 < assumed.models[DRAFTER].times(1, assumed.costs.plain)[0] < 10
 
 
 def test_a_folder_in_the_published_layout_is_read(tmp_path: Path) -> None:

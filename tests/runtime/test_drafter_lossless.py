@@ -20,9 +20,10 @@ from random_models import VOCABULARY, WildDrafter, generate, random_model, round
 from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
+from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
@@ -94,7 +95,7 @@ def test_its_answer_joins_the_one_tree(sampling: str) -> None:
     chosen, session = SAMPLINGS[sampling], opened()
     hybrid = TreeDrafter([ContextCopy()], rows=15)
     given = Knowledge.given(FREE_ROWS)
-    joined = Controller(given, hybrid, beam_drafter(session, chosen), steps=4, timed=False)
+    joined = Controller(given, hybrid, beam_drafter(session, chosen), fixed=True, timed=False)
     emitted, rounds = rounds_of(joined, session, chosen)
     assert emitted == generate(NoDrafter(), chosen)
     assert max(len(one.tree) for one in rounds) == 15
@@ -174,17 +175,18 @@ def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round()
     """
     rows = PassTimes([1.0 + 0.001 * row for row in range(40)], weight=4)
     steps = PassTimes([0.001 * step for step in range(1, 17)], weight=4)
-    knowledge = Knowledge(costs=LearnedCosts(rows, steps))
+    models = {DRAFTER: ModelKnowledge(steps)}
+    knowledge = Knowledge(costs=LearnedCosts(rows), models=models)
     clock = count(step=0.001).__next__  # everything takes as long
     plain = generate(NoDrafter(), Sampling())
     for tokens in (1, 40) * 3:
-        session, known = opened(), knowledge.model.acceptance.probabilities(4)
+        session, known = opened(), models[DRAFTER].worth.acceptance.probabilities(4)
         controller = Controller(knowledge, TreeDrafter([]), beam_drafter(session, Sampling()))
         limits = Limits(max_tokens=tokens)
         emitted, rounds = rounds_of(controller, session, limits=limits, clock=clock)
         assert emitted == plain[:tokens]
         assert not rounds[0].draft_passes
-        learned = knowledge.model.acceptance.probabilities(4) != known
+        learned = models[DRAFTER].worth.acceptance.probabilities(4) != known
         assert learned == (tokens > 1)
         assert sum(one.draft_passes > 0 for one in rounds) >= 3 * learned
 
@@ -207,17 +209,15 @@ def test_no_decision_changes_the_output(seed: int, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=seed)
     plain = generate(NoDrafter(), sampling, tokens=120)
     rows, drafts = PassTimes([1.0, 1.01], weight=0), PassTimes([0.01], weight=0)
-    knowledge = Knowledge(costs=LearnedCosts(rows, drafts))
+    models = {DRAFT: ModelKnowledge(drafts)}
+    knowledge = Knowledge(costs=LearnedCosts(rows), models=models)
     drafted = 0
     for request in range(2):  # the second goes on with what the first has learned
         adversary = WildDrafter(plain, seed=seed + 9)
         model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
         source = ScriptedSource(plain[-1], 0.9)
-        controller = Controller(
-            knowledge,
-            TreeDrafter([source] if seed % 3 else []),
-            model if seed % 2 else None,
-        )
+        free = TreeDrafter([source] if seed % 3 else [])
+        controller = Controller(knowledge, free, *[model] * (seed % 2))
         session, limits = TargetModelSession(random_model()), Limits(max_tokens=120)
         clock = erratic_clock(seed + request)
         emitted, rounds = rounds_of(controller, session, sampling, limits=limits, clock=clock)

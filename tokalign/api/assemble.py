@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.api.choosing import choose_drafting, fail_early
-from tokalign.errors import UsageError
 from tokalign.names.memory import require_memory
 from tokalign.names.published_drafters import named_or_published
 from tokalign.names.registry import resolve_model
@@ -118,7 +117,7 @@ def load_decoder(
     """
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
-    if options.drafter is not None and options.uses_drafter and draft is None:
+    if options.drafter is not None and options.uses_drafter:
         options = replace(options, drafter=named_or_published(str(options.drafter), target))
     loading = {name: how.pop(name) for name in _LOADING if name in how}
     names = [target] if draft is None else [target, draft]
@@ -161,7 +160,7 @@ def assemble(
     if draft is not None and (problem := _why_unusable(target, draft, options)):
         note(f"{problem}: the draft model is not used")
         draft = None
-    drafter = _open_drafter(target, draft is not None, options, note)
+    drafter = _open_drafter(target, options, note, finds=draft is None)
     drafting = choose_drafting(
         target.tokenizer,
         None if draft is None else draft.tokenizer,
@@ -172,11 +171,6 @@ def assemble(
         note=note,
     )
     size = vocabulary_size(target.model)
-    model = drafter if draft is None else draft.model
-    if options.chooses_lengths:
-        before_costs(target.model, model)
-        knowledge = shared_knowledge(target.model, model, note=note)
-        drafting = replace(drafting, knowledge=knowledge)
     if options.remember and drafting.uses_logits:
         logits = open_remembered(
             content_fingerprint(target.model),
@@ -187,7 +181,7 @@ def assemble(
         )
         if isinstance(logits, RememberedStore):
             drafting = replace(drafting, mixing=logits.mixing)
-    return Decoder(
+    decoder = Decoder(
         target=target,
         draft=draft,
         drafter=drafter,
@@ -195,6 +189,13 @@ def assemble(
         sampler=sampler or Sampling(),
         cache=cache or CacheOptions(),
     )
+    if not options.chooses_lengths:
+        return decoder
+    models = decoder.drafting_models
+    for model in models or (None,):
+        before_costs(target.model, model)
+    knowledge = shared_knowledge(target.model, *models, note=note)
+    return replace(decoder, drafting=replace(decoder.drafting, knowledge=knowledge))
 
 
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
@@ -240,23 +241,19 @@ def _unrewindable(name: str, model: LanguageModel[Any], options: DraftingOptions
 
 
 def _open_drafter(
-    target: LanguageModel[TargetId], with_model: bool, options: DraftingOptions, note: Note
+    target: LanguageModel[TargetId], options: DraftingOptions, note: Note, *, finds: bool
 ) -> TrainedDrafter | None:
-    """The trained drafter that is named or, without a draft model, found.
+    """The trained drafter that is named or, where one `finds` it, is there.
 
-    Raises: UsageError if there is a draft model besides; as `named_drafter`.
+    Raises: as `named_drafter`.
     """
     from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter
 
-    if options.drafter is not None and with_model:
-        raise UsageError(
-            "--drafter and --draft exclude each other: one of them drafts in a round; leave one out"
-        )
     if options.drafter is not None and not options.uses_drafter:
         note(f"method {options.method} drafts without it: the drafter is not used")
-    if not options.uses_drafter or with_model:
+    if not options.uses_drafter:
         return None
     if options.drafter is not None:
         folder = named_or_published(str(options.drafter), target.folder)
         return named_drafter(folder, target, note=note)
-    return find_drafter(target, note=note)
+    return find_drafter(target, note=note) if finds else None

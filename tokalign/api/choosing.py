@@ -144,8 +144,8 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
         )
     if with_model:
         sources.append(f"draft model, translation {drafting.options.translation}")
-    elif with_drafter:
+    if with_drafter:
         sources.append("trained drafter")
-    else:
+    if not (with_model or with_drafter):
         missing.append("no draft model is given (--draft)")
     return "; ".join([f"guesses come from {', '.join(sources)}", *missing])

@@ -267,7 +267,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
         max_tokens=options.max_tokens,
         seed=options.seed,
         knowledge=lambda one: opening_knowledge(
-            one.target.model, one.drafting_model, note=say_once
+            one.target.model, *one.drafting_models, note=say_once
         ),
     )
 

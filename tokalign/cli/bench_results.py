@@ -40,9 +40,9 @@ def publish(
     from tokalign.runtime.cost import find_curve
     from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
 
-    model, drafts = decoder.target.model, decoder.drafting_model
+    model, drafts = decoder.target.model, decoder.drafting_models or (None,)
     number, bits = number_format(model)
-    curve = find_curve(machine_of(model, drafts))
+    curve = find_curve(machine_of(model, drafts[0]))
     if curve is None:
         note("the report has no costs of passes; tokalign calibrate measures them first")
     named = {role: public_name(about[role]) for role in ("draft", "drafter")}

@@ -108,7 +108,7 @@ def _maker(
 ) -> MakeDrafter:
     """Makes the drafter of each text, whose first `prompt_tokens` ids are its prompt."""
     if model is None or not drafting.options.uses_model:
-        return lambda _: make_drafter(drafting, None)
+        return lambda _: make_drafter(drafting)
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.mlx.draft_session import DraftModelSession
 

@@ -81,7 +81,7 @@ def command(
     decoder = _load(target, draft, drafter, dtype)
     if language is None:
         language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)
-    machine = machine_of(decoder.target.model, decoder.drafting_model)
+    machine = machine_of(decoder.target.model, *decoder.drafting_models)
     curve = None if refresh else find_curve(machine)
     known = {} if curve is None or curve.machine != machine else curve.notes
     if curve is not None and known.get("language") == language and "length" in known:
@@ -179,7 +179,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
     from tokalign.runtime.cost import ASSUMED_DRAFT
     from tokalign.runtime.draft.costs import costs_at
 
-    drafter, ends = decoder.drafting_model, perf_counter() + budget
+    (drafter,), ends = decoder.drafting_models or (None,), perf_counter() + budget
     # A block takes one pass however long it is, so there is no length to choose.
     drafts = drafter is not None and not getattr(drafter, "in_one_pass", False)
     with progress(100, "measuring the passes") as advance:

@@ -46,7 +46,8 @@ TABLE = (
     Rule("--dictionary --language", excludes=_all_but(*TABLE_METHODS)),
     Rule("--num-draft-tokens", excludes="--method plain", only_in="decode chat serve"),
     Rule("--remember", excludes=_all_but("hybrid")),
-    Rule("--drafter", excludes="--draft | --text"),
+    Rule("--drafter", excludes="--text"),
+    Rule("--drafter", excludes="--draft", only_in="check calibrate"),
     # sampling, templates and caches
     Rule("--top-p --top-k --min-p --xtc-probability", needs="--temp", only_in="decode chat"),
     Rule("--xtc-threshold", needs="--xtc-probability", only_in="decode chat"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tokalign.runtime.draft.controller import ModelWorth
+from tokalign.runtime.draft.controller import new_worth
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.options import METHODS
@@ -114,7 +114,7 @@ def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
         options["alternatives"] = 0
     count = condition.k if isinstance(condition.k, int) else None
     drafting = drafting.with_options(**options, num_draft_tokens=count)
-    return replace(drafting, mixing=Mixing(), model_worth=ModelWorth())
+    return replace(drafting, mixing=Mixing(), model_worth=new_worth())
 
 
 def conditions_of(

@@ -71,7 +71,7 @@ def replay_texts(
 
 def emulate(drafting: Drafting, texts: Iterable[Sequence[TargetId]]) -> Statistics:
     """Statistics of a method that needs no model, over all texts without a prompt."""
-    return replay_texts(texts, lambda _: make_drafter(drafting, None))
+    return replay_texts(texts, lambda _: make_drafter(drafting))
 
 
 _MOST_TOKENS, _LEAST_LINES = 20_000, 200

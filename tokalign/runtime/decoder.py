@@ -88,7 +88,7 @@ class LanguageModel(Generic[Id]):
 class Decoder:
     """Models and options of a run. Requests share no drafter, so no state passes between them.
 
-    drafter: one that was trained on the target; there is no draft model then.
+    drafter: one that was trained on the target.
     grammar: what every output has to match; a constraint is that after one prompt.
     """
 
@@ -101,9 +101,10 @@ class Decoder:
     cache: CacheOptions = field(default_factory=CacheOptions)
 
     @property
-    def drafting_model(self) -> Any:
-        """The draft model's weights or the trained drafter; None without either."""
-        return self.drafter if self.draft is None else self.draft.model
+    def drafting_models(self) -> list[Any]:
+        """The draft model's weights and the trained drafter, as far as there are any."""
+        draft = None if self.draft is None else self.draft.model
+        return [model for model in (draft, self.drafter) if model is not None]
 
     @property
     def plain_seconds(self) -> float | None:
@@ -245,12 +246,12 @@ class Decoder:
             constraint = self.constrain(constraint, prompt.target)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
         branches = target.can_branch
-        trained = self._trained(target, branches=branches)
-        model = trained or self.translated(prompt, draft, trees=branches)
-        if model is not None:
+        own = self.translated(prompt, draft, trees=branches)
+        models = [model for model in (own, self._trained(target, branches=branches)) if model]
+        for model in models:
             model.wait_for_others = target.wait_for_others
         drafter = make_drafter(
-            drafting, model, branches=branches, noise=noise, constraint=constraint, size=size
+            drafting, *models, branches=branches, noise=noise, constraint=constraint, size=size
         )
         return drafter, verifier
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge, ModelWorth
+from tokalign.runtime.draft.controller import Controller, Knowledge, ModelWorth, new_worth
 from tokalign.runtime.draft.costs import MAX_IDS, Costs
 from tokalign.runtime.draft.lookup import (
     DictionaryDrafter,
@@ -66,7 +66,7 @@ class Drafting:
         for a request alone. known_rows: what every store of this kind begins with.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     knowledge: by which the controller chooses every draft length; None where lengths are given.
-    model_worth: what was learned of a draft model where lengths are given; requests share it.
+    model_worth: what was learned of each model where lengths are given; requests share it.
     mixing: what was learned about sources; requests share it.
     """
 
@@ -79,7 +79,7 @@ class Drafting:
     known_rows: LogitRows | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     knowledge: Knowledge | None = None
-    model_worth: ModelWorth = field(default_factory=ModelWorth)
+    model_worth: Mapping[str, ModelWorth] = field(default_factory=new_worth)
     mixing: Mixing = field(default_factory=Mixing)
 
     def with_options(self, **changed: Any) -> Drafting:
@@ -119,8 +119,7 @@ class Drafting:
 
 def make_drafter(
     drafting: Drafting,
-    model: ModelDrafter | None = None,
-    *,
+    *models: ModelDrafter,
     branches: bool = True,
     noise: ComingNoise | None = None,
     constraint: Constraint | None = None,
@@ -138,11 +137,11 @@ def make_drafter(
     if method == "plain":
         return NoDrafter()
     if method in ("draft", "drafter"):
-        assert model is not None, f"{method} was chosen without what it needs"
+        assert models, f"{method} was chosen without what it needs"
         if directly:
-            return model
+            return models[0]
     elif method != "hybrid":
-        model = None
+        models = ()
     if method == "dictionary" and directly:
         if drafting.dictionary is None:
             raise MissingAssetError(NO_DICTIONARY)
@@ -151,7 +150,7 @@ def make_drafter(
         _sources(drafting),
         costs=drafting.costs,
         # With a model, the number of draft tokens is that of the model alone.
-        max_tokens=MAX_IDS if most is None or model is not None else most,
+        max_tokens=MAX_IDS if most is None or models else most,
         rows=options.draft_rows,
         branches=branches and method not in ("copy", "dictionary"),
         mixing=drafting.mixing,
@@ -160,11 +159,11 @@ def make_drafter(
         size=size,
     )
     if knowledge is not None:
-        return Controller(knowledge, free, model)
-    if model is None:
+        return Controller(knowledge, free, *models)
+    if not models:
         return free
     given = Knowledge.given(drafting.costs, drafting.model_worth)
-    return Controller(given, free, model, steps=model.steps, timed=False)
+    return Controller(given, free, *models, fixed=True, timed=False)
 
 
 def make_model_drafter(

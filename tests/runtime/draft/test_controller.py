@@ -13,9 +13,9 @@ from scripted_models import ScriptedModel, ScriptedSource
 
 from lab.project import RecordedDrafter, SimulatedClock, TimedVerifier, ids_of, knowledge_of
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.draft.controller import Controller, Knowledge, ModelWorth
+from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge, ModelWorth
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
-from tokalign.runtime.draft.neural import Acceptance
+from tokalign.runtime.draft.neural import DRAFT, Acceptance
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
@@ -155,8 +155,8 @@ def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> Non
     device = Device([0.010 * n for n in range(1, 33)], host=0.0)
     drafts = PassTimes([0.0001 * n for n in range(1, 17)], weight=4)
     knowledge = Knowledge(
-        costs=LearnedCosts(PassTimes([0.010, 0.011], weight=0), drafts),
-        model=ModelWorth(Acceptance(start=0.9)),
+        costs=LearnedCosts(PassTimes([0.010, 0.011], weight=0)),
+        models={DRAFT: ModelKnowledge(drafts, ModelWorth(Acceptance(start=0.9)))},
     )
     free, model = TreeDrafter([ScriptedSource(8, 0.01)]), ScriptedModel(lambda *_: leaves)
     watched = Watched(Controller(knowledge, free, model))
@@ -180,9 +180,9 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
     """A draft model is asked if it is expected to beat plain decoding and the free sources."""
     costs = Costs(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
     source = ScriptedSource(None if offered is None else 7, offered or 0.5)
-    knowledge = Knowledge.given(costs, ModelWorth(Acceptance(start=right)))
+    knowledge = Knowledge.given(costs, {DRAFT: ModelWorth(Acceptance(start=right))})
     model = ScriptedModel(lambda *_: TokenTree.chain([TargetId(7)], "draft", [right]))
-    controller = Controller(knowledge, TreeDrafter([source]), model, steps=1, timed=False)
+    controller = Controller(knowledge, TreeDrafter([source]), model, fixed=True, timed=False)
     proposal = controller.propose(Context([TargetId(1)]), 8)
     assert bool(proposal.draft_passes) == drafts
     assert bool(proposal.tree) == (drafts or offered is not None)
@@ -211,11 +211,12 @@ def test_proposals_go_no_further_than_one_step_beyond_what_was_measured() -> Non
 @pytest.mark.parametrize("steps", [2, None])
 def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(steps: int | None) -> None:
     costs = Costs(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
-    knowledge = Knowledge.given(costs, ModelWorth(Acceptance(start=0.9)))
+    knowledge = Knowledge.given(costs, {DRAFT: ModelWorth(Acceptance(start=0.9))})
     model = ScriptedModel(
-        lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft", [0.9] * steps)
+        lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft", [0.9] * steps), steps or 3
     )
-    controller = Controller(knowledge, TreeDrafter([]), model, steps=steps, timed=False)
+    fixed = steps is not None
+    controller = Controller(knowledge, TreeDrafter([]), model, fixed=fixed, timed=False)
     passes = [controller.propose(Context([TargetId(1)]), 16).draft_passes for _ in range(40)]
     assert set(passes) == ({2} if steps else {passes[0], min(16, 2 * passes[0] + 1)})
 
@@ -280,7 +281,8 @@ def test_rows_are_learned_as_the_target_computed_them(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ModelWorth, "learn", lambda *_, rows, **__: of_drafts.append(rows))
     times, drafts = SpiedTimes([1.0] * 9), SpiedTimes([0.01] * 16)
     model = ModelWorth(Acceptance(start=0.9))
-    knowledge = Knowledge(costs=LearnedCosts(times, drafts), model=model)
+    models = {DRAFT: ModelKnowledge(drafts, model)}
+    knowledge = Knowledge(costs=LearnedCosts(times), models=models)
     controller = Controller(knowledge, TreeDrafter([]), ScriptedModel(guess))
     second_per_row = Costs(rows=tuple(map(float, range(1, 10))))
     target = TimedVerifier(ReplayVerifier([TargetId(1)] * 60), second_per_row, clock)

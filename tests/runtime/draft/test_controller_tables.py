@@ -26,11 +26,12 @@ from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-def costs_of(*rows: float, draft_pass: float | None = None) -> LearnedCosts:
-    drafts = None
-    if draft_pass is not None:
-        drafts = PassTimes([draft_pass * n for n in range(1, 17)], weight=4)
-    return LearnedCosts(PassTimes(rows, weight=4), drafts)
+def costs_of(*rows: float) -> LearnedCosts:
+    return LearnedCosts(PassTimes(rows, weight=4))
+
+
+def drafts_of(draft_pass: float, most: int = 8) -> list[float]:
+    return [draft_pass * n for n in range(1, 1 + most)]
 
 
 @given(
@@ -41,28 +42,28 @@ def costs_of(*rows: float, draft_pass: float | None = None) -> LearnedCosts:
 def test_no_other_number_of_passes_has_a_higher_rate(
     right: float, draft_pass: float, rows: list[float]
 ) -> None:
-    costs = costs_of(1.0, *rows, draft_pass=draft_pass + 1e-9)
+    costs, drafts = costs_of(1.0, *rows), drafts_of(draft_pass + 1e-9)
     model = ModelWorth(Acceptance(start=right))
     rates = [
-        sum(right**i for i in range(n + 1)) / (costs.rows(n + 1) + costs.draft_times(n)[-1])
+        sum(right**i for i in range(n + 1)) / (costs.rows(n + 1) + drafts[n - 1])
         for n in range(1, 9)
     ]
-    found = model.best(costs, 8)
+    found = model.best(costs, drafts)
     assert found.rate == pytest.approx(max(rates))
     assert rates[found.length - 1] == pytest.approx(found.rate)
 
 
 def test_what_a_pass_brings_and_costs_is_learned() -> None:
     """Tokens that free sources add, several rows for each pass, or no row at all."""
-    costs = costs_of(1.0, 1.5, 2.0, 2.5, draft_pass=0.1)
+    costs, drafts = costs_of(1.0, 1.5, 2.0, 2.5), drafts_of(0.1, 1)
 
     def learned(start: float, **draft: int) -> tuple[Plan, Plan]:
         """The best plan before and after many such drafts."""
         model = ModelWorth(Acceptance(start=start))
-        before = model.best(costs, 1)
+        before = model.best(costs, drafts)
         for _ in range(400):
             model.learn(1, **draft)
-        return before, model.best(costs, 1)
+        return before, model.best(costs, drafts)
 
     before, joined = learned(0.4, right=0, known=0, rows=1, added=1)
     assert joined.tokens == pytest.approx(before.tokens + 1, rel=0.01)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokalign.runtime.draft.controller import ModelKnowledge
 from tokalign.runtime.draft.costs import BARE, LearnedCosts, PassTimes
 
 
@@ -121,7 +122,7 @@ def test_rows_never_computed_are_free_where_hope_is_asked_for() -> None:
 
 def test_drafts_count_in_plain_passes_until_they_are_timed() -> None:
     drafts = PassTimes([0.1, 0.2], weight=0)
-    costs = LearnedCosts(PassTimes([0.020], weight=4), drafts)
-    assert costs.draft_times(2)[1] == pytest.approx(0.2 * 0.020)
+    known = ModelKnowledge(drafts)
+    assert known.times(2, 0.020)[1] == pytest.approx(0.2 * 0.020)
     drafts.observe(1, 0.003)
-    assert costs.draft_times(2)[1] == pytest.approx(0.006)
+    assert known.times(2, 0.020)[1] == pytest.approx(0.006)

@@ -121,13 +121,13 @@ def test_a_proposal_names_the_dictionary_that_answered(method: str) -> None:
     one, other = ids(1), ids(2)
     tables = {f"dictionary:{n}": table_of({(n,): ((n + 5,), 0.6)}, SIZE) for n in (1, 2)}
     for text, names in ((one, {"dictionary:1"}), (other, {"dictionary:2"}), (ids(9), set())):
-        drafter = make_drafter(drafting(method, Dictionaries(tables)), None)
+        drafter = make_drafter(drafting(method, Dictionaries(tables)))
         assert set(drafter.propose(Context(text), 1).tree.sources) == names
 
 
 def test_of_two_dictionaries_the_one_that_fits_the_text_is_learned() -> None:
     """Also when the text changes over to the other language."""
-    drafter = make_drafter(drafting("hybrid", both()), None)
+    drafter = make_drafter(drafting("hybrid", both()))
     proposed = list[str]()
     for event in replay(ids(*LEFT[:200], *RIGHT[:200]), drafter, prompt_tokens=1):
         if isinstance(event, Round):

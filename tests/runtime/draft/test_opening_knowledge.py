@@ -20,6 +20,7 @@ from tokalign.runtime.cost import (
     store_curve,
 )
 from tokalign.runtime.draft.costs import BARE
+from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from, opening_knowledge
 from tokalign.runtime.mlx.weights import machine_of, weight_bytes
 
@@ -51,31 +52,33 @@ def measured_curve() -> CostCurve:
 
 
 def test_a_measured_curve_is_believed_to_the_second() -> None:
-    known = knowledge_from(measured_curve(), *pair())
+    known = knowledge_from([measured_curve()], *pair())
     assert known.costs.rows.is_calibrated
     assert known.costs.rows.table(3) == (0.020, 0.024, 0.030)
     assert known.costs.plain == pytest.approx(0.018)
-    assert known.costs.draft_times(2) == pytest.approx([0.003, 0.006])
-    assert known.model.acceptance.probabilities(1) == [0.75]
+    assert known.models[DRAFT].times(2, known.costs.plain) == pytest.approx([0.003, 0.006])
+    assert known.models[DRAFT].worth.acceptance.probabilities(1) == [0.75]
 
 
 def test_the_first_pass_of_a_draft_reads_the_text_and_the_others_grow_a_tree() -> None:
     curve = measured_curve()
     [costs] = curve.contexts
     grown = replace(curve, contexts=(replace(costs, tree_pass=timing(0.005)),))
-    known = knowledge_from(grown, *pair())
-    assert known.costs.draft_times(3) == pytest.approx([0.003, 0.008, 0.013])
+    known = knowledge_from([grown], *pair())
+    assert known.models[DRAFT].times(3, known.costs.plain) == pytest.approx([0.003, 0.008, 0.013])
 
 
 def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
     """Its draft passes are to the target's as the bytes of the weights, with as many rows."""
     target, draft = random_model(0), random_model(1, vocabulary=32)
-    known = knowledge_from(replace(measured_curve(), machine=None), target, draft)
+    known = knowledge_from([replace(measured_curve(), machine=None)], target, draft)
     assert not known.costs.rows.is_calibrated
     assert known.costs.rows.reach == 3
     ratio = weight_bytes(draft) / weight_bytes(target)
     assert 0 < ratio < 1
-    assert known.costs.draft_times(2) == pytest.approx([ratio * 0.020, ratio * (0.020 + 0.036)])
+    assert known.models[DRAFT].times(2, known.costs.plain) == pytest.approx(
+        [ratio * 0.020, ratio * (0.020 + 0.036)]
+    )
     known.costs.ahead.observe(BARE, 1.0)
     known.costs.rows.observe(1, 1.0)
     assert known.costs.plain == pytest.approx(1.0)
@@ -90,7 +93,7 @@ def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> 
         4: {1: timing(0.002), 4: timing(0.005)},
     }
     curve = replace(measured_curve(), machine=machine_of(target, drafter), searches=searches)
-    drafts = knowledge_from(curve, target, drafter).costs.drafts
+    drafts = knowledge_from([curve], target, drafter).models[DRAFTER].drafts
     assert drafts is not None
     assert drafts.is_calibrated
     assert drafts.table(6) == pytest.approx((0.002, 0.003, 0.004, 0.005, 0.006, 0.007))
@@ -99,18 +102,17 @@ def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> 
 def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() -> None:
     target = random_model(0)
     drafter = random_drafter(target)
-    known = knowledge_from(replace(measured_curve(), machine=None), target, drafter)
+    known = knowledge_from([replace(measured_curve(), machine=None)], target, drafter)
     read = weight_bytes(drafter) + weight_bytes(target.lm_head)
     expected = read / weight_bytes(target) * known.costs.plain
-    assert known.costs.draft_times(1)[0] == pytest.approx(expected)
+    assert known.models[DRAFTER].times(1, known.costs.plain)[0] == pytest.approx(expected)
     with_head = random_drafter(target, head="factored", rank=8)
     assert with_head.step_bytes == weight_bytes(with_head)
 
 
 def test_without_a_draft_model_nothing_is_known_of_one() -> None:
-    known = knowledge_from(measured_curve(), random_model(0))
-    assert known.costs.drafts is None
-    assert known.model.acceptance.probabilities(1) == [0.5]
+    known = knowledge_from([measured_curve()], random_model(0))
+    assert not known.models
 
 
 def test_a_stored_curve_comes_before_an_assumed_one() -> None:

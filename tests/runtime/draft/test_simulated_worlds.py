@@ -13,8 +13,9 @@ from recorded_worlds import a_world, costs_of
 from lab.project import knowledge_of, planned_time, project
 from lab.recorded_proposals import ProposalTrace
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.controller import MOST_LOST, SHARE, Knowledge
+from tokalign.runtime.draft.controller import MOST_LOST, SHARE, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.rounds import Round
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
@@ -40,8 +41,9 @@ def test_in_a_constant_world_it_is_as_good_as_the_best_length(
 def of_another_machine(draft_pass: float, *, model: bool) -> Knowledge:
     """A curve of another machine, in another unit."""
     rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
-    drafts = PassTimes([draft_pass * n for n in range(1, 17)], weight=0) if model else None
-    return Knowledge(costs=LearnedCosts(rows, drafts))
+    drafts = PassTimes([draft_pass * n for n in range(1, 17)], weight=0)
+    models = {DRAFT: ModelKnowledge(drafts)} if model else {}
+    return Knowledge(costs=LearnedCosts(rows), models=models)
 
 
 @pytest.mark.parametrize("model", [True, False])

@@ -140,7 +140,7 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
         ids(9, 4, 1, 5, 6), (-1, 0, -1, 2, 2), ("draft",) * 5, (0.6, 0.9, 0.1, 0.01, 0.9)
     )
     hybrid = TreeDrafter([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
-    tree, _ = hybrid.offer(ids(7), 16, [1.1] * 17, answer=Answer(answer))
+    tree, _ = hybrid.offer(ids(7), 16, [1.1] * 17, answers=[Answer(answer)])
     assert {(9, 4, 3), (1, 6, 8)} <= reached(tree).keys()
 
 

@@ -1,9 +1,9 @@
 """The controller: in every round it drafts what should give the most tokens per time.
 
 It is the drafter of one request. The free sources (`tree.py`) grow the tree with the best expected
-rate; for a draft model the number of passes with the best expected rate is known from what it
-brought before (`ModelWorth`). The best of these two and plain decoding is chosen. A draft
-model's answer joins what the free sources expect, if these offer anything.
+rate; for a draft model and a trained drafter the number of passes with the best expected rate is
+known from what they brought before (`ModelWorth`). The best of these and plain decoding is chosen.
+A model's answer joins what the free sources expect, if these offer anything.
 
 Three tables decide: what passes cost (`costs.py`), how often ids at each depth of a draft were
 accepted, and what drafting has lost so far (`Losses`). They are learned from the time that drafting
@@ -20,8 +20,9 @@ two rounds what it likes. Equal times and equal rounds give equal decisions: not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tokalign.runtime.draft.costs import (
     BARE,
@@ -33,7 +34,7 @@ from tokalign.runtime.draft.costs import (
     PassTimes,
     Plan,
 )
-from tokalign.runtime.draft.neural import Acceptance, ModelDrafter
+from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance, ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -104,28 +105,18 @@ class ModelWorth:
         self._added = 0.0
 
     def best(
-        self,
-        costs: LearnedCosts,
-        most: int,
-        *,
-        steps: int | None = None,
-        in_one_pass: bool = False,
+        self, costs: LearnedCosts, drafts: Sequence[float], *, steps: int | None = None
     ) -> Plan:
-        """The number of passes, from 1 to `most`, with the best expected rate.
+        """The number of passes with the best expected rate.
 
-        steps: the number to take, if it is given; fewer only where `most` is less. in_one_pass:
-        the number is one of ids, which all take one pass.
+        drafts: times of drafts of 1, 2, ... passes, up to the most there may be.
+        steps: the number to take, if it is given; fewer only where fewer are possible.
         """
-        fixed = None if steps is None else min(steps, most)
-        probabilities = self.acceptance.probabilities(fixed or most)
-        times, drafts = (
-            costs.by_proposed(2 * len(probabilities)),
-            costs.draft_times(len(probabilities)),
-        )
-        if in_one_pass:
-            drafts = [drafts[0]] * len(probabilities)
+        fixed = None if steps is None else min(steps, len(drafts))
+        probabilities = self.acceptance.probabilities(fixed or len(drafts))
+        times = costs.by_proposed(2 * len(probabilities))
         best, tokens, reached = Plan(0, 0.0), 1.0 + self._added, 1.0
-        for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=True), 1):
+        for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=False), 1):
             reached *= probability
             tokens += reached
             # In some rounds nothing of a draft is worth a row, so that less than one a pass is
@@ -232,20 +223,42 @@ class Losses:
             self.rested, self.wait = _LONGEST_WAIT, _FIRST_WAIT  # the next may follow at once
 
 
+def new_worth() -> dict[str, ModelWorth]:
+    """That of every kind of model, of which nothing is known."""
+    return {kind: ModelWorth() for kind in (DRAFT, DRAFTER)}
+
+
+@dataclass(slots=True)
+class ModelKnowledge:
+    """What is known of a model that drafts.
+
+    drafts: time of a draft by its passes; until it is calibrated, in plain passes of the target.
+    trials: when it is tried although it does not pay.
+    """
+
+    drafts: PassTimes
+    worth: ModelWorth = field(default_factory=ModelWorth)
+    trials: Trials = field(default_factory=lambda: Trials(8, 128, at_once=True))
+
+    def times(self, most: int, plain: float) -> Sequence[float]:
+        """Times of drafts of 1, 2, ..., `most` passes. plain: time of a plain pass."""
+        times = self.drafts.table(most)
+        return times if self.drafts.is_calibrated else [time * plain for time in times]
+
+
 @dataclass(slots=True, kw_only=True)
 class Knowledge:
-    """What is known of one machine, one target and one draft model; it holds nothing of any text.
+    """What is known of one machine, one target and what drafts; it holds nothing of any text.
 
     Requests share it, and each begins with what the latest one had learned about offers and losses.
-    model_trials, long_drafts, plain_timings: when a draft model that does not pay is tried, a draft
-    is made longer than expected to be best, and a round has no draft so that it can be timed.
+    models: of each model that drafts, by its kind. long_drafts, plain_timings: when a draft is made
+    longer than expected to be best, and a round has no draft so that it can be timed.
     rounds, plain_rounds: of all requests so far, and those of them without a proposal.
     offers: what waiting for the free sources' offers is worth, in plain passes a round.
     """
 
     costs: LearnedCosts
-    model: ModelWorth = field(default_factory=ModelWorth)
-    model_trials: Trials = field(default_factory=lambda: Trials(8, 128, at_once=True))
+    models: Mapping[str, ModelKnowledge] = field(default_factory=dict)
     long_drafts: Trials = field(default_factory=lambda: Trials(8))
     plain_timings: Trials = field(default_factory=lambda: Trials(64, 1024))
     losses: Losses = field(default_factory=lambda: Losses(total=Balance()))
@@ -254,11 +267,15 @@ class Knowledge:
     plain_rounds: int = 0
 
     @classmethod
-    def given(cls, costs: Costs, model: ModelWorth | None = None) -> Knowledge:
-        """What is known where costs are given. model: what is known of the draft model."""
+    def given(cls, costs: Costs, worth: Mapping[str, ModelWorth] | None = None) -> Knowledge:
+        """What is known where costs are given. worth: of each kind of model."""
         rows = PassTimes(costs.by_proposed(max(1, len(costs.rows) - 1)), weight=1)
-        drafts = PassTimes([n * costs.draft_pass for n in range(1, MAX_DRAFT + 1)], weight=1)
-        return cls(costs=LearnedCosts(rows, drafts), model=model or ModelWorth())
+        times = [n * costs.draft_pass for n in range(1, MAX_DRAFT + 1)]
+        known = {
+            kind: ModelKnowledge(PassTimes(times, weight=1), of)
+            for kind, of in (worth or new_worth()).items()
+        }
+        return cls(costs=LearnedCosts(rows), models=known)
 
     def why_plain(self) -> str | None:
         """One line for the user if most rounds were plain decoding; None otherwise."""
@@ -271,11 +288,32 @@ class Knowledge:
         )
 
 
+class _Model(NamedTuple):
+    """A model that drafts in passes, and what is known of it."""
+
+    drafter: ModelDrafter
+    known: ModelKnowledge
+
+    def times(self, most: int, plain: float) -> Sequence[float]:
+        """Times of drafts of 1, 2, ..., `most` steps: passes, or ids that all take one pass."""
+        if self.drafter.in_one_pass:
+            return [self.known.times(1, plain)[0]] * most
+        return self.known.times(most, plain)
+
+
+class _Draft(NamedTuple):
+    """What a model is to draft: so many steps. trial: although it is not expected to pay."""
+
+    model: _Model
+    plan: Plan
+    trial: bool = False
+
+
 class Controller(Drafter):
     """The drafter of one request.
 
-    free: sources that only look up, in microseconds. model: drafts in passes; None without one.
-    steps: so many passes whenever the model drafts; None to choose their number.
+    free: sources that only look up, in microseconds. models: draft in passes; one of each kind.
+    fixed: whenever a model drafts, it takes its own number of steps; else that is chosen.
     timed: whether the rounds' times are learned from; not where costs are given.
     """
 
@@ -283,31 +321,29 @@ class Controller(Drafter):
         self,
         knowledge: Knowledge,
         free: TreeDrafter,
-        model: ModelDrafter | None = None,
-        *,
-        steps: int | None = None,
+        *models: ModelDrafter,
+        fixed: bool = False,
         timed: bool = True,
     ) -> None:
-        self._knowledge, self._free, self._model, self._steps = knowledge, free, model, steps
-        self._timed = timed
+        self._knowledge, self._free, self._fixed, self._timed = knowledge, free, fixed, timed
+        self._models = [_Model(model, knowledge.models[model.kind]) for model in models]
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
         self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
         self._before, self._now = _WAIT, _WAIT  # the proposals of the latest two rounds
         self._begun = self._had_tree = False
         self._rounds = -1  # of all requests, after the latest one of this
         self._until_asked, self._asking, self._asked_beside = 0, 0.0, False
-        self._drafted: TokenTree[TargetId] = EMPTY_TREE  # by the model in this round
-        self._passes = 0
-        self._model_has_read = not timed
-        """Whether the draft model has read the prompt, so that its drafts may be timed."""
+        self._drafted: list[tuple[_Draft, TokenTree[TargetId]]] = []  # in this round
+        self._have_read = list[ModelDrafter]()  # the prompt, so that their drafts may be timed
 
     # -- what to draft -----------------------------------------------------------------------------
 
     def propose(self, context: Context, limit: int) -> Proposal:
         knowledge = self._knowledge
-        knowledge.model_trials.count()
+        for model in self._models:
+            model.known.trials.count()
         knowledge.plain_timings.count()
-        self._before, self._passes, self._asked_beside = self._now, 0, False
+        self._before, self._drafted, self._asked_beside = self._now, [], False
         self._now = self._plan(context, limit) if limit else _WAIT
         return self._now
 
@@ -323,17 +359,17 @@ class Controller(Drafter):
         if self._timing:
             return self._timing.pop(0)
         offer, plan = self._ask(context, limit)
-        model, trial = self._model_plan(limit)
-        rate = 0.0 if model is None else model.rate
+        drafts = self._model_drafts(limit)
+        rate, trial = (drafts[0].plan.rate, drafts[0].trial) if drafts else (0.0, False)
         pays = rate * costs.plain > 1.0
-        drafts = model is not None and (trial or (pays and rate > plan.rate))
+        if not (trial or (pays and rate > plan.rate) or self._free.rows is not None):
+            drafts = []
         rests = self._timed and self.losses.forbids(
-            costs.plain * max(plan.rate, rate), self._worst(model if drafts else None, plan)
+            costs.plain * max(plan.rate, rate), self._worst(drafts, plan)
         )
         if not (under_way or rests):
-            if model is not None and drafts:
-                knowledge.model_trials.tried(pays=not trial)
-                return self._draft(context, model.length, limit, offer, trial=trial)
+            if drafts:
+                return self._draft(context, drafts, limit, offer)
             if offer:
                 self._count_draft()
                 return Proposal(tree=offer)
@@ -342,13 +378,19 @@ class Controller(Drafter):
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
         return _WAIT if waits or not self._timed else _KEEP
 
-    def _worst(self, model: Plan | None, plan: Plan) -> float:
+    def _worst(self, drafts: Sequence[_Draft], plan: Plan) -> float:
         """How many plain rounds a draft loses of which nothing is accepted; without one, a round
         that waits for nothing."""
-        costs, drafting = self._knowledge.costs, 0.0
-        if model is not None:
-            plan, drafting = model, self._draft_time(model.length)
-        return (costs.rows(1 + plan.length) + drafting) / costs.plain - 1.0
+        costs, length = (
+            self._knowledge.costs,
+            max([draft.plan.length for draft in drafts] or [plan.length]),
+        )
+        return (costs.rows(1 + length) + self._time_of(drafts)) / costs.plain - 1.0
+
+    def _time_of(self, drafts: Sequence[_Draft]) -> float:
+        """What these drafts are expected to take."""
+        plain = self._knowledge.costs.plain
+        return sum(draft.model.times(draft.plan.length, plain)[-1] for draft in drafts)
 
     def _ask(self, context: Context, limit: int) -> tuple[TokenTree[TargetId], Plan]:
         """The free sources' best tree, and its plan; asked seldom where it cannot be used."""
@@ -372,65 +414,70 @@ class Controller(Drafter):
         self._offers = knowledge.offers = self._offers + (worth - self._offers) / _MEMORY
         return tree, plan
 
-    def _model_plan(self, limit: int) -> tuple[Plan | None, bool]:
-        """What a draft of the model is expected to give, and whether it is drafted all the same."""
-        knowledge = self._knowledge
-        # In the round that reads the prompt the draft model would have to read it too.
-        if self._model is None or (self._timed and not self._begun):
-            return None, False
+    def _model_drafts(self, limit: int) -> list[_Draft]:
+        """The draft that is expected to be best, or one that is a trial; of all models where a
+        number of rows is given."""
+        costs = self._knowledge.costs
+        # In the round that reads the prompt a draft model would have to read it too.
+        if not self._models or (self._timed and not self._begun):
+            return []
         if self._free.rows is not None:
-            return Plan(self._steps or 1, 0.0), True
-        plan = knowledge.model.best(
-            knowledge.costs,
-            min(limit, MAX_DRAFT),
-            steps=self._steps,
-            in_one_pass=self._model.in_one_pass,
-        )
-        loses = plan.rate * knowledge.costs.plain <= 1.0
-        return plan, self._timed and loses and knowledge.model_trials.is_due
+            return [_Draft(model, Plan(model.drafter.steps, 0.0)) for model in self._models]
+        drafts = []
+        for model in self._models:
+            times = model.times(min(limit, MAX_DRAFT), costs.plain)
+            steps = model.drafter.steps if self._fixed else None
+            plan = model.known.worth.best(costs, times, steps=steps)
+            loses = plan.rate * costs.plain <= 1.0
+            trial = self._timed and loses and model.known.trials.is_due
+            drafts.append(_Draft(model, plan, trial))
+        return [max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))]
 
     def _draft(
-        self, context: Context, passes: int, limit: int, offer: TokenTree[TargetId], *, trial: bool
+        self,
+        context: Context,
+        drafts: Sequence[_Draft],
+        limit: int,
+        offer: TokenTree[TargetId],
     ) -> Proposal:
-        """Draft with the model, and join what the free sources expect.
+        """Draft with models, and join what the free sources expect.
 
-        offer: of the free sources. If they know nothing here, the model is asked without them; if
-        the model does not answer, it is proposed. trial: whether the draft is not expected to pay.
-        Then, and now and then, it is longer than expected to be best, to see what that costs and
-        brings.
+        offer: of the free sources. If they know nothing here, models are asked without them; if no
+        model answers, it is proposed. A trial, and now and then another draft, is longer than
+        expected to be best, to see what that costs and brings.
         """
-        assert self._model is not None
-        knowledge = self._knowledge
-        longer = self._timed and knowledge.long_drafts.is_due
-        if self._steps is None and (trial or knowledge.long_drafts.is_due):
-            passes = 2 * passes + 1
-        passes = min(passes, limit, MAX_DRAFT)
+        knowledge, answers = self._knowledge, []
+        longer = knowledge.long_drafts.is_due
+        whole = Proposal()
+        for model, plan, trial in drafts:
+            model.known.trials.tried(pays=not trial)
+            if not self._fixed and self._free.rows is None and (trial or longer):
+                plan = replace(plan, length=2 * plan.length + 1)
+            plan = replace(plan, length=min(plan.length, limit, MAX_DRAFT))
+            waited = whole.waited + model.drafter.wait_for_others()
+            found = model.drafter.draft(context, steps=plan.length, limit=limit)
+            passes, counts = (
+                whole.draft_passes + found.draft_passes,
+                {**whole.counts, **found.counts},
+            )
+            whole = Proposal(draft_passes=passes, counts=counts, waited=waited)
+            if found.draft_passes:  # else it is a trained drafter before the target's first pass
+                self._drafted.append((_Draft(model, plan), found.tree))
+                answers.append(model.drafter.answer(found))
         self._count_draft()
-        waited = self._model.wait_for_others()
-        proposal = self._model.draft(context, steps=passes, limit=limit)
-        if not proposal.draft_passes:  # a trained drafter before the target's first pass
-            return replace(proposal, tree=offer, waited=waited)
-        self._passes, self._drafted = passes, proposal.tree
-        spent = self._draft_time(passes)
-        answer = self._model.answer(proposal)
+        if not answers:
+            return replace(whole, tree=offer)
+        spent = self._time_of([draft for draft, _ in self._drafted])
         most = min(limit, self._free.most)
 
         def joined(*, hopeful: bool) -> TokenTree[TargetId]:
             times = [time + spent for time in knowledge.costs.by_proposed(most, hopeful=hopeful)]
-            return self._free.offer(context.ids, limit, times, answer=answer, alone=not offer)[0]
+            return self._free.offer(context.ids, limit, times, answers=answers, alone=not offer)[0]
 
         tree = joined(hopeful=False)
-        if tree and longer:
+        if tree and longer and self._timed:
             tree = joined(hopeful=True)
-        return replace(proposal, tree=tree, waited=waited)
-
-    def _draft_time(self, steps: int) -> float:
-        """What a draft of so many steps is expected to take."""
-        return self._knowledge.costs.draft_times(self._passes_of(steps))[-1]
-
-    def _passes_of(self, steps: int) -> int:
-        """The passes that a draft of so many steps takes: one for each, or one for all."""
-        return 1 if self._model is not None and self._model.in_one_pass else steps
+        return replace(whole, tree=tree)
 
     def _count_draft(self) -> None:
         """Record a draft. If a longer one is due, this is the longer one."""
@@ -453,27 +500,30 @@ class Controller(Drafter):
         self._rounds = knowledge.rounds
         knowledge.losses = self.losses
         self._free.observe(one)
-        if self._model is not None:
-            self._model.observe(one)
-        if self._passes:
-            self._learn_of_model(one)
+        for model in self._models:
+            model.drafter.observe(one)
+        for draft, tree in self._drafted:
+            self._learn_of_model(draft, tree, one)
 
     def _time(self, one: Round, *, alone: bool) -> None:
         """Learn from the times of a round. alone: no other request had a round since the latest."""
-        costs, drafting, passes = self._knowledge.costs, one.drafting, self._passes
+        costs, drafting = self._knowledge.costs, one.drafting
         under_way, runs_ahead = self._before.run_ahead, self._now.run_ahead
         plain, tokens = costs.plain, len(one.emitted)
         costs.rows.count_round()
-        if passes and not self._model_has_read:
-            self._model_has_read = True
+        models = [draft.model.drafter for draft, _ in self._drafted]
+        if not all(model in self._have_read for model in models):
+            self._have_read += models
             return
         if one.tree or not (under_way or runs_ahead):
             verification = max(one.verification, 1e-9)
             expected = costs.rows(one.rows) + drafting
             costs.rows.observe(one.rows, verification)
-            if passes:
-                assert costs.drafts is not None
-                costs.drafts.observe(self._passes_of(passes), drafting)
+            if len(self._drafted) == 1:
+                (model, plan, _), _ = self._drafted[0]
+                model.known.drafts.observe(
+                    1 if model.drafter.in_one_pass else plan.length, drafting
+                )
             if one.tree:
                 took = min(verification + drafting, _HICCUP * expected)
             else:  # what waiting for a draft costs in the mean: this round may have been slow
@@ -493,12 +543,12 @@ class Controller(Drafter):
             self._until_asked = round(self._asking / (share * plain))
         self.losses.account(took / plain - tokens, tokens, drafted=bool(one.tree))
 
-    def _learn_of_model(self, one: Round) -> None:
-        knowledge, passes, costs = self._knowledge, self._passes, self._knowledge.costs
+    def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], one: Round) -> None:
+        known, costs = draft.model.known, self._knowledge.costs
         accepted: Sequence[TargetId] = one.emitted[:-1]
-        right, known = len(self._drafted.path_of(accepted)), len(one.emitted)
+        right, length = len(drafted.path_of(accepted)), len(one.emitted)
         added = len(accepted) - right
-        knowledge.model.learn(passes, right, known=known, rows=len(one.tree), added=added)
+        known.worth.learn(draft.plan.length, right, known=length, rows=len(one.tree), added=added)
         # By what such a round takes: this one may have included reading the prompt.
-        if self._draft_time(passes) + costs.rows(one.rows) < costs.plain * known:
-            knowledge.model_trials.paid()
+        if self._time_of([draft]) + costs.rows(one.rows) < costs.plain * length:
+            known.trials.paid()

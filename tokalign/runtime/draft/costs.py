@@ -232,18 +232,15 @@ top-k logits for later drafts."""
 
 
 class LearnedCosts:
-    """Times of rounds on one machine for one pair of models, learned from what passes took.
+    """Times of rounds on one machine for one target, learned from what passes took.
 
     rows: time of a round by the rows it verifies, without drafting, host and device in turn.
-    drafts: time of a draft by its passes; None without a draft model. Until `drafts.is_calibrated`
-    they count in passes of the target. host: seconds of a round that running ahead should hide.
+    host: seconds of a round that running ahead should hide.
     ahead: time of a plain round that runs ahead, `BARE` or `KEEPING`.
     """
 
-    def __init__(
-        self, rows: PassTimes, drafts: PassTimes | None = None, *, host: float = 0.0
-    ) -> None:
-        self.rows, self.drafts = rows, drafts
+    def __init__(self, rows: PassTimes, *, host: float = 0.0) -> None:
+        self.rows = rows
         # An assumed curve has no seconds, so the first measurement replaces its time at once.
         known = rows.is_calibrated
         expected = max(rows(1) - host, rows(1) / 2) if known else 1.0
@@ -283,12 +280,6 @@ class LearnedCosts:
         if hopeful and known <= most:
             times = (*times[:known], *[times[known - 1]] * (1 + most - known))
         return times
-
-    def draft_times(self, most: int) -> Sequence[float]:
-        """Times of drafts of 1, 2, ..., `most` passes."""
-        assert self.drafts is not None, "there is no draft model"
-        times = self.drafts.table(most)
-        return times if self.drafts.is_calibrated else [time * self.plain for time in times]
 
     def observe_rereading(self, rows: int) -> None:
         """The round after one with a proposal read so many rows again."""

@@ -207,7 +207,7 @@ class Mixer:
     """Mixes what the sources of one request expect. Cost: about 10 µs a node.
 
     names: of the sources. asked: the function of each that says what it expects after a state, and
-    the index of the reader that the state is of; a draft model, which is not asked, comes last.
+    the index of the reader that the state is of. Models, which are not `asked`, come last.
     size: how many ids the target has; sources may know more, which are passed over.
     """
 
@@ -218,7 +218,7 @@ class Mixer:
         asked: Sequence[tuple[Ask, int]],
         size: int = UNBOUNDED,
     ) -> None:
-        self._size, self._asked = size, asked
+        self._size, self._asked, self.asked = size, asked, len(asked)
         self._trust = mixing.trust(tuple(names))
         self._names, self._sources = names, []
         self._models = 0  # their bits

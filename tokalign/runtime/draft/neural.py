@@ -100,6 +100,10 @@ else chooses from: with more passes a round costs more, so that a row more is a 
 """
 
 
+DRAFT, DRAFTER = "draft", "drafter"
+"""Kinds of models that draft: with any tokenizer, and trained for the target."""
+
+
 class Passes(Protocol):
     """A session that counts its passes."""
 
@@ -110,11 +114,13 @@ class Passes(Protocol):
 class ModelDrafter(Drafter):
     """A model that drafts in passes; one object per request.
 
+    kind: `DRAFT` or `DRAFTER`.
     in_one_pass: whether any number of ids takes one pass; `steps` counts ids then.
     steps: passes of a draft where the caller does not choose their number. alternatives: how many
     ids a proposal may have besides one for each pass; 0 for a target that cannot verify a tree.
     """
 
+    kind = DRAFT
     in_one_pass = False
 
     def __init__(self, session: Passes, steps: int, alternatives: int) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import ref
 
 from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
-from tokalign.runtime.draft.controller import Knowledge, ModelWorth
+from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge, ModelWorth
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
-from tokalign.runtime.draft.neural import Acceptance
+from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
@@ -31,64 +32,71 @@ _shared_lock = Lock()
 
 
 def opening_knowledge(
-    target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
+    target: Any, *drafts: Any, note: Callable[[str], None] = lambda _: None
 ) -> Knowledge:
     """What the controller begins with, for a loaded target and what drafts for it.
 
-    draft: an mlx-lm model, or a trained drafter of the target.
+    drafts: an mlx-lm model, a trained drafter of the target, both or none.
     note: told once if a curve is assumed.
     """
-    machine = machine_of(target, draft)
-    curve = find_curve(machine)
-    if curve is not None:
-        return knowledge_from(curve, target, draft)
-    _, bits = number_format(target)
-    assumed = read_curve(published_curve(machine.device, bits) or _OTHERS)
-    note(
-        Detail(
-            f"verification cost not measured on {machine.device}: decoding starts from the curve "
-            f"{assumed.name!r} and learns; tokalign calibrate measures it"
+    found = [find_curve(machine_of(target, draft)) for draft in drafts or (None,)]
+    known = next(filter(None, found), None)
+    if known is None:
+        _, bits = number_format(target)
+        device = machine_of(target).device
+        known = read_curve(published_curve(device, bits) or _OTHERS)
+        note(
+            Detail(
+                f"verification cost not measured on {device}: decoding starts from the curve "
+                f"{known.name!r} and learns; tokalign calibrate measures it"
+            )
         )
-    )
-    return knowledge_from(assumed, target, draft)
+    return knowledge_from([curve or known.without_draft() for curve in found], target, *drafts)
 
 
 def shared_knowledge(
-    target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
+    target: Any, *drafts: Any, note: Callable[[str], None] = lambda _: None
 ) -> Knowledge:
-    """The knowledge of two loaded models in this process: one request learns for the next.
+    """The knowledge of loaded models in this process: one request learns for the next.
 
-    The last eight pairs are kept. No model is kept alive. draft, note: as for `opening_knowledge`.
+    That of the latest eight targets with their drafts is kept. No model is kept alive. drafts,
+    note: as for `opening_knowledge`.
     """
-    models = [model for model in (target, draft) if model is not None]
+    models = [target, *drafts]
     with _shared_lock:
         for known, knowledge in _shared:
             # Models are dictionaries of arrays, which `==` would compare element by element.
             if [id(model()) for model in known] == [id(model) for model in models]:
                 return knowledge
-        knowledge = opening_knowledge(target, draft, note=note)
+        knowledge = opening_knowledge(target, *drafts, note=note)
         _shared.append(([ref(model) for model in models], knowledge))
         return knowledge
 
 
-def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledge:
-    """The knowledge that a curve gives. Only the seconds of a measured one are believed.
+def knowledge_from(curves: Sequence[CostCurve], target: Any, *drafts: Any) -> Knowledge:
+    """The knowledge that curves give. Only the seconds of measured ones are believed.
 
-    draft: as for `opening_knowledge`. Where the time of its passes is not known, it is assumed to
-    be to the target's, over as many rows, as the bytes of weights that they read.
+    curves: one for each of the drafts; of the target alone where nothing drafts.
+    drafts: as for `opening_knowledge`.
     """
+    curve, known = curves[0], map(partial(_model_knowledge, target), drafts, curves)
     measured = curve.machine is not None
-    drafts = None
-    if draft is not None:
-        times = _measured_drafts(curve) if measured else ()
-        drafts = PassTimes(
-            times or _drafts_by_bytes(curve, target, draft), weight=_MEASURED_WEIGHT if times else 0
-        )
     rows = PassTimes(curve.rows_at(_CONTEXT), weight=_MEASURED_WEIGHT if measured else 0)
-    acceptance = curve.notes.get("acceptance") if draft is not None else None
-    return Knowledge(
-        costs=LearnedCosts(rows, drafts, host=curve.host if measured else 0.0),
-        model=ModelWorth(Acceptance(start=acceptance[0]) if acceptance else None),
+    costs = LearnedCosts(rows, host=curve.host if measured else 0.0)
+    kinds = (DRAFTER if isinstance(draft, TrainedDrafter) else DRAFT for draft in drafts)
+    return Knowledge(costs=costs, models=dict(zip(kinds, known, strict=True)))
+
+
+def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledge:
+    """Where the time of a draft's passes is not known, it is assumed to be to the target's, over as
+    many rows, as the bytes of weights that they read."""
+    times = _measured_drafts(curve) if curve.machine is not None else ()
+    acceptance = curve.notes.get("acceptance")
+    return ModelKnowledge(
+        PassTimes(
+            times or _drafts_by_bytes(curve, target, draft), weight=_MEASURED_WEIGHT if times else 0
+        ),
+        ModelWorth(Acceptance(start=acceptance[0]) if acceptance else None),
     )
 
 

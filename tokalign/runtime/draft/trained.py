@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import Any
 
-from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft.neural import DRAFTER, ModelDrafter
 from tokalign.runtime.draft.tree import Answer, BlockAnswer, log_odds
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
 from tokalign.runtime.mlx.dflash_session import Block, DFlashSession
@@ -31,6 +31,8 @@ class BeamDrafter(ModelDrafter):
     whole: propose the last step's beams, however unlikely. rows: propose so many ids, whatever they
     cost. branches: whether a proposal may be a tree.
     """
+
+    kind = DRAFTER
 
     def __init__(
         self,
@@ -113,6 +115,7 @@ class BlockDrafter(ModelDrafter):
     sampler: how the target's choices are predicted; None if it decodes greedily.
     """
 
+    kind = DRAFTER
     in_one_pass = True
 
     def __init__(

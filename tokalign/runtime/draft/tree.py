@@ -119,16 +119,13 @@ def _odds(expected: tuple[TargetId, float]) -> float:
     return expected[1]
 
 
-_NO_ANSWER = Answer(EMPTY_TREE)
-
-
 class Growth:
     """A tree of at most `limit` ids that grows best-first.
 
     Index 0 of the private lists is the text, and i + 1 the id at index i: a round makes too many
     nodes for objects of a class.
-    advances: by reader, from the state of a text to that of one with one more id. answering: the
-    place of the draft model's answer among the sources.
+    advances: by reader, from the state of a text to that of one with one more id. answers: of
+    models, whose places follow those of the sources.
     noise: by depth, see `Mixer.candidates`; at further depths it is not known. rule: the state of
     the text in the grammar that the output follows, if there is one.
     """
@@ -140,13 +137,12 @@ class Growth:
         place: _Place,
         limit: int,
         *,
-        answer: Answer = _NO_ANSWER,
-        answering: int = 0,
+        answers: Sequence[Answer] = (),
         noise: Sequence[Sequence[float]] = (),
         rule: State | None = None,
     ) -> None:
-        self._mixer, self._limit, self._noise, self._answer = mixer, limit, noise, answer
-        self._advances, self._answering = advances, answering
+        self._mixer, self._limit, self._noise = mixer, limit, noise
+        self._advances, self._answers = advances, answers
         # The ids that may still join the tree, the most probable first; ties go to the first found.
         self._frontier: list[tuple[float, int, int, Candidate, float]] = []
         self._found = 0
@@ -155,7 +151,7 @@ class Growth:
         self.names: list[str] = []
         self.probabilities: list[float] = []
         self._places: list[_Place | None] = [place]
-        self._answered: list[int | None] = [-1]
+        self._answered: list[Sequence[int | None]] = [[-1] * len(answers)]
         self._depths, self._reached, self._rules = [0], [1.0], [rule]
         self._candidates: list[Sequence[Candidate]] = []
         self._seen: int | None = -1  # the last id of the tree that was emitted
@@ -191,14 +187,18 @@ class Growth:
         del frontier[room:]
 
     def _expected(self, node: int) -> Sequence[Expected]:
-        """What every source expects after a node; the draft model's answer last."""
+        """What every source expects after a node; the models' answers last."""
         place = self._place(node)
         if place.expected is None:
             place.expected = self._mixer.ask(place.states)
-        answered = self._answered[node]
-        if answered is None or (own := self._answer.expected.get(answered)) is None:
+        if not self._answers:
             return place.expected
-        return [*place.expected, (self._answering, own)]
+        found = [*place.expected]
+        states = zip(self._answers, self._answered[node], strict=True)
+        for place_of_answer, (answer, state) in enumerate(states, self._mixer.asked):
+            if state is not None and (own := answer.expected.get(state)):
+                found.append((place_of_answer, own))
+        return found
 
     def _place(self, node: int) -> _Place:
         """The place of a node. An id after which nothing is looked for needs none."""
@@ -227,9 +227,11 @@ class Growth:
         self.probabilities.append(chance)
         self._reached.append(-negative)
         self._depths.append(self._depths[parent] + 1)
-        rule, answered = self._rules[parent], self._answered[parent]
+        rule, states = self._rules[parent], zip(self._answers, self._answered[parent], strict=True)
         self._rules.append(None if rule is None else rule.advance(token))
-        self._answered.append(None if answered is None else self._answer.after(answered, token))
+        self._answered.append(
+            [None if state is None else answer.after(state, token) for answer, state in states]
+        )
         self._places.append(None)
         self._expand(len(self.ids))
 
@@ -341,7 +343,7 @@ class TreeDrafter(Drafter):
         self._constraint = constraint
         self._rule: State | None = None
         self._mixing, self._size = mixing or Mixing(), size
-        self._mixers: dict[str, Mixer] = {}  # by the name of the source that answers
+        self._mixers: dict[tuple[str, ...], Mixer] = {}  # by the names of the models that answer
         self._at = -1  # how many ids the following is known after
         self._place = _Place(())
         self._coming: Sequence[Sequence[float]] = ()
@@ -368,14 +370,14 @@ class TreeDrafter(Drafter):
         limit: int,
         times: Sequence[float],
         *,
-        answer: Answer | None = None,
+        answers: Sequence[Answer] = (),
         alone: bool = False,
         quick: bool = False,
     ) -> tuple[TokenTree[TargetId], Plan]:
         """The best tree after `ids`, and its rate.
 
         times: of rounds that propose 0, 1, ..., `limit` ids.
-        answer: of a draft model. alone: without the free sources.
+        answers: of models. alone: without the free sources.
         Where they know too little to offer anything, the model is right more often than a mixture
         that holds their silence against it.
         quick: without the noise of the choices.
@@ -388,13 +390,12 @@ class TreeDrafter(Drafter):
             self._rule = None if self._constraint is None else self._constraint.after(ids)
         limit = min(limit, self.most)
         growth = self._growth = Growth(
-            self._mixer(None if answer is None else answer.name),
+            self._mixer(tuple([answer.name for answer in answers])),
             self._advances,
             _Place([None] * len(self._readers)) if alone else self._place,
             # A chain is the best branch of a tree of twice as many ids.
             limit if self._branches else 2 * limit,
-            answer=_NO_ANSWER if answer is None else answer,
-            answering=len(self.sources),
+            answers=answers,
             noise=self._coming,
             rule=self._rule,
         )
@@ -403,11 +404,10 @@ class TreeDrafter(Drafter):
             return growth.best_tree(times, all_rows=self.rows is not None)
         return growth.best_chain(times)
 
-    def _mixer(self, answering: str | None) -> Mixer:
-        key = answering or ""
-        if key not in self._mixers:
-            answers = [] if answering is None else [answering]
-            names = [*[source.name for source in self.sources], *answers]
+    def _mixer(self, answering: tuple[str, ...]) -> Mixer:
+        """Mixes the sources and the answers with these names."""
+        if answering not in self._mixers:
+            names = [*[source.name for source in self.sources], *answering]
             asked = zip([source.expect for source in self.sources], self._read_by, strict=True)
-            self._mixers[key] = Mixer(self._mixing, names, [*asked], self._size)
-        return self._mixers[key]
+            self._mixers[answering] = Mixer(self._mixing, names, [*asked], self._size)
+        return self._mixers[answering]

@@ -67,7 +67,7 @@ class DFlashSession:
         expect = _Expectation(sampler, len(ids))
         rows = expect(self._drafter.among_all(logits), range(self.most))
         if not self._drafter.links:
-            return Block(_listed(*top_k(rows, min(listed, rows.shape[-1]))), [])
+            return Block(listed_rows(*top_k(rows, min(listed, rows.shape[-1]))), [])
         return self._linked(hidden, logits, rows, ids[-1], expect, listed)
 
     def _linked(
@@ -105,9 +105,9 @@ class DFlashSession:
             rows, values = rows + sure, values + mx.repeat(sure[1:], width, axis=0)
         top = top_k(rows, min(listed, rows.shape[-1]))
         mx.eval(found, values, before, *top)  # the one wait of a round's drafting
-        after = iter(_listed(found, values))
+        after = iter(listed_rows(found, values))
         of_places = cast("list[list[TargetId]]", before.tolist())
-        return Block(_listed(*top), [{token: next(after) for token in of} for of in of_places])
+        return Block(listed_rows(*top), [{token: next(after) for token in of} for of in of_places])
 
 
 class _Expectation(NamedTuple):
@@ -125,7 +125,7 @@ class _Expectation(NamedTuple):
         return self.sampler.expect(rows, [self.end + place for place in places])
 
 
-def _listed(found: Array, values: Array) -> list[Listed]:
+def listed_rows(found: Array, values: Array) -> list[Listed]:
     """The ids i[n, m] and log-probabilities f[n, m] of n places; what is impossible is left out."""
     mx.eval(found, values)  # the one wait of a round's drafting
     rows = zip(cast("list[list[TargetId]]", found.tolist()), values.tolist(), strict=True)
