@@ -72,7 +72,8 @@ def plainly(
 
 
 class Marginals(NamedTuple):
-    """Of the positions of a text: ids i32[texts, positions, guesses, kept], log-probabilities."""
+    """What a drafter says at the positions of texts: ids and log-probabilities, each
+    [texts, positions, guesses, kept]."""
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
