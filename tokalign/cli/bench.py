@@ -107,7 +107,9 @@ _DECISIVE = ("name", "k", "tokens_per_round", "speedup", "low", "high", "against
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The command line, as typed."""
+    """
+    The command line, as typed.
+    """
 
     target: str
     draft: str | None
@@ -127,10 +129,8 @@ class Options:
 
 
 def read_options(values: dict[str, Any]) -> Options:
-    """The command line from what click has parsed.
-
-    Raises: UsageError for a condition that there is not, or not without a draft model.
-    """
+    """The command line from what click has parsed. Raises: UsageError for an unknown condition, or
+    one without its draft model."""
     # The hybrid uses every source; each condition has a method of its own.
     options = Options(drafting=replace(take(DraftingOptions, values), method="hybrid"), **values)
     for name in options.methods:
@@ -184,14 +184,12 @@ def command(**values: Any) -> None:
 
 
 def _shown(overall: Sequence[Mapping[str, Any]]) -> str:
-    """All columns in Markdown for a file; those that decide, on a terminal."""
     if not sys.stdout.isatty():
         return figures_table(COLUMNS, overall)
     return figures_table(_DECISIVE, overall)
 
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement]]:
-    """What was measured, with what, and the measurements."""
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
 
     read = partial(read_prompts, options.files, field=options.field, limit=options.limit)
@@ -277,7 +275,9 @@ def _prompt(one: PromptText, decoder: Decoder) -> Prompt:
 
 
 def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings and every figure of every row, ready for JSON."""
+    """
+    Settings and every figure of every row, ready for JSON.
+    """
     return {
         "about": dict(about),
         "ids_that_differ": comparison.ids_that_differ,

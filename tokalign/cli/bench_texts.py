@@ -83,7 +83,6 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
 def _load(
     options: Options,
 ) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
-    """The target's tokenizer, the draft model, and how to draft with every source there is."""
     target: Resolved[TargetId] = resolve_tokenizer(options.target)
     note(target.description)
     model = None
@@ -106,7 +105,6 @@ def _maker(
     model: LanguageModel[DraftId] | None,
     prompt_tokens: int,
 ) -> MakeDrafter:
-    """Makes the drafter of each text, whose first `prompt_tokens` ids are its prompt."""
     if model is None or not drafting.options.uses_model:
         return lambda _: make_drafter(drafting)
     from tokalign.runtime.chat import Prompt

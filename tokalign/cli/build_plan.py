@@ -40,16 +40,12 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import LanguageModel
 
 Builders = dict[Path, Builder]
-"""The tables to be written, with what builds each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The tables of a target in a language; without a target, a pack of the language.
-
-    output: the folder of all tables. options: of what is counted. Models are loaded when the
-    outputs have been checked.
-    """
+    """The tables of a target in a language; without a target, a pack of the language. Models are
+    loaded when the outputs are checked."""
 
     target: str | None
     language: str
@@ -72,7 +68,6 @@ class Plan:
         return folder if self.target is None else folder / self._resolved.slug
 
     def _counting(self, kind: str = "counting") -> BackoffOptions:
-        """The options, with a workspace next to the table unless another one is given."""
         workspace = self.options.workspace or self._folder / f"{self.language}.{kind}"
         return replace(self.options, workspace=workspace)
 
@@ -83,7 +78,6 @@ class Plan:
         return model
 
     def pack(self) -> Builders:
-        """The pack of a corpus."""
         build = partial(build_pack, options=self._counting(), language=self.language)
         return {self._folder / f"{self.language}.pack.tok": build}
 
@@ -105,7 +99,6 @@ class Plan:
         return builders
 
     def compiled(self, pack: Path) -> Builders:
-        """The dictionary of a pack; it reads no corpus."""
         target = self._resolved.tokenizer
         path = self._folder / f"{read_header(pack).language}.dictionary.tok"
         return {
@@ -151,10 +144,7 @@ class Plan:
         local_tasks: int | None = None,
         local_rank_offset: int = 0,
     ) -> BuildReport:
-        """Count on datatrove; no table in the report if another machine makes it.
-
-        path: of the table. tasks, workers, …: see the options of these names.
-        """
+        """Count on datatrove; no table in the report if another machine makes it."""
         target = None if self.target is None else self._resolved.tokenizer
         first, options = local_rank_offset, self._counting("job")
         wanted = workers or os.cpu_count() or 1
@@ -194,10 +184,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a corpus is read: `--field`, `--weight` and `--on-invalid`, as typed.
-
-    skipped: messages about lines that cannot be read, once for each line.
-    """
+    """How a corpus is read, as typed. skipped: messages about lines that cannot be read, once for
+    each."""
 
     weights: Sequence[str]
     on_invalid: str
@@ -235,10 +223,7 @@ def _save_stdin() -> Path:
 
 
 def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, float]:
-    """Read `NAME=W` options as file name -> weight.
-
-    Raises: UsageError for a text that is not NAME=W with the name of one of the files.
-    """
+    """Read `NAME=W` options as file name -> weight. Raises: UsageError."""
     weights = {}
     for text in texts:
         name, _, value = text.rpartition("=")
@@ -259,8 +244,8 @@ def _stem(name: str) -> str:
 def check_language(language: str | None, *, bundled: bool) -> str:
     """The language that names the table. bundled: whether the corpus is the bundled, Polish one.
 
-    Raises: UsageError if it is not given for another corpus, for a name that no file can have, and
-        for another one of the bundled corpus, whose table would replace a good one.
+    Raises: UsageError if it is missing or no name of a file, and for another one of the bundled
+    corpus.
     """
     if language is None and not bundled:
         raise UsageError(

@@ -141,9 +141,8 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
 
 
 def measure_shape(name: str) -> CostCurve:
-    """The cost curve of a model's shape, which is kept for the model itself.
+    """The cost curve of a model's shape, of which the configuration is read alone; it is kept.
 
-    name: of the model; its configuration is all that is read of it.
     Raises: UsageError for one that does not fit into memory; as `resolve_config`, `model_of_shape`.
     """
     from tokalign.api.assemble import choose_dtype
@@ -215,14 +214,12 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
 
 
 def _prompts(language: str, file: Path | None) -> list[str]:
-    """The first words of some texts of a file, else of prompts that come with tokalign."""
     files = [] if file is None else [file]
     texts = read_prompts(files, field="text", limit=_PROMPTS, language=language)
     return [" ".join(one.text.split()[:_PROMPT_WORDS]) for one in texts[:_PROMPTS]]
 
 
 def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
-    """The target with the draft model that is named, else the drafter that is named or found."""
     from tokalign.api.assemble import load_decoder
     from tokalign.runtime.mlx.drafter_folder import find_drafter
 

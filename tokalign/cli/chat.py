@@ -1,8 +1,4 @@
-"""`tokalign chat`: talk with a model; every turn computes only what is new.
-
-The conversation and its commands are in `dialogue.py`, what is typed comes from `entries.py`, and
-the model that answers is in `answering.py`.
-"""
+"""`tokalign chat`: talk with a model; every turn computes only what is new."""
 
 from __future__ import annotations
 
@@ -91,10 +87,7 @@ def command(
 
 
 class Chat:
-    """A conversation on the command line: what is typed goes in, answers come out on stdout.
-
-    load: gives the decoder of a target by its name. model: the name of the first one.
-    """
+    """A conversation on the command line. load: gives the decoder of a target by its name."""
 
     def __init__(
         self,
@@ -119,7 +112,6 @@ class Chat:
         self._last: dict[str, Any] | None = None  # figures of the last answer
 
     def run(self, entries: Entries) -> None:
-        """Take entries until there are no more, or until one of them is /exit."""
         while True:
             begun, self._begun = self._begun, ""
             try:
@@ -202,10 +194,8 @@ class Chat:
                 note(HELP, lines=True)
 
     def _again(self, text: str | None = None) -> None:
-        """Have the last message answered anew, or a text in its place.
-
-        The old answer stays if no other one comes.
-        """
+        """Have the last message, or a text in its place, answered anew. The old answer stays if no
+        other one comes."""
         before = list(self._dialogue.turns)
         if text is not None:
             self._dialogue.undo()

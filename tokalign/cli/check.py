@@ -152,14 +152,12 @@ _VERDICTS = ("verdict", "dictionaries", "this_machine")
 
 
 def _in_words(result: Mapping[str, object]) -> str:
-    """The verdicts as sentences, and the figures that they rest on as a table."""
     said = [str(result[name]) for name in _VERDICTS]
     figures = {name: value for name, value in result.items() if result[name] not in said}
     return "\n\n".join([*map(paragraph, said), table(rows(figures))])
 
 
 def _config(folder: Path) -> dict[str, object] | None:
-    """The `config.json` of the target; None where it cannot be read."""
     try:
         config = parse_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):
@@ -170,7 +168,6 @@ def _config(folder: Path) -> dict[str, object] | None:
 def _fit(
     draft: Tokenizer[DraftId] | None, target: Tokenizer[TargetId], lines: Sequence[str]
 ) -> tuple[str, dict[str, object]]:
-    """A verdict, and the figures that it rests on."""
     from tokalign.build.alignment import intersect, measure_coverage
     from tokalign.tokenizer.spec import Level
 
@@ -211,7 +208,6 @@ def _fit(
 
 
 def _expectation(saving: DictionarySaving, *, own_text: bool) -> str:
-    """What dictionaries save on this text, in words."""
     if saving.found is None:
         found = "No dictionary of this target was found."
     else:

@@ -1,7 +1,7 @@
-"""Types of options, and commands that check their options together.
+"""Types of options, and commands that check their options together (`conflicts.py`).
 
-Which options go together is in `conflicts.py`. Rare options are hidden: `--help-all` shows them.
-An empty text, which a shell makes of a variable that is not set, is neither a path nor a name.
+Rare options are hidden: `--help-all` shows them. An empty text, which a shell makes of a variable
+that is not set, is neither a path nor a name.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ _EMPTY = "it is empty; give a name or a path."
 
 
 class FilePath(click.Path):
-    """click's type of a path, as `pathlib.Path`. shown: what the help calls it.
-
-    kind: the ending that a file to write must have, such as ".html", or it is not overwritten.
-    """
+    """click's type of a path, as `pathlib.Path`. kind: the ending that a file to write must have.
+    shown: what the help calls it."""
 
     def __init__(self, kind: str = "", *, shown: str = "FILE") -> None:
         super().__init__(path_type=Path)
@@ -51,11 +49,7 @@ class FilePath(click.Path):
 
 
 class Reads(click.ParamType[Any]):
-    """The type of a value that a function reads.
-
-    name: in capitals, what the help calls it. read: from the option's name and its text, or raises
-    UsageError.
-    """
+    """A value that a function reads of the option's name and its text, or raises UsageError."""
 
     def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:
         self.name, self._read = name, read
@@ -72,12 +66,11 @@ def _read_name(flag: str, text: str) -> str:
 
 
 def _read_model(flag: str, text: str) -> str:
-    """What can be a model: it is found out before anything heavy is imported."""
     return check_name(_read_name(flag, text))
 
 
 class ModelName(Reads):
-    """The type of a model's name; a shell completes aliases and paths."""
+    """A model's name; a shell completes aliases and paths."""
 
     def __init__(self) -> None:
         super().__init__("name", _read_model)
@@ -98,7 +91,6 @@ def _read_size(flag: str, text: str) -> int:
 
 
 def _read_text(flag: str, text: str) -> str:
-    """Bytes that are not UTF-8 reach a command as halves of surrogate pairs."""
     if not is_text(text):
         raise UsageError(f"{flag} is not UTF-8; give it text in UTF-8")
     return text
@@ -114,7 +106,6 @@ def _read_max_tokens(flag: str, text: str) -> int | None:
 
 
 def _read_variables(flag: str, text: str) -> dict[str, object]:
-    """The variables of a chat template."""
     from tokalign.runtime.chat import RESERVED
 
     try:
@@ -157,11 +148,8 @@ POSITIVE, SHARE = FiniteRange(0, min_open=True), FiniteRange(0, 1)
 
 
 class Option(click.Option):
-    """An option of a command.
-
-    names: as in "-k --size" or "--loud/--silent"; a bare word names the value.
-    typed: its type, and then its default, if it has them.
-    """
+    """An option. names: as in "-k --size" or "--loud/--silent"; a bare word names the value. typed:
+    its type, and then its default."""
 
     def __init__(self, names: str, help: str, *typed: Any, **attributes: Any) -> None:
         attributes.update(zip(("type", "default"), typed, strict=False))
@@ -170,7 +158,7 @@ class Option(click.Option):
             self.metavar = self.metavar or "N"
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """See `click.Option`; ranges are left to the error of a number that is outside."""
+        """Ranges are left to the error of a number that is outside."""
         return {name: text for name, text in super().get_help_extra(ctx).items() if name != "range"}
 
 
@@ -211,10 +199,8 @@ def _take_words(ctx: click.Context) -> None:
 
 
 class Command(click.Command):
-    """A command that checks its options together.
-
-    --json and --quiet, which all have, are for `output.flags` and not handed to its function.
-    """
+    """A command that checks its options together; --json and --quiet, which all have, are for
+    `output.flags`."""
 
     def __init__(self, *given: Any, **attributes: Any) -> None:
         super().__init__(*given, **attributes)
@@ -223,7 +209,7 @@ class Command(click.Command):
             self.params.append(HELP_ALL)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See `click.Command`. Raises: UsageError for an option without effect."""
+        """Raises: UsageError for an option without effect."""
         _take_words(ctx)
         for option in self.params:
             refuse_idle(ctx, option)

@@ -19,10 +19,8 @@ from tokalign.runtime.options import METHODS, MODEL_METHODS, TABLE_METHODS
 
 
 class Rule(NamedTuple):
-    """options: to which it applies. needs: one of these must hold. excludes: none may hold.
-
-    only_in: the commands in which it applies, if not all.
-    """
+    """One of `needs` must hold, none of `excludes` may. only_in: the commands in which it applies,
+    if not all."""
 
     options: str
     needs: str = ""
@@ -140,7 +138,6 @@ def _was_typed(context: click.Context, option: click.Parameter) -> bool:
 
 
 def _find(context: click.Context, condition: str) -> click.Parameter | None:
-    """The parameter of the command that a condition is about."""
     flag = condition.partition(" ")[0]
     return next((known for known in context.command.params if flag == flag_of(known)), None)
 

@@ -108,7 +108,6 @@ def command(
 
 
 def _read_schema(path: Path) -> Grammar:
-    """Raises: UsageError for what is no JSON schema, or uses what cannot be enforced."""
     from tokalign.runtime.grammar import Grammar
 
     text = read_text_file(path, f"--json-schema {path}", "give a file with a JSON schema")
@@ -119,7 +118,6 @@ def _read_schema(path: Path) -> Grammar:
 
 
 def _show_text(generation: Generation, *, color: bool) -> None:
-    """Run the generation and, unless --json is given, print its text as it comes."""
     if color and not flags.quiet:
         to_stderr(legend())
     printer = Printer(color=color)
@@ -133,10 +131,7 @@ def _show_text(generation: Generation, *, color: bool) -> None:
 
 
 def read_prompt(typed: str | None) -> str:
-    """The text that `--prompt` stands for, or stdin without it.
-
-    Raises: UsageError for what cannot be read as UTF-8, and without a prompt at a terminal.
-    """
+    """The text that `--prompt` stands for, or stdin without it. Raises: UsageError."""
     if typed is None and sys.stdin.isatty():
         raise UsageError('there is no prompt; give one: tokalign decode NAME "..."')
     if typed is None or typed == "-":

@@ -33,7 +33,6 @@ COMMANDS = {
     "help": ("", "this list"),
     "exit": ("", "leave; so do exit, quit, /bye and Ctrl-D"),
 }
-"""name -> (what it takes, what it does)."""
 
 _ALIASES = {"?": "help", "bye": "exit", "quit": "exit", "reset": "clear"}
 _LEAVING = ("exit", "quit")
@@ -58,18 +57,16 @@ class _Message(TypedDict):
 
 
 class Command(NamedTuple):
-    """A command as typed: one of `COMMANDS`, and the rest of the line."""
+    """One of `COMMANDS`, and the rest of the line."""
 
     name: str
     argument: str
 
 
 def read_entry(text: str) -> Command | str:
-    """A command, or a message as it is meant.
+    """ "/save a.json" is `Command("save", "a.json")`, and "//save" the message "/save".
 
-    Example: "/save a.json" is `Command("save", "a.json")`, "//save" the message "/save".
-    Raises: UsageError for an unknown or wrong command, and for what is not UTF-8, the bytes of
-        which are halves of surrogate pairs in `text`.
+    Raises: UsageError for an unknown or wrong command, and for what is not UTF-8.
     """
     if not is_text(text):
         raise UsageError("what was typed is not UTF-8; give it in UTF-8")
@@ -93,10 +90,9 @@ def read_entry(text: str) -> Command | str:
 
 
 class EntryLines:
-    """Lines of input, put together to entries.
+    """Puts lines of input together to entries.
 
-    A line that ends in a backslash is continued. Lines between three quotation marks, at the
-    beginning of one line and at the end of another, are one entry.
+    A line that ends in a backslash is continued; lines between two `BLOCK`s are one entry.
     """
 
     def __init__(self) -> None:
@@ -131,11 +127,8 @@ class EntryLines:
 
 @dataclass(slots=True)
 class Dialogue:
-    """The messages of a conversation. It changes as one goes on.
-
-    turns: messages of user and assistant. left_out: how many of the oldest the model no longer
-    reads.
-    """
+    """The messages of a conversation. left_out: how many of the oldest turns the model no longer
+    reads."""
 
     system: str | None = None
     turns: list[Mapping[str, Any]] = field(default_factory=list)
@@ -147,7 +140,6 @@ class Dialogue:
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
-        """The whole conversation."""
         return [*self._opening, *self.turns]
 
     @property
@@ -164,7 +156,6 @@ class Dialogue:
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the last message is the user's."""
         return bool(self.turns) and self.turns[-1]["role"] == "user"
 
     def ask(self, text: str) -> None:
@@ -174,14 +165,11 @@ class Dialogue:
         self.turns.append({"role": "user", "content": text})
 
     def answer(self, text: str) -> None:
-        """Add the model's answer."""
         self.turns.append({"role": "assistant", "content": text})
 
     def undo(self) -> str:
-        """Forget the user's last message, and its answer; UsageError if there is none.
-
-        Returns: the message.
-        """
+        """Forget the user's last message and its answer, and return it. Raises: UsageError if there
+        is none."""
         if not self.turns:
             raise UsageError("there is no message to take back; say something first")
         self.retry()
@@ -197,7 +185,6 @@ class Dialogue:
             self.turns.pop()
 
     def clear(self) -> None:
-        """Forget everything but the system message."""
         self.turns.clear()
         self.left_out = 0
 
@@ -230,16 +217,12 @@ _SAMPLED = {"temperature": TEMP.type} | {
     for option in SAMPLING
     if option.name in ("top_p", "top_k", "min_p", "seed")
 }
-"""Fields of `Sampling`."""
 _TYPES = {**_SAMPLED, "max_tokens": MAX_TOKENS, "markdown": click.BOOL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How answers are sampled, cut off and shown.
-
-    max_tokens: of an answer; None for as many as the context holds.
-    """
+    """How answers are sampled, cut off (None: where the context ends) and shown."""
 
     sampling: Sampling
     max_tokens: int | None

@@ -44,10 +44,7 @@ class StreamEntries:
 
 
 class EditedEntries:
-    """A terminal, edited with prompt_toolkit: history, search, several lines, pasted text.
-
-    history: a file that entries are kept in; None keeps them until the end.
-    """
+    """A terminal, edited with prompt_toolkit. history: a file that entries are kept in, or None."""
 
     def __init__(self, history: Path | None) -> None:
         from prompt_toolkit import PromptSession
@@ -76,10 +73,7 @@ class EditedEntries:
     is_edited = True
 
     def read(self, begun: str = "") -> str | None:
-        """The next entry; None at the end. Raises: KeyboardInterrupt for Ctrl-C.
-
-        begun: what stands in the line already.
-        """
+        """The next entry, which begins with `begun`; None at the end. Raises: KeyboardInterrupt."""
         lines = EntryLines()
         try:
             while True:
@@ -101,8 +95,8 @@ Entries = StreamEntries | EditedEntries
 def open_entries(*, keeps: bool) -> Entries:
     """Line editing if stdin and stdout are a terminal, else plain lines. keeps: a history.
 
-    Raises: MissingAssetError without prompt_toolkit; UsageError or OutputError for a history that
-        cannot be kept.
+    Raises: MissingAssetError without prompt_toolkit; UsageError or OutputError for the history's
+    file.
     """
     if not _is_terminal():
         if isinstance(sys.stdin, TextIOWrapper):  # `read_entry` refuses the line, not all of them
@@ -135,8 +129,8 @@ def _private(path: Path) -> str:
 class Interrupts:
     """Ctrl-C while the body runs, noted instead of raised; off the main thread, nothing.
 
-    The first one asks for the end of the answer, the second one ends it at once.
-    between_steps: whether it ended between two steps, so that what was read is known.
+    The first one asks for the end of the answer, the second one ends it at once. between_steps:
+    whether it ended between two steps, so that what was read is known.
     """
 
     def __init__(self) -> None:
@@ -166,10 +160,7 @@ class Interrupts:
 
 @contextmanager
 def typing_hidden() -> Iterator[None]:
-    """Do not show on a terminal what is typed while the body runs; the next entry begins with it.
-
-    Otherwise the keys appear in the middle of an answer.
-    """
+    """Do not echo what is typed while the body runs; the next entry begins with it."""
     if not _is_terminal():
         yield
         return

@@ -52,7 +52,7 @@ def load(values: dict[str, Any], *, measures: bool = False, details: bool = Fals
     """Load what is named and assemble a decoder.
 
     values: of `MODEL`, `DRAFTING`, `SAMPLING`, `ENDS` and `CACHE` by name, which are taken out.
-    measures: what passes cost is measured if it is not known. details: where the files are is said.
+    measures: what passes cost is measured if it is not known. details: where files are is noted.
     Raises: as `load_decoder`.
     """
     from tokalign.api.assemble import keep_loaded, load_decoder
@@ -117,7 +117,6 @@ OUTCOMES = {
     Outcome.BONUS: "bonus",
     Outcome.UNDRAFTED: "no draft",
 }
-"""Outcomes as a reader knows them."""
 
 STYLES = {  # magenta is underlined too, for readers who cannot tell it from green
     Outcome.ACCEPTED: "\x1b[32m",
@@ -139,10 +138,8 @@ def styled(text: str, outcome: Outcome) -> str:
 
 
 class Printer:
-    """Prints a text as it is generated, coloured by outcome or its Markdown rendered, on stdout.
-
-    With --json it prints nothing.
-    """
+    """Prints a text as it is generated, coloured by outcome or its Markdown rendered; nothing with
+    --json."""
 
     def __init__(self, *, color: bool, markdown: bool = False) -> None:
         self._color, self._is_reading = color, False
@@ -173,7 +170,6 @@ class Printer:
             write(shown)
 
     def end(self) -> None:
-        """Print the rest and a line end."""
         if not flags.as_json:
             write(("" if self._markdown is None else self._markdown.finish()) + "\n")
 
@@ -215,10 +211,8 @@ def _speeds(summary: Mapping[str, Any], rounds: Sequence[Round]) -> list[str]:
 def closing_line(
     summary: Mapping[str, Any], rounds: Sequence[Round] = (), *, max_tokens: int | None = None
 ) -> str:
-    """One line about an answer: its length and speed, and what cut it off.
-
-    summary: as of `Generation.summary`. rounds: of the answer. max_tokens: what it was limited to.
-    """
+    """One line about an answer: its length and speed, and what cut it off. summary: as of
+    `Generation.summary`."""
     count = summary["generation_tokens"]
     parts = [f"{count} token{'s' * (count != 1)}", *_speeds(summary, rounds)]
     match summary["finish_reason"]:
@@ -234,10 +228,7 @@ def closing_line(
 def as_text(
     summary: Mapping[str, Any], rounds: Sequence[Round] = (), *, host_times: bool = False
 ) -> str:
-    """The statistics as a table; summary, rounds: as in `closing_line`.
-
-    host_times: also the time of a round beside the target's pass, for those who work on the code.
-    """
+    """The statistics as a table. host_times: also the time of a round beside the target's pass."""
     emitted, drafted = summary["generation_tokens"], summary["num_accepted_draft_tokens"]
     host = "{p50:.2f} ms (p99 {p99:.2f} ms)".format(**summary["host_ms_per_round"])
     sources = [

@@ -40,7 +40,7 @@ def item_path() -> Path:
 def install(words: Sequence[str]) -> tuple[Path, str]:
     """Write the login item that runs `tokalign serve` with these words, for this user alone.
 
-    Returns: its path, and the command that starts it now; it starts by itself at the next login.
+    Returns: its path, and the command that starts it now.
     Raises: UsageError if it cannot be written; OutputError for a full disk.
     """
     command, path = [sys.executable, "-m", "tokalign", "serve", *words], item_path()

@@ -37,10 +37,8 @@ _LEAST_WIDTH = 20
 
 
 class Markdown:
-    """Renders Markdown. Example: "**Wisła** is" becomes bold "Wisła" and plain " is".
-
-    width: of the terminal in cells; asked for at every word, because a window may be resized.
-    """
+    """Renders Markdown. Example: "**Wisła** is" becomes bold "Wisła" and plain " is". width: of the
+    terminal in cells."""
 
     def __init__(self, width: Callable[[], int]) -> None:
         from rich.cells import cell_len
@@ -168,8 +166,6 @@ class Markdown:
 
 
 class _Code:
-    """Lines of code in colours, if the language is known to Pygments."""
-
     def __init__(self, language: str) -> None:
         from pygments.lexers import find_lexer_class_by_name
         from pygments.util import ClassNotFound

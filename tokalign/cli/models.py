@@ -102,7 +102,6 @@ def _models(memory: int) -> Iterator[dict[str, Any]]:
 
 
 def _drafters() -> Iterator[dict[str, Any]]:
-    """One object for each trained drafter that is published."""
     from tokalign.names.published_drafters import published_drafters
 
     for drafter in published_drafters():
@@ -133,7 +132,6 @@ class Place:
         return sum(file.lstat().st_size for file in files if not file.is_dir())
 
     def as_object(self) -> dict[str, Any]:
-        """Ready for JSON."""
         return asdict(self) | {"path": str(self.path), "bytes": self.bytes}
 
 
@@ -146,7 +144,6 @@ _CACHES = {
 
 
 def _places() -> Iterator[Place]:
-    """Everything that is there."""
     from tokalign.tables.finding import learned_folder, pulled_folder, table_folder
 
     cache, own = cache_folder(), table_folder()

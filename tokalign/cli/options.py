@@ -1,8 +1,4 @@
-"""Options that several commands have, each declared once, in mlx-lm's words where mlx-lm has them.
-
-The lists `MODEL`, `DRAFTING`, `SAMPLING`, `TEMPLATE` and `CACHE` are what `decode`, `chat` and
-`serve` share. What a declaration can say: `command.py`.
-"""
+"""Options that several commands have, each declared once, in mlx-lm's words where it has them."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ _TYPES: dict[str | None, click.ParamType[Any]] = {
 
 
 def declared_options(kind: Any) -> dict[str, Option]:
-    """An option for every field that a dataclass offers, by name; see `runtime/options.py`."""
+    """An option for every field that a dataclass offers; see `runtime/options.py`."""
     return {field.name: _option(field) for field in fields(kind) if field.metadata.get("about")}
 
 

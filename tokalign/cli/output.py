@@ -1,7 +1,4 @@
-"""How every command writes: data on stdout, notes and progress on stderr, harmless on a terminal.
-
-If stdout takes no more, the command fails; if stderr does, the command goes on.
-"""
+"""How every command writes: data on stdout, notes and progress on stderr; safe on a terminal."""
 
 from __future__ import annotations
 
@@ -31,10 +28,8 @@ class Flags:
 
 
 flags = Flags()
-"""Those of the running command, set by `command.Command`."""
 
 RESET = "\x1b[0m"
-"""Ends every style of a terminal."""
 
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without line feed and tab, DEL, C1
@@ -97,7 +92,7 @@ def read_text_file(path: Path, shown: str, remedy: str) -> str:
 
 
 def unwritten(error: OSError) -> StdoutError:
-    """The error that says why stdout takes no more."""
+    """Why stdout takes no more."""
     if isinstance(error, BrokenPipeError):
         return StdoutError("stdout was closed by its reader before everything was written")
     return StdoutError(
@@ -109,8 +104,7 @@ def unwritten(error: OSError) -> StdoutError:
 def open_closed_streams() -> None:
     """Give a standard stream that is closed (`>&-`) a descriptor of its own.
 
-    Otherwise the next file that is opened gets the number of stdout, and what any library prints
-    goes into it. Using a closed stdin or stdout raises an OSError after this.
+    Otherwise the next file that is opened gets the number of stdout, and all prints go into it.
     """
     closed = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
     for name, mode_of_access in closed.items():
@@ -124,10 +118,8 @@ def open_closed_streams() -> None:
 
 
 def finish(stream: TextIO) -> OSError | None:
-    """Flush a standard stream. Returns: why that failed.
-
-    The stream then takes no more, or the interpreter would flush it again and exit with 120.
-    """
+    """Flush a standard stream. Returns: why that failed; or the interpreter would flush it again
+    and exit with 120."""
     try:
         stream.flush()
     except OSError as error:
@@ -138,7 +130,7 @@ def finish(stream: TextIO) -> OSError | None:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """Print one JSON object on stdout, keys in the order given."""
+    """Print one JSON object on stdout."""
     echo(to_json(result))
 
 
@@ -148,19 +140,14 @@ def echo(text: str) -> None:
 
 
 def to_json(result: Mapping[str, Any]) -> str:
-    """Write a JSON object with one line per key.
-
-    Control characters in strings are escaped, DEL, C1 and those that change the direction too.
-    """
+    """Write a JSON object with one line per key, all control characters escaped."""
     lines = (json.dumps({key: value}, ensure_ascii=False)[1:-1] for key, value in result.items())
     return safe_json("{\n  " + ",\n  ".join(lines) + "\n}")
 
 
 def show(result: Mapping[str, Any], in_words: Callable[[], str] | None = None) -> None:
-    """Print the result of a command on stdout: with --json as an object, else as a table.
-
-    in_words: makes another text than the table of all names and values.
-    """
+    """Print the result of a command: with --json as an object, else as `in_words` or a table of all
+    values."""
     if flags.as_json:
         print_json(result)
     else:
@@ -266,7 +253,6 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _width() -> int | None:
-    """The columns of the terminal on stdout; None if it is none."""
     return get_terminal_size().columns if sys.stdout.isatty() else None
 
 

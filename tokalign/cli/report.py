@@ -1,8 +1,5 @@
-"""The page that `check`, `bench` and `calibrate` write with --html: a verdict, plots and figures.
-
-The style is that of the page of `decode --html` (`page.css`), the template `report.html`; pygal
-draws the plots as SVG, whose colours follow the page's.
-"""
+"""The page that `check`, `bench` and `calibrate` write with --html: a verdict, plots by pygal, and
+figures."""
 
 from __future__ import annotations
 
@@ -31,7 +28,9 @@ _SHOWN_ROWS = 9
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A drawing and what it shows."""
+    """
+    A drawing and what it shows.
+    """
 
     caption: str
     svg: str
@@ -50,10 +49,8 @@ class Report:
 
 
 def require_page(path: Path) -> None:
-    """Check before long work that a page can be drawn and written.
-
-    Raises: MissingAssetError without pygal; as `require_writable`.
-    """
+    """Check before long work that a page can be drawn and written. Raises: MissingAssetError
+    without pygal; as `require_writable`."""
     require_writable(path)
     if find_spec("pygal") is None:
         raise MissingAssetError(
@@ -63,7 +60,7 @@ def require_page(path: Path) -> None:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the page. Raises: as `write_file`."""
+    """Raises: as `write_file`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -151,7 +148,6 @@ def _with_interval(value: float | tuple[float, ...]) -> object:
 
 
 def _chart(kind: str, *, series: int, **settings: Any) -> Any:
-    """A chart of pygal with room for the legend of so many series."""
     import pygal
     from pygal.style import Style
 

@@ -25,7 +25,7 @@ from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
-"""An environment variable with one API key; a command line is visible to other users."""
+"""A command line is visible to other users."""
 
 
 def _read_names(_flag: str, text: str) -> tuple[str, ...]:
@@ -111,7 +111,6 @@ def command(**values: Any) -> None:
 
 
 def _settings(values: dict[str, Any]) -> Settings:
-    """The server's settings from the command line. Raises: UsageError."""
     if values["model"] is None and not values["allow_model_switching"]:
         raise UsageError(
             "there is no model to serve: give its name, or let requests name one with "

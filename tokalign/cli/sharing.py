@@ -39,9 +39,8 @@ FOLDER = "tokalign"
 class Verified(NamedTuple):
     """A table or a drafter of which every byte was checked.
 
-    folder: of its repository, "" for the top level. name: of the file or of the drafter's folder.
-    about: what a reader of a model's page has to know about it.
-    files: their contents by their paths in `folder`, in the order of writing.
+    folder: of its repository. name: of the file or of the drafter's folder. about: what a reader of
+    a model's page has to know. files: contents by their paths in `folder`, in the order of writing.
     private: whether `tokalign learn` made it of somebody's own documents.
     """
 
@@ -55,10 +54,8 @@ class Verified(NamedTuple):
 def push_tables(
     files: Sequence[Path], repository: str, *, folder: str = FOLDER
 ) -> tuple[str, list[Verified]]:
-    """Verify tables and put them into a folder of a repository, on the Hub all of them or none.
+    """Verify tables and drafters, and put all or none of them into a folder of a repository.
 
-    files: of tables, and folders of drafters. repository: on the Hub, an alias, or a local folder.
-    folder: at its top level. Returns: the repository, and the tables.
     Raises: BundleError or MissingAssetError for a table that cannot be used, UsageError for names
     that cannot be found again and for what `tokalign learn` made; as `hub.upload`.
     """
@@ -91,9 +88,8 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
     """Fetch the tables and drafters of a model or of a repository; returns where they are now.
 
     name: a Hub repository, an alias, of whose repositories the first one with tables is used, or a
-        local folder. The tables replace those of the same names from that repository.
-    Raises: BundleError for a damaged table, and then none of them is kept; MissingAssetError if
-    there are none or they cannot be reached.
+    local folder. Raises: BundleError for a damaged table, and then none of them is kept;
+    MissingAssetError if there are none or they cannot be reached.
     """
     if (place := local_folder(name)) is not None:
         return _keep(_tables_in(place, str(place)), place.resolve().name)
@@ -111,7 +107,6 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
 
 
 def _tables_in(folder: Path, repository: str) -> list[Verified]:
-    """All tables and drafters of a repository whose files are in `folder`."""
     paths = [*drafters_in(folder), *(path for kind in KINDS for path in table_files(folder, kind))]
     if not paths:
         kinds = ", ".join(f".{kind}.tok" for kind in KINDS)
@@ -175,10 +170,8 @@ def _drafter(source: Path) -> _Read:
 
 
 def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
-    """Write verified tables to where they are found; returns their paths.
-
-    A repository may have folders of tables for several models, whose file names are equal.
-    """
+    """Write verified tables to where they are found; a repository may have folders for several
+    models."""
     kept = []
     for table in tables:
         own = slug if table.folder in ("", FOLDER) else f"{slug}--{table.folder}"
@@ -217,5 +210,4 @@ tokalign decode --target MODEL --prompt "..."
 
 
 def _cell(text: str) -> str:
-    """A text out of a table's header as a cell of a Markdown table, made harmless."""
     return shown_path(text).replace("|", "\\|").replace("<", "&lt;")

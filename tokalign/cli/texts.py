@@ -21,11 +21,7 @@ _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), "encyclopedic.
 
 
 def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> list[str]:
-    """The first `limit` texts of a file that are not blank, with the line breaks inside them.
-
-    Raises: CorpusError for a file that is missing, not a regular file, empty or damaged, and for a
-        line that cannot be read.
-    """
+    """The first `limit` texts of a file that are not blank. Raises: CorpusError."""
     texts = (text.removesuffix("\r") for text in TextFile(path, field=field).texts())
     chosen = list(islice((text for text in texts if text.strip()), limit))
     if not chosen:
@@ -45,11 +41,8 @@ class PromptText:
 def read_prompts(
     files: Sequence[Path], *, field: str, limit: int | None, language: str | None = None
 ) -> list[PromptText]:
-    """Read every prompt of every file; a set of prompts is named after its file.
-
-    If no file is given, those in `language` that come with tokalign, in English by default.
-    Raises: UsageError, CorpusError.
-    """
+    """Every prompt of every file, in sets named after the files; without files, those of `language`
+    that come along."""
     from tokalign.evaluate.comparison import Block
 
     sets = [(file, False) for file in files]
@@ -72,7 +65,7 @@ def language_of_model(target: str, folder: Path | None) -> str:
     """The one that the model's page declares, else that of its dictionaries, else English.
 
     A page or dictionaries in several of `LANGUAGES` do not tell. target: fingerprint of the
-    tokenizer. folder: of the model, where its page is `README.md`.
+    tokenizer.
     """
     from tokalign.tables.finding import find_tables
 
@@ -85,7 +78,6 @@ def language_of_model(target: str, folder: Path | None) -> str:
 
 
 def _declared(folder: Path | None) -> set[str]:
-    """The languages in the front matter of a model's page, as the Hub reads it."""
     try:
         page = "" if folder is None else (folder / "README.md").read_text("utf-8")
     except (OSError, UnicodeDecodeError):

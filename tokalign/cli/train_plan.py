@@ -45,10 +45,8 @@ _UTILIZATION = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan:
-    """The options of a run, and the kind of drafter that they are about.
-
-    draft: the name of the model that is taught, and taught: its sizes.
-    """
+    """The options of a run, and the kind of drafter that they are about. taught: sizes of the draft
+    model."""
 
     kind: DrafterKind
     values: Mapping[str, Any]
@@ -75,12 +73,10 @@ class TrainPlan:
 
     @property
     def begins_trained(self) -> bool:
-        """Whether something that can draft already is trained on."""
         return self.kind == "model" or self.values["begin_with"] is not None
 
     @property
     def writing(self) -> Writing | None:
-        """What the target writes, if it does."""
         values = self.values
         if values["tokens"] is None:
             return None
@@ -111,7 +107,6 @@ class TrainPlan:
 
     @property
     def reads_layers(self) -> bool:
-        """Whether what is trained reads layers of the target."""
         return self.kind in ("dflash", "eagle3")
 
     def labels(self, hidden_size: int, layers: int) -> LabelOptions:
@@ -269,10 +264,7 @@ def _fit_options(
     given: Mapping[str, Any], draft: ModelShape | None, kind: DrafterKind
 ) -> FitOptions:
     """Raises: UsageError for a loss that the labels or the kind do not have, and for quantized
-    weights.
-
-    draft: of the draft model that is taught, if one is.
-    """
+    weights."""
     values, defaults = dict(given), FitOptions()
     values["losses"] = values["losses"] or defaults.losses
     rate = defaults.learning_rate
@@ -299,7 +291,6 @@ def _fit_options(
 def _drafter_config(
     values: Mapping[str, Any], hidden_size: int, vocabulary_size: int
 ) -> DrafterConfig:
-    """The shape of the drafter for a target of this hidden size and vocabulary."""
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 
     width = values["width"] or min(hidden_size, WIDEST)
