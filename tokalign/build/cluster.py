@@ -47,10 +47,9 @@ _TAKEN = "give each machine ranks of its own with --local-rank-offset, or wait u
 class Job:
     """A dictionary of a target, or a pack for None, to be counted in shares. It can be pickled.
 
-    path: of the table file. options.workspace: a folder that all machines see, by default next to
-    the table; a killed job in it goes on.
-    shares: how many tasks encode; the table does not depend on it.
-    jobs: how many processes count for the table, on the machine that makes it.
+    options.workspace: a folder that all machines see, by default next to the table. shares: how
+    many
+    tasks encode; the table does not depend on it. jobs: how many processes count for the table.
     max_words: how many words a task remembers, see `WordEncoder`.
     """
 
@@ -66,8 +65,8 @@ class Job:
     def __post_init__(self) -> None:
         """Take the folder for this job, as completion marks of another one would be wrong.
 
-        Raises: UsageError if the folder holds another job or other files, or if it or the table
-            cannot be written; CorpusError for more files than a table's header can name.
+        Raises: UsageError if it holds other files, or if it or the table cannot be written;
+        CorpusError for more files than a table's header can name.
         """
         self.corpus.require_room(MOST_HEADER_BYTES)
         require_outputs([self.path])
@@ -93,14 +92,12 @@ class Job:
 
     @property
     def counting(self) -> Counting:
-        """What is counted."""
         if self.target is None:
             return counting_words(self.corpus, self.options.min_count)
         return Counting(self.corpus, self.target, min_count=self.options.min_count)
 
     @property
     def folder(self) -> Path:
-        """Where the tasks find each other's files."""
         return (self.options.workspace or self.path.with_suffix(".counting")).absolute()
 
     def tasks(self) -> list[tuple[StepName, Task, int]]:
@@ -112,7 +109,6 @@ class Job:
         return str(self.folder / _LOGS / step)
 
     def record(self, rank: int) -> Path:
-        """The file that says which runs a task that encodes has left, and what it has read."""
         return self.folder / f"encode-{rank:05d}.json"
 
 
@@ -126,10 +122,7 @@ class Task:
         return f"tokalign {self.step}: {self.job.path.name}"
 
     def __call__(self, _: object, rank: int, world_size: int) -> None:
-        """Do the share `rank` of `world_size`.
-
-        Raises: UsageError while another process does this share; what the step raises.
-        """
+        """Raises: UsageError while another process does this share; what the step raises."""
         folder, name = self.job.folder, f"{self.step}-{rank:05d}"
         with locked(folder / f"{name}.lock", f"doing {name} in {folder}", _TAKEN):
             if self.step == "encode":
@@ -149,8 +142,7 @@ def log_problem(problem: CorpusError) -> None:
 
 
 def _encode(job: Job, rank: int, world_size: int) -> None:
-    """Turn every `world_size`th corpus file into one run in the folder of the job, or into shards
-    of words."""
+    """Turn every `world_size`th corpus file into one run, or into shards of words."""
     counting = job.counting
     folder = job.folder / f"encode-{rank:05d}"
     folder.mkdir(exist_ok=True)
@@ -169,7 +161,6 @@ def _encode(job: Job, rank: int, world_size: int) -> None:
 
 
 def _make_table(job: Job) -> BuildReport:
-    """Count all runs and make the table."""
     records = [_read_record(job, rank) for rank in range(job.shares)]
     shards = [job.folder / name for record in records for name in record["runs"]]
     job.corpus.finish(stamp for record in records for stamp in record["stamps"])
@@ -187,10 +178,7 @@ def _make_table(job: Job) -> BuildReport:
 
 
 def _read_record(job: Job, rank: int) -> Any:
-    """What a task that encodes has left, its run checked.
-
-    Raises: UsageError if it has left nothing; OutputError for a run that a power cut has damaged.
-    """
+    """Raises: UsageError if the task has left nothing; OutputError for a damaged run."""
     try:
         record = json.loads(job.record(rank).read_text("utf-8"))
     except FileNotFoundError as error:
@@ -210,7 +198,7 @@ def _read_record(job: Job, rank: int) -> Any:
 def run_job(job: Job, *, processes: int, first: int = 0, tasks: int | None = None) -> BuildReport:
     """Encode, and on the machine that does task 0 make the table; finished tasks are skipped.
 
-    processes: how many tasks run at once. first, tasks: the tasks of this machine; by default all.
+    processes: how many tasks run at once. first, tasks: those of this machine; by default all.
     The machine that does task 0 waits for the others; elsewhere the report has no table.
     Raises: what a task raised; UsageError without datatrove.
     """

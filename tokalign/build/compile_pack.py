@@ -56,10 +56,8 @@ def compile_pack(
     *,
     stage: Stage = silent,
 ) -> Bundle:
-    """The dictionary of this tokenizer from a pack.
-
-    Raises: BundleError for a bundle that is no pack; as `backoff_bundle`.
-    """
+    """The dictionary of this tokenizer from a pack. Raises: BundleError for what is no pack; as
+    `backoff_bundle`."""
     with open_workspace(options.workspace) as folder:
         levels = _count(target, bundle, options.min_count, folder, stage)
         return backoff_bundle(
@@ -117,8 +115,8 @@ def _next(word: str) -> str:
 def _before(word: str, ids: Sequence[int], tokens: Sequence[bytes], gap: int) -> list[int]:
     """The ids of such a word, of those that were encoded with what comes next.
 
-    Where a token holds the space before the next word, as Gemma's indentation does, the ids
-    include that token, and a gap: what comes after is not counted as its continuation.
+    A token that also holds the next space, as Gemma's indentation does, is followed by a gap: what
+    comes after is not counted as its continuation.
     """
     size, kept = len(word.encode()), list[int]()
     for token in ids:
@@ -132,8 +130,7 @@ def _before(word: str, ids: Sequence[int], tokens: Sequence[bytes], gap: int) ->
 def positions_of(pack: Pack) -> list[Numbers]:
     """At how many positions of the text each n-gram is the longest one that begins there.
 
-    Counts are rounded, so those of the n-grams that begin or end with an n-gram may add up to more
-    than its own, which is then raised.
+    Rounded counts of longer n-grams may add up to more than the n-gram's own, which is then raised.
     """
     counts = [COUNTS[order.levels] for order in pack.orders]
     positions = counts[-1:]
@@ -163,10 +160,7 @@ def _shards(pack: Pack, positions: Sequence[Numbers], folder: Path) -> Iterator[
 def _write_windows(
     encoded: _Encoded, path: Path, words: Numbers, times: Numbers
 ) -> tuple[Path, int]:
-    """Write the windows that begin in the first of these words.
-
-    words: [n-grams, words]. times: at how many positions each n-gram is the longest one.
-    """
+    """Write the windows that begin in the first of these words [n-grams, words]."""
     space, lengths = encoded.space, encoded.lengths[words]
     # Every n-gram as one row of ids in a long array, each row followed by a gap.
     ends = np.cumsum(lengths, axis=1)

@@ -1,8 +1,4 @@
-"""A corpus: text files read as one stream of paragraphs, and stamped.
-
-While it streams, the bytes of each file are hashed, so that a table can say exactly which text it
-was built from. How one file is read: `text_files.py`.
-"""
+"""A corpus: text files (`text_files.py`) read as one stream of paragraphs, hashed and stamped."""
 
 from __future__ import annotations
 
@@ -55,14 +51,12 @@ class Corpus:
         weights: Mapping[str, float] = MappingProxyType({}),
         private: bool = False,
     ) -> None:
-        """Name the files; nothing is read yet.
+        """Name the files; nothing is read yet. field, report: see `TextFile`.
 
-        field, report: see `TextFile`.
-        weights: file name -> how many times each occurrence in the file counts; over 0, at most
-            `HEAVIEST` and three decimals, 1 for files that are not named.
+        weights: by file name, how many times each occurrence counts; at most `HEAVIEST`.
         private: whether what is built from it must not be shared.
-        Raises: CorpusError for a file that is missing, not a regular file, of an unknown kind or
-            named twice, and for a weight that is wrong or of no file.
+        Raises: CorpusError for a missing, irregular or unknown file, one named twice, or a wrong
+        weight.
         """
         sources = [file if isinstance(file, Source) else Source.of_path(file) for file in files]
         self._sources = sorted(sources, key=lambda source: source.name)
@@ -94,7 +88,6 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, of all files together. Raises: CorpusError for one that is gone."""
         return sum(source.require() for source in self._sources)
 
     @property
@@ -104,14 +97,12 @@ class Corpus:
 
     @property
     def listing(self) -> list[list[Any]]:
-        """Name and bytes on disk of each file, known without reading it."""
+        """Name and bytes on disk of each file."""
         return [[source.name, source.require()] for source in self._sources]
 
     def require_room(self, most_bytes: int) -> None:
-        """Check that a stamp of all files fits into so many bytes, before hours of reading them.
-
-        Raises: CorpusError.
-        """
+        """Raises: CorpusError if a stamp of all files does not fit into so many bytes, before hours
+        of reading."""
         least = [TextFile(source).stamp() for source in self._sources]
         size = len(msgpack.packb(least))
         if size > most_bytes:
@@ -131,14 +122,11 @@ class Corpus:
 
     @property
     def skipped(self) -> int:
-        """Lines left out of the last complete reading."""
         return sum(stamp["skipped"] for stamp in self._stamps)
 
     def lines(self, progress: Progress = lambda _: None) -> Iterator[str]:
-        """All paragraphs, without line ends; empty ones are left out.
-
-        Raises: CorpusError as `TextFile.texts` does, and at the end if there was no text at all.
-        """
+        """All paragraphs, without line ends and empty ones. Raises: CorpusError as
+        `TextFile.texts`, or at the end without any text."""
         stamps = []
         for reading in self.readings(progress):
             yield from reading.paragraphs()
@@ -159,10 +147,8 @@ class Corpus:
             )
 
     def finish(self, stamps: Iterable[FileStamp]) -> None:
-        """Take the stamps of a complete reading.
-
-        Raises: CorpusError if there was no text at all.
-        """
+        """Take the stamps of a complete reading. Raises: CorpusError if there was no text at
+        all."""
         read = sorted(stamps, key=lambda stamp: stamp["name"])
         if not sum(stamp["lines"] for stamp in read):
             skipped = sum(stamp["skipped"] for stamp in read)

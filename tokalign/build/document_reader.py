@@ -23,10 +23,8 @@ SECONDS = 30.0
 
 
 class DocumentReader:
-    """Called with a path, returns the text of the document; a context manager.
-
-    limit: in seconds, for one document.
-    """
+    """A context manager; called with a path, returns the text of the document. limit: seconds for
+    one."""
 
     def __init__(self, limit: float = SECONDS, read: Callable[[Path], str] = read_document) -> None:
         self.limit, self._read = limit, read
@@ -51,7 +49,6 @@ class DocumentReader:
         raise CorpusError(f"{why}; the document is left out", path=str(path))
 
     def _started(self) -> ProcessPoolExecutor:
-        """A pool of one process that is ready to read."""
         if self._pool is None:
             with safe_path():  # making a pool starts a process too, which tracks its locks
                 spawn = multiprocessing.get_context("spawn")

@@ -50,7 +50,7 @@ OF_PROGRAMS = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class FoundFile:
-    """A document to read. path: absolute. bytes, modified: its size and its time in nanoseconds."""
+    """A document to read. path: absolute. modified: nanoseconds."""
 
     path: str
     bytes: int
@@ -67,20 +67,18 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is left out besides what `OF_PROGRAMS` and `never_read.py` name.
-
-    exclude: patterns as in a .gitignore file. largest_file: in bytes.
-    """
+    """What is left out besides `OF_PROGRAMS` and `never_read.py`. exclude: patterns as in a
+    .gitignore file."""
 
     exclude: tuple[str, ...] = ()
     largest_file: int = LARGEST_FILE
 
 
 def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFile], Skipped]:
-    """The documents in these folders and in the folders in them, sorted by path, each once.
+    """The documents in these folders and the folders in them, sorted by path, each once.
 
     Raises: MissingAssetError for a folder that is not there; UsageError for a file in its place, a
-        pattern that means nothing, or missing libraries.
+    pattern that means nothing, or missing libraries.
     """
     spec = _spec(map(_folded, (*OF_PROGRAMS, *NAMES, *rules.exclude)))
     skipped, documents = Skipped(), set[FoundFile]()
@@ -130,8 +128,6 @@ def _folded(name: str) -> str:
 
 
 def _walk(root: str, spec: GitIgnoreSpec, skipped: Skipped) -> Iterator[str]:
-    """The paths of all files that no pattern excludes."""
-
     def report(error: OSError) -> None:
         skipped.unreadable.append(str(error.filename))
 
@@ -155,7 +151,6 @@ def _walk(root: str, spec: GitIgnoreSpec, skipped: Skipped) -> Iterator[str]:
 
 
 def _consider(path: str, rules: Rules, skipped: Skipped) -> FoundFile | None:
-    """The file at a path, if it is a document of a size to be read."""
     if not path.lower().endswith(KINDS):
         skipped.counts["other kinds"] += 1
         return None
@@ -193,8 +188,8 @@ class UnopenedError(CorpusError):
 def read_document(path: Path) -> str:
     """The text of a document.
 
-    Raises: UnopenedError; CorpusError for what cannot be understood, has no text, or holds a
-        key; MissingAssetError where the libraries are not installed.
+    Raises: UnopenedError; CorpusError for what cannot be understood, has no text, or holds a key;
+    MissingAssetError where the libraries are not installed.
     """
     try:
         with open_regular(path, links=False) as file:
@@ -268,7 +263,6 @@ def _encoding(data: bytes, *, html: bool = False) -> str:
 
 
 def _html_text(path: Path, data: bytes) -> str:
-    """What a browser would show, without scripts, styles and what is hidden."""
     encoding = _encoding(data, html=True)
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree

@@ -50,8 +50,7 @@ class InstalledPacks:
     """The dictionaries of a tokenizer, to which prompts add those of the packs of their languages.
 
     opened: opens the dictionaries that there are. waits: whether a prompt waits until its pack is
-    compiled. With $TOKALIGN_PACKS=named prompts add nothing. What is compiled is kept in the table
-    folder, under the fingerprint of the tokenizer. note: gets a line for each pack.
+    compiled. With $TOKALIGN_PACKS=named prompts add nothing.
     """
 
     def __init__(
@@ -74,23 +73,19 @@ class InstalledPacks:
         self._dictionary: Dictionary | None = None
 
     def compile(self, languages: Sequence[str]) -> None:
-        """Compile the packs of these languages that have no dictionary yet."""
         for language in languages:
             if language in self._to_compile:
                 self._compile(language, self._to_compile.pop(language))
 
     def open(self) -> Dictionary | None:
-        """The dictionaries that there are by now; None for none."""
         self._dictionary = self._opened()
         return self._dictionary
 
     @property
     def can_grow(self) -> bool:
-        """Whether a prompt may add a dictionary."""
         return bool(self._to_compile) and os.environ.get("TOKALIGN_PACKS") != "named"
 
     def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
-        """The dictionaries to draft with after this prompt."""
         if self.can_grow:
             languages = [language_of_prompt(self._target, prompt, self._packs) or _user_language()]
             if is_about_code(self._target, prompt):
@@ -109,7 +104,6 @@ class InstalledPacks:
             self.open()
 
     def _compile(self, language: str, path: Path) -> None:
-        """In another process."""
         self._note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
         made = table_folder() / self._target.fingerprint[:16] / f"{language}.dictionary.tok"
         # The program's own path of modules may not be in its environment.
@@ -129,10 +123,8 @@ class InstalledPacks:
 def language_of_prompt(
     target: Tokenizer[TargetId], prompt: Sequence[TargetId], packs: Mapping[str, Path]
 ) -> str | None:
-    """The language of the last text between special tokens that has one, which is a user's message.
-
-    Such texts of one or two words do not tell. packs: by language.
-    """
+    """The language of the last text between special tokens that has one, which is a user's
+    message."""
     specials, texts = target.vocabulary.specials, [list[TargetId]()]
     for token in prompt[-_MOST_IDS:]:
         if token in specials:
@@ -179,7 +171,6 @@ def _probabilities(path: Path) -> Mapping[str, float]:
 
 
 def _spellings(word: str) -> set[str]:
-    """How a word may stand in a pack: within a line or at its beginning, in any case."""
     return {before + form for before in " \n" for form in (word, word.lower(), word.capitalize())}
 
 

@@ -59,9 +59,8 @@ _BROKEN = "is broken; forget the collection and learn it again: tokalign tables 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a collection is made from, and for.
+    """What a collection is made from, and for. targets: names of tokenizers, as the user gave them.
 
-    folders: absolute paths. targets: names of tokenizers, as the user gave them.
     seen: a digest of what the dictionaries were built from; empty while that is not known.
     """
 
@@ -74,11 +73,8 @@ class Settings:
 
 @dataclass(slots=True, kw_only=True)
 class Learned:
-    """What learning did, in documents.
-
-    texts: different ones. copies: documents with the text of another one. problems: why some could
-    not be read. tables: file -> whether it was built anew.
-    """
+    """What learning did, in documents. copies: those with the text of another one. tables: whether
+    each was built anew."""
 
     skipped: Skipped
     tables: dict[Path, bool]
@@ -98,12 +94,10 @@ class Collection:
 
     @property
     def counting(self) -> Path:
-        """Where the texts are while they are counted."""
         return self.folder / "counting"
 
     @property
     def exists(self) -> bool:
-        """Whether it was learned and not forgotten."""
         return (self.folder / _SETTINGS).is_file()
 
     @property
@@ -124,7 +118,7 @@ class Collection:
     def changing(self) -> Iterator[None]:
         """Make the folder, which only its owner may enter, and keep other processes out of it.
 
-        What a killed process has left unfinished is deleted: it may know documents that are gone.
+        What a killed process has left is deleted: it may know documents that are gone.
         Raises: UsageError if another process is changing it; OutputError.
         """
         try:
@@ -154,8 +148,7 @@ class Collection:
     def forget(self) -> None:
         """Delete everything that is known of it.
 
-        Raises: as `require`; UsageError while a process is learning it, and for a folder that
-            cannot be deleted.
+        Raises: as `require`; UsageError while it is being learned, or if it cannot be deleted.
         """
         self.require()
         with self.changing():
@@ -185,10 +178,10 @@ def learn(
     """Bring the dictionaries of a collection up to date with its folders.
 
     folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
-    `Rules`; max_bytes: of each dictionary's file. What is not given stays as it was.
-    Raises: UsageError for a name that no folder can have, where a folder or a target has to be
-        given, or while another process learns under this name; MissingAssetError for a folder,
-        tokenizer or library that is not there; CorpusError if there is no text at all.
+    `Rules`. What is not given stays as it was.
+    Raises: UsageError for a wrong name, a missing folder or target, or while another process
+    learns;
+    MissingAssetError for what is not there; CorpusError if there is no text at all.
     """
     collection = Collection(check_name(name))
     known = collection.settings()
@@ -267,10 +260,7 @@ def _build(
 def _read_all(
     documents: Sequence[FoundFile], texts: Path, learned: Learned, progress: Callable[[int], None]
 ) -> bool:
-    """Write the text of every document to a corpus file, each text once.
-
-    Returns whether all of them could be opened, so that there is nothing to try again.
-    """
+    """Write each text once to a corpus file; returns whether all documents could be opened."""
     complete, seen = True, set[bytes]()
     with (
         DocumentReader() as read,
@@ -316,7 +306,6 @@ def _lasting(target: str) -> str:
 
 
 def _resolve(targets: Sequence[str]) -> dict[str, Tokenizer[TargetId]]:
-    """The tokenizers of these names, by their short names."""
     models: dict[str, Tokenizer[TargetId]] = {}
     for target in targets:
         resolved: Resolved[TargetId] = resolve_tokenizer(target)

@@ -204,7 +204,6 @@ class Followers:
         return dict(zip(self._tokens, map(tuple, ends_of), strict=True))
 
     def groups(self) -> dict[Signature, list[TargetId]]:
-        """These tokens by signature."""
         groups: dict[Signature, list[TargetId]] = {}
         for token, signature in self.signatures.items():
             groups.setdefault(signature, []).append(token)

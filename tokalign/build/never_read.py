@@ -48,15 +48,12 @@ _KEYS = {
     "the cookies of a browser": r"# (?:Netscape )?HTTP Cookie File",
 }
 CONTENTS = "|".join(f"(?<![0-9A-Za-z])({written})" for written in _KEYS.values())
-"""A regular expression for keys."""
 
 _contents = re.compile(CONTENTS)
 
 
 def key_in(text: str) -> str | None:
-    """The kind of the first key in a text, in words.
-
-    Cost: about 0.15 s for a million characters.
-    """
+    """The kind of the first key in a text, in words. Cost: about 0.15 s for a million
+    characters."""
     key = _contents.search(text)
     return None if key is None else [*_KEYS][(key.lastindex or 0) - 1]

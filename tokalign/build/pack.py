@@ -22,7 +22,6 @@ from tokalign.tables.bundle import Bundle, encode_bundle
 from tokalign.tables.pack import KIND, MAX_NGRAMS, MAX_ORDER, Pack, WordNgrams, levels_of
 
 PACK_BYTES = 12_000_000
-"""The largest size of a pack by default."""
 
 RARE_ORDERS = 2
 """Words and pairs are kept from a count of 1 on: a token may be frequent in words that are rare."""
@@ -41,11 +40,8 @@ def build_pack(
     stage: Stage = silent,
     count: Count = count_corpus,
 ) -> Bundle:
-    """The pack of a corpus.
-
-    options: the size, the least count of n-grams, and what counting takes.
-    Raises: as `pack_bundle`.
-    """
+    """The pack of a corpus. options: the size, the least count, and what counting takes. Raises: as
+    `pack_bundle`."""
     counted = count(
         counting_words(corpus, options.min_count),
         memory=options.memory,
@@ -75,10 +71,8 @@ def pack_bundle(
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The most valuable of these n-grams in so many bytes. stamp: of the corpus.
-
-    Raises: UsageError if nothing fits.
-    """
+    """The most valuable of these n-grams in so many bytes. stamp: of the corpus. Raises: UsageError
+    if nothing fits."""
     levels, max_bytes, best = counted.levels, options.max_bytes, None
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:

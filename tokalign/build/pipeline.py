@@ -25,10 +25,8 @@ Builder = Callable[..., Bundle]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTable:
-    """One table file, with its size in bytes and its number of entries.
-
-    previous: where the table that it replaced is kept, if that had other content.
-    """
+    """One table file. previous: where the table that it replaced is kept, if that had other
+    content."""
 
     path: Path
     kind: str
@@ -39,10 +37,8 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build did.
-
-    text_bytes: of the corpus, decompressed. peak_memory: in bytes, see `workers.peak_memory`.
-    """
+    """What a build did. text_bytes: decompressed. peak_memory: in bytes, see
+    `workers.peak_memory`."""
 
     tables: tuple[WrittenTable, ...] = ()
     text_bytes: int = 0
@@ -57,8 +53,8 @@ def build_tables(
     """Build every table, then write every table. builders: by file.
 
     Raises: before anything is read, CorpusError for more files than a header can name and
-        UsageError for a file that cannot be written or that another process is building; then what
-        the builders raise.
+    UsageError
+    for a file that cannot be written or is being built; then what the builders raise.
     """
     started = time.monotonic()
     corpus.require_room(MOST_HEADER_BYTES)
@@ -78,14 +74,13 @@ def build_tables(
 
 
 def require_outputs(paths: Iterable[Path]) -> None:
-    """Check that tables can be written here. Raises: UsageError."""
+    """Raises: UsageError if tables cannot be written here."""
     for path in paths:
         require_writable(path, parents=True, remedy=OUTPUT_REMEDY)
 
 
 @contextmanager
 def _building(path: Path) -> Iterator[None]:
-    """Keep other processes from building this table."""
     lock = path.with_name(f".{path.name}.lock")
     with parents_of(lock), locked(lock, f"building {path}", "wait until it has ended"):
         try:

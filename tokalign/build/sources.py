@@ -63,23 +63,18 @@ _MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a corpus.
-
-    name: for stamps and weights; the same wherever the corpus lies.
-    location: a path, or a URL that fsspec knows.
-    """
+    """One file of a corpus. name: for stamps and weights. location: a path, or a URL that fsspec
+    knows."""
 
     name: str
     location: str
 
     @classmethod
     def of_path(cls, path: Path) -> Source:
-        """A local file under its own name."""
         return cls(path.name, str(path))
 
     @property
     def is_remote(self) -> bool:
-        """Whether fsspec opens it."""
         return _is_url(self.location)
 
     @property
@@ -89,11 +84,8 @@ class Source:
         return name.with_suffix("").suffix if name.suffix in PACKINGS else name.suffix
 
     def require(self) -> int:
-        """Check that the file can be a part of a corpus, and return its size in bytes.
-
-        Raises: CorpusError for a file of another kind, a missing one, a folder, a pipe, a device,
-            and for a name that no table can hold.
-        """
+        """The size in bytes. Raises: CorpusError for what is no file that can be a part of a
+        corpus."""
         if not is_text(self.name):
             raise CorpusError("its name is not UTF-8; rename it", path=self.location)
         if not self.name.endswith(KINDS):
@@ -106,10 +98,8 @@ class Source:
             return size or 0
 
     def chunks(self) -> Iterator[bytes]:
-        """The whole file in pieces of at most 64 KiB.
-
-        Raises: CorpusError for a file that cannot be read or that changes while it is read.
-        """
+        """The whole file in pieces of at most 64 KiB. Raises: CorpusError, also if it changes
+        meanwhile."""
         read = 0
         with open_source(self.location) as (file, size):
             while size is None or read <= size:
@@ -135,11 +125,10 @@ def find_sources(
 
     names: files, folders (every corpus file in them, at any depth), globs in quotation marks, URLs
     of any of these, and `-`. In a folder or under a glob a file is named by its path from there.
-    A file that is named twice is one source, under its first name; `note` gets a line about that.
-    Links and copies are files of their own.
+    A file that is named twice is one source; links and copies are files of their own.
     stdin: saves standard input to a file; None where it is no corpus.
     Raises: CorpusError for a folder or a glob without corpus files, and for a URL that cannot be
-        listed.
+    read.
     """
     named = [source for name in dict.fromkeys(names) for source in _find(name, stdin)]
     sources: dict[str, Source] = {}
@@ -190,7 +179,6 @@ def _find_remote(url: str) -> list[Source]:
 
 
 def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[Source]:
-    """The corpus files at these locations in a folder."""
     files = [Source(_relative(file, folder), file) for file in locations]
     known = [
         file
@@ -224,7 +212,7 @@ def _is_url(location: str) -> bool:
 
 @cache
 def _size_of_url(url: str) -> int:
-    """Its size in bytes; 0 where the server does not tell."""
+    """0 where the server does not tell."""
     with _file_system(url) as (system, path):
         return int(system.size(path) or 0)
 
@@ -240,10 +228,8 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
 
 @contextmanager
 def open_source(location: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """Open a file or URL for reading, with its size where that is known.
-
-    Raises: CorpusError for what is missing or no regular file; also for an OSError in the body.
-    """
+    """Open a file or URL for reading, with its size where that is known. Raises: CorpusError, also
+    for an OSError in the body."""
     if _is_url(location):
         with _file_system(location) as (system, path), system.open(path, "rb") as remote:
             yield remote, system.size(path)
@@ -280,9 +266,7 @@ def _naming(location: str) -> Iterator[None]:
 def unpack(chunks: Iterator[bytes], packing: str) -> Iterator[bytes]:
     """Decompress streams or frames that follow each other, in pieces of at most 256 KiB.
 
-    `zstandard.open` is not used: it reads the first frame only, and like every stream reader of
-    zstandard it takes a frame that is cut off for a whole one.
-    packing: one of the names in `PACKINGS`.
+    `zstandard.open` reads the first frame only, and takes a frame that is cut off for a whole one.
     Raises: one of `BROKEN`; EOFError for a frame that is cut off.
     """
     new, step = PACKINGS[packing]

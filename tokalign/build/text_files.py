@@ -1,10 +1,9 @@
-"""Reading one file of texts: `.txt` (one text per line), `.jsonl` (one object per line, its text in
-one field) or `.parquet` (one text per row of one column). The first two may be packed as `.gz`,
-`.zst` or `.xz`.
+"""Reading one file of texts: `.txt` (one per line), `.jsonl` (in a field of each object) or
+`.parquet`.
 
 The file is streamed and hashed as it lies on disk, in bounded memory whatever is in it: a text
-longer than `LONGEST_LINE` is reported like any other that cannot be read. Parquet is read row by
-row, by pyarrow (extra `[corpora]`). Where the bytes come from: `sources.py`.
+longer than `LONGEST_LINE` is reported like any other that cannot be read. Where the bytes come
+from: `sources.py`.
 """
 
 from __future__ import annotations
@@ -60,10 +59,8 @@ class TextFile:
         report: Report = refuse,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """field: where a `.jsonl` object has its text, or the column of a Parquet file. weight: for
-        the stamp. report: called with each line or row that cannot be read. progress: called with
-        the number of bytes read from disk since the last call.
-        """
+        """field: where an object has its text, or the column. weight: for the stamp. report: called
+        with each line or row that cannot be read. progress: called with bytes read since."""
         self._source = file if isinstance(file, Source) else Source.of_path(file)
         self._field, self.weight = field, weight
         self._report, self._progress = report, progress
@@ -97,9 +94,9 @@ class TextFile:
     def texts(self) -> Iterator[str]:
         """One text per line, object or row; some may be empty.
 
-        Raises: CorpusError for a file that cannot be opened or that changes while it is read, for
-            a damaged archive or Parquet file, a file in UTF-16, and for a field that the first
-            object or the whole Parquet file lacks.
+        Raises: CorpusError for a file that cannot be read, changes meanwhile, is damaged or in
+        UTF-16,
+        and for a field that the first object or the Parquet file lacks.
         """
         return self._texts_of_rows() if self._source.kind == ".parquet" else self._texts_of_lines()
 
@@ -194,7 +191,6 @@ class TextFile:
             yield _bounded(begun)
 
     def _chunks(self) -> Iterator[bytes]:
-        """The file as it lies on disk."""
         for chunk in self._source.chunks():
             self._digest.update(chunk)
             self._bytes += len(chunk)
@@ -202,7 +198,6 @@ class TextFile:
             yield chunk
 
     def _decompressed(self) -> Iterator[bytes]:
-        """The text in small pieces."""
         packing = Path(self._source.name).suffix
         if packing not in PACKINGS:
             yield from self._chunks()
@@ -235,7 +230,6 @@ def _bounded(line: bytearray) -> bytes:
 
 
 def _reason(error: ValueError | RecursionError, of: str) -> str:
-    """What is wrong with a line or a row, in words."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 at byte {error.start} of the {of}"
     if isinstance(error, json.JSONDecodeError):
@@ -257,10 +251,8 @@ def shown_names(names: Iterable[str], *, most: int) -> str:
 def read_column(path: Path, column: str, *, location: str) -> Iterator[Any]:
     """The values of a column of strings, as pyarrow's scalars; `as_py` may find them not UTF-8.
 
-    location: what errors call the file.
-    Raises: CorpusError for a file that is not Parquet or is damaged, without the column (the error
-    names the columns there are), or with something else than text in it; UsageError without
-    pyarrow.
+    Raises: CorpusError for a file that is damaged or no Parquet, or without such a column of text;
+    UsageError without pyarrow.
     """
     try:
         import pyarrow

@@ -19,10 +19,9 @@ from tokalign.storage import as_path
 class Alias:
     """Where to find a model: an entry of registry.toml, or a Hub repository that was named.
 
-    repository: the original; mlx: the one with MLX weights, of so many `parameters`, each in `bits`
-        bits; 0 where that is not known.
+    mlx: the repository with MLX weights. parameters, bits: of the weights; 0 where not known.
     vocabulary: a distribution and the official vocabulary file inside it; facts: what that file
-        leaves out, by the names of `Supplement`'s fields.
+    leaves out, by the names of `Supplement`'s fields.
     weights: a distribution and the GGUF file inside it that has the whole model.
     """
 
@@ -43,8 +42,8 @@ class Alias:
 
     @property
     def bytes(self) -> float:
-        """About how many bytes the MLX weights have; groups of 64 quantized weights add half a bit
-        to each."""
+        """About the bytes of the MLX weights; groups of 64 quantized weights add half a bit to
+        each."""
         return self.parameters * (self.bits + (0.5 if self.bits < 16 else 0)) / 8
 
 
@@ -91,8 +90,7 @@ def check_name(name: str) -> str:
 
 
 def _closest(name: str) -> str | None:
-    """The alias that `name` may be a misspelling of. One with other digits is another model: for
-    bielik-11b this is bielik, not bielik-1.5b."""
+    """One with other digits is another model: for bielik-11b this is bielik, not bielik-1.5b."""
     digits = _digits(name)
     possible = [alias for alias in aliases() if not digits or _digits(alias) in ("", digits)]
     return next(iter(get_close_matches(name, possible, n=1)), None)

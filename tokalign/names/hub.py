@@ -18,11 +18,8 @@ from tokalign.tokenizer.files import holds_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is wanted of a repository.
-
-    patterns: the files to download, as far as the repository has them.
-    missing: the files that a folder lacks; it can be used if there are none.
-    """
+    """What is wanted of a repository: files like these `patterns`; `missing` are those that a
+    folder lacks."""
 
     patterns: tuple[str, ...]
     missing: Callable[[Path], list[str]]
@@ -35,14 +32,14 @@ def missing_from_model(folder: Path) -> list[str]:
 
 
 def missing_from_tokenizer(folder: Path) -> list[str]:
-    """`tokenizer.json` for a folder that has neither it nor another tokenizer that mlx-lm opens."""
+    """`tokenizer.json` for a folder without any tokenizer that mlx-lm opens."""
     return [] if holds_tokenizer(folder) else ["tokenizer.json"]
 
 
 def _weights(folder: Path) -> list[str]:
-    """The weight files that belong into a model's folder, present or not.
+    """The weight files that belong into a folder: those of the index, else by the numbers of those
+    present.
 
-    The index names them, or the numbering of those present (`model-00001-of-00002.safetensors`).
     mlx-lm ignores the index, which may be left over from before a conversion.
     """
     present = sorted(file.name for file in folder.glob("model*.safetensors"))
@@ -98,7 +95,6 @@ def find_cached(
 
 
 def _cached(repository: str, revision: str) -> Path | None:
-    """The folder of a repository's snapshot in the Hub's cache, complete or not."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -142,9 +138,8 @@ def download_to(
 ) -> tuple[str, Path]:
     """Download the files like `patterns` of the first repository that has some.
 
-    folder: an empty one outside the Hub's cache, where a snapshot of these files alone would take
-        the place of the model's. remedy: the command that tries again.
-    Returns: the repository, and the folder of its files; an empty one if there are no such files.
+    folder: an empty one outside the Hub's cache, where such a snapshot would replace the model's.
+    remedy: the command that tries again. Returns: the repository, and the folder of its files.
     Raises: MissingAssetError about the first repository if none was downloaded and one failed.
     """
     failures = []
@@ -161,10 +156,7 @@ def download_to(
 
 
 def read_part(repository: str, file: str, begin: int, end: int) -> bytes:
-    """The bytes of a file on the Hub from one position to another; nothing else is downloaded.
-
-    Raises: MissingAssetError.
-    """
+    """The bytes of a file on the Hub from one position to another. Raises: MissingAssetError."""
     from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
@@ -182,11 +174,9 @@ def read_part(repository: str, file: str, begin: int, end: int) -> bytes:
 
 
 def upload(repository: str, files: Mapping[str, bytes], *, message: str) -> None:
-    """Add files to a Hub repository in one commit, all of them or none.
+    """Add files (content by path) to a Hub repository in one commit, all of them or none.
 
-    files: path in the repository -> content. message: of the commit.
-    Raises: MissingAssetError if the Hub or the repository cannot be reached; UsageError if the Hub
-    refuses the commit.
+    Raises: MissingAssetError if it cannot be reached; UsageError if the Hub refuses the commit.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
@@ -221,10 +211,8 @@ def _download(
     remedy: str,
     folder: Path | None = None,
 ) -> str | None:
-    """Download files into the Hub's cache, or into a folder outside it.
-
-    Returns: None if all files of the repository arrived, else why not and what to do.
-    """
+    """Download files into the Hub's cache or a folder; returns why not all arrived, and what to
+    do."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -245,7 +233,6 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _reason(error: Exception, repository: str, remedy: str) -> str:
-    """Why a transfer failed and what to do. remedy: a command."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,

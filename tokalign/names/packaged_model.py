@@ -47,9 +47,8 @@ _CONTROL = 3
 
 
 def packaged_model(file: Path) -> Path:
-    """The folder of the model in a GGUF file, which is written when it is first asked for.
+    """The folder of the "llama" model in a GGUF file, which is written when it is first asked for.
 
-    file: of the architecture "llama", with the tokenizer "smollm" and weights of these types.
     Raises: MissingAssetError without mlx; UsageError for a cache that cannot be written to.
     """
     try:
@@ -78,10 +77,8 @@ def packaged_model(file: Path) -> Path:
 
 
 def _place(name: str) -> Path:
-    """Where a converted model is: in the cache, else in a folder of one's own of temporary files.
-
-    The latter is for a home that cannot be written to, and not used if it is somebody else's.
-    """
+    """In the cache; for a home that cannot be written to, in a folder of one's own of temporary
+    files."""
     usual = cache_folder() / "models" / name
     if usual.exists():
         return usual
@@ -97,7 +94,6 @@ def _place(name: str) -> Path:
 
 
 def _convert(mx: Any, file: Path, folder: Path, *, quantized: bool) -> None:
-    """mx: the module `mlx.core`, without which the package `names` can be imported."""
     loaded, about = mx.load(str(file), return_metadata=True)
     facts = {
         name: value.tolist() if isinstance(value, mx.array) else value
@@ -146,7 +142,6 @@ def _bits(weight: Any, scales: Any) -> int:
 
 
 def _config(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """mlx-lm's configuration; where arrays are quantized, with the bits of each."""
     each = {
         (base := name.removesuffix(".scales")): {
             "group_size": _GROUP,

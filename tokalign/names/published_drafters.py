@@ -80,9 +80,9 @@ def require_published(target: str | Path | None) -> PublishedDrafter:
 
 
 def named_or_published(name: str, target: str | Path | None) -> Path:
-    """The folder of the drafter that is named, which is downloaded if it is not here.
+    """The folder of the drafter that is named, or published for `target`; downloaded if it is not
+    here.
 
-    target: whose published drafter `auto` stands for.
     Raises: as `resolve_drafter` and `require_published`.
     """
     if name != AUTO:

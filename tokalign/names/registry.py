@@ -1,8 +1,7 @@
 """What a name on the command line stands for: an alias, a local path, or a Hub repository.
 
 Tokenizers and models are looked for in a local path, the Hub's cache, an installed distribution
-(its vocabulary file or weights are read; nothing is imported) and the Hub, in this order. The
-aliases are those of `aliases.py`.
+(nothing of it is imported) and the Hub, in this order.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ from tokalign.tokenizer.vocabulary import Id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(Generic[Id]):
-    """A tokenizer that was found. `slug` names its folder of tables; `description` is one line.
-
-    folder: the model's own, in which tables may lie; None for an official vocabulary file.
-    """
+    """A tokenizer that was found. slug: names its folder of tables. folder: the model's own, None
+    for a vocabulary file."""
 
     tokenizer: Tokenizer[Id]
     slug: str
@@ -76,10 +73,8 @@ def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved
 
 
 def resolve_model(name: str) -> ModelLocation:
-    """Find the folder with the weights that `name` stands for, in the same places.
-
-    Raises: as `resolve_tokenizer`; MissingAssetError also for a folder that is not complete.
-    """
+    """Find the folder with the weights. Raises: as `resolve_tokenizer`; MissingAssetError if it is
+    not complete."""
     path = as_path(name)
     if path.exists():
         missing = hub.missing_from_model(path)
@@ -98,10 +93,7 @@ def resolve_model(name: str) -> ModelLocation:
 
 
 def resolve_drafter(name: str) -> Path:
-    """The folder of a trained drafter: a path, or a repository in the Hub's cache or on the Hub.
-
-    Raises: UsageError, MissingAssetError as `resolve_model`.
-    """
+    """The folder of a trained drafter: a path, or a repository. Raises: as `resolve_model`."""
     path = as_path(name)
     if path.exists():
         return path
@@ -112,10 +104,8 @@ def resolve_drafter(name: str) -> Path:
 
 
 def resolve_config(name: str) -> Path:
-    """The folder of a model's `config.json`, found as `resolve_model` finds weights; none are.
-
-    Raises: UsageError, MissingAssetError.
-    """
+    """The folder of a model's `config.json`, found as `resolve_model` finds weights. Raises: as
+    that."""
     path = as_path(name)
     if path.exists():
         if not (path / "config.json").is_file():
@@ -199,7 +189,6 @@ def _installed(place: tuple[str, str] | None) -> tuple[str, Path] | None:
 
 
 def _described(name: str, path: Path) -> str:
-    """What a name stands for; a path stands for itself."""
     return name if name == str(path) else f"{name} -> {path}"
 
 
@@ -208,6 +197,5 @@ def _slug(name: str) -> str:
 
 
 def _supplement(alias: Alias) -> Supplement:
-    """What the vocabulary file of an alias leaves out."""
     names = [field.name for field in fields(Supplement)]
     return Supplement(**{name: alias.facts[name] for name in names if name in alias.facts})

@@ -37,7 +37,6 @@ Indices = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 
 MISSING = -1
-"""Where there is no such n-gram."""
 
 _BITS = np.uint64(32)
 
@@ -72,7 +71,7 @@ class Level:
 def grow_tree(orders: Iterable[TokenNgrams]) -> list[Level]:
     """Link the n-grams of each order, from order 1 on, to those of the next lower order.
 
-    The first empty order ends the tree. Cost: about 0.5 µs and 26 bytes per n-gram.
+    Cost: about 0.5 µs and 26 bytes per n-gram.
     """
     levels: list[Level] = []
     shorter: IdArray | None = None
@@ -155,10 +154,8 @@ def in_other_text(probabilities: Floats) -> Floats:
 
 
 def _backoff_weights(contexts: Level, continued: Level) -> Floats:
-    """(D * T + A) / (total + A) of every context.
-
-    Occurrences of n-grams that were too rare to be kept count as one different id each.
-    """
+    """(D * T + A) / (total + A) of every context; n-grams too rare to be kept count as one
+    different id each."""
     size = len(contexts)
     kinds = np.bincount(continued.prefix, minlength=size)
     kept = np.bincount(continued.prefix, weights=continued.counts, minlength=size)

@@ -48,10 +48,7 @@ _STEP = 1 << 20
 
 
 def write_run(path: Path, parts: Iterable[NDArray[Any]]) -> None:
-    """Write the content of a run, which comes part by part, and its checksum.
-
-    `ndarray.tofile` is not used: it does not notice that the last few bytes find no room.
-    """
+    """Write the parts of a run and its checksum. (`ndarray.tofile` does not notice a full disk.)"""
     checksum = _SEED
     with appearing(path, remedy=REMEDY, sync=False) as unfinished, unfinished.open("wb") as file:
         for part in parts:
@@ -90,8 +87,8 @@ def merge_runs(
 def stretches(runs: Sequence[Path], dtype: np.dtype[np.void], at_once: int) -> Iterator[Windows]:
     """The windows of all runs, stretch by stretch: all of one lie before all of the next.
 
-    Windows that are in several runs are in one stretch; within it they come in any order.
-    at_once: about how many windows a stretch has; twice as many are in memory.
+    Windows of several runs are in one stretch, in any order. at_once: about how many a stretch has;
+    twice as many are in memory.
     """
     size = max(1, at_once // max(1, len(runs)))
     offsets = [0] * len(runs)  # by number: equal shards are one file, which counts twice
@@ -141,8 +138,7 @@ class NgramFile:
         self._write(whole)
 
     def finish(self) -> NDArray[np.int64]:
-        """Add the last one. Returns, by r, how many n-grams need the least count raised by r to be
-        left out."""
+        """Returns, by r, how many n-grams need the least count raised by r to be left out."""
         self._write(self._held)
         return self._raised
 
@@ -160,10 +156,8 @@ class NgramFile:
             raise unwritable(self._path, error, REMEDY) from error
 
     def kept(self, more: int, *, whole: bool) -> TokenNgrams:
-        """Those that are frequent enough if the least count is raised by so much.
-
-        Cost: 30 bytes per n-gram.
-        """
+        """Those that are frequent enough if the least count is raised by so much. Cost: 30 bytes
+        per n-gram."""
         kept = [np.zeros(0, dtype=self._dtype)]
         with self._path.open("rb") as file:
             while data := file.read(_NGRAMS * self._dtype.itemsize):
@@ -180,12 +174,11 @@ _REMEDY = "choose folders that you may write to with --output or --workspace"
 
 @contextmanager
 def open_workspace(folder: Path | None) -> Iterator[Path]:
-    """Make or reopen a workspace, a temporary one if `folder` is None.
+    """Make or reopen a workspace, a temporary one for None; it is deleted when the body ends.
 
-    It is deleted when the body ends. When the body raises or the process dies, the finished files
-    stay.
-    Raises: UsageError if another process is using the folder, if it holds other files, or if it
-        cannot be written to; OutputError for a full disk.
+    When the body raises or the process dies, the finished files stay.
+    Raises: UsageError if another process is using the folder, it holds other files or cannot be
+    written to; OutputError for a full disk.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tokalign-") as temporary:
@@ -211,11 +204,8 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
 
 
 def require_workspace(folder: Path, mark: str) -> None:
-    """Check that a folder is empty or a workspace: at the end it is deleted, whatever is in it.
-
-    mark: the name of the first file that a build writes there.
-    Raises: UsageError for a folder with other files, which may be somebody's documents.
-    """
+    """Raises: UsageError for a folder with files but without `mark`, the first that a build writes:
+    it is deleted at the end."""
     try:
         names = [path.name for path in folder.iterdir() if not path.name.startswith(f".{mark}.")]
     except OSError as error:

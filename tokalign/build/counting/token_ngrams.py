@@ -65,11 +65,10 @@ class Counting:
     """What is counted: the n-grams of order 1 to `max_order` in each line of a corpus.
 
     tokenizer: cuts the lines; None cuts whole texts into the words of packs.
-    min_count: n-grams with a lower count are left out. A count is the sum of the occurrences times
-        the weights of the files.
+    min_count: the least count, which is the sum of the occurrences times the weights of the files.
     rare_orders: n-grams up to this order are kept from a count of 1 on.
-    max_ngrams: the most n-grams to keep, of all orders together; the least counts are raised by 1
-        until they fit. It bounds the memory of the result: 30 bytes per n-gram.
+    max_ngrams: the most n-grams to keep; the least counts are raised by 1 until they fit. It bounds
+    the memory of the result: 30 bytes per n-gram.
     """
 
     corpus: Corpus
@@ -82,16 +81,13 @@ class Counting:
 
     @property
     def unit(self) -> str:
-        """The fingerprint of the tokenizer, or "words"."""
         return "words" if self.tokenizer is None else self.tokenizer.fingerprint
 
     @property
     def vocabulary_size(self) -> int:
-        """The size of the tokenizer's vocabulary; 0 for words."""
         return 0 if self.tokenizer is None else len(self.tokenizer.vocabulary)
 
     def least(self, order: int) -> int:
-        """The least count of n-grams of this order, in thousandths."""
         least = min(1, self.min_count) if order <= self.rare_orders else self.min_count
         return math.ceil(least * WEIGHT_UNIT)
 
@@ -110,10 +106,8 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The n-grams that are kept, with the prefix and the suffix of each, as a tree.
-
-    levels: of each order, the shortest first. words: by their numbers in the n-grams of a pack.
-    """
+    """The n-grams that are kept, as a tree. levels: of each order. words: by their numbers in a
+    pack."""
 
     levels: list[Level]
     words: Sequence[str] = ()
@@ -129,11 +123,9 @@ def count_corpus(
     """Count the n-grams of a corpus on this machine.
 
     memory: how many bytes all processes together may hold at once, without the result.
-    workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
-        end, and takes about 40 bytes per token, 80 from 500 MB of text on. Default: a temporary
-        folder.
-    stage: shows two steps, in bytes of the corpus on disk.
-    Raises: UsageError if `memory` is too little, or another process uses the workspace.
+    workspace: a folder for finished files, about 40 to 80 bytes per token, from which a killed
+    count
+    resumes. Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
     size = counting.corpus.size
     jobs, max_words = plan_processes(
@@ -171,8 +163,7 @@ def encode(
 ) -> tuple[list[Path], list[FileStamp]]:
     """Turn corpus files into few runs in this folder (at most `most`), or into shards of words.
 
-    Files that are whole in the folder already are not made again.
-    Returns: these files, and what was read.
+    Files that are whole already are not made again. Returns: these files, and what was read.
     """
     shards: list[Path] = []
     stamps: list[FileStamp] = []

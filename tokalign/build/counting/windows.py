@@ -66,8 +66,9 @@ class IdSpace:
 class TokenNgrams:
     """N-grams of one order, with how often each occurs.
 
-    ids: u16 or u32 [k, n], sorted lexicographically, no row twice.
-    counts: i64[k], or f64[k] where a corpus file has a weight that is not a whole number.
+    ids: u16 or u32 [k, n], sorted lexicographically, no row twice. counts: i64[k], or f64[k] where
+    a
+    file's weight is not a whole number.
     """
 
     ids: IdArray
@@ -87,10 +88,8 @@ def sortable(rows: IdArray) -> NDArray[np.bytes_]:
 
 
 def sort_windows(ids: IdArray, max_order: int, space: IdSpace, *, weight: int) -> Windows:
-    """The different windows of a shard, sorted; after the end of a line they hold gaps.
-
-    ids: the lines of the shard, each followed by a gap. weight: of each occurrence, in thousandths.
-    """
+    """The different windows of a shard, sorted. ids: its lines, each followed by a gap. weight:
+    thousandths."""
     padded = np.append(ids, np.full(max_order - 1, space.gap, dtype=space.dtype))
     windows = np.lib.stride_tricks.sliding_window_view(padded, max_order).copy()
     gaps = np.flatnonzero(ids == space.gap)
@@ -121,8 +120,8 @@ def merge_windows(windows: Windows) -> Windows:
 def count_ngrams(windows: Windows, space: IdSpace, *, least: Sequence[int]) -> list[TokenNgrams]:
     """Count the n-grams of each order in a stretch of windows, in any order.
 
-    least: the least count of n-grams of each order, in thousandths, never falling. The first and
-    the last n-gram of an order are kept in any case: the neighbouring stretch may have more.
+    least: the least count of each order, in thousandths, never falling. The first and the last
+    n-gram are kept in any case: the neighbouring stretch may have more.
     Cost: 0.2 us and 100 bytes per window.
     """
     ids = np.ascontiguousarray(windows["ids"])
@@ -150,10 +149,8 @@ def count_ngrams(windows: Windows, space: IdSpace, *, least: Sequence[int]) -> l
 
 
 def join(held: TokenNgrams, part: TokenNgrams) -> tuple[TokenNgrams, TokenNgrams]:
-    """Put the n-grams of two neighbouring stretches together.
-
-    held: the last n-gram so far, or none. Returns those whose counts are known, and the last one.
-    """
+    """Join the n-grams of neighbouring stretches. held: the last n-gram so far. Returns those whose
+    counts are known, and the last."""
     if not len(part):
         return part, held
     if len(held) and (held.ids[-1] == part.ids[0]).all():

@@ -25,7 +25,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 MAX_WORDS = 1 << 20
-"""How many words an encoder remembers by default."""
 
 BYTES_PER_WORD = 260
 """The memory that a remembered word takes, ids included."""
@@ -40,10 +39,7 @@ _STARTS = (" a", " Ż", " 7", " 1234", " ,", " 's", " –", "  x", " \t", " \u00
 
 
 def words_stand_alone(splitter: Splitter) -> bool:
-    """Whether no piece has a space after something other than white space, as probing finds.
-
-    True for `WordSplitter` and the GPT family of pre-tokenizers.
-    """
+    """Whether no piece has a space after something other than white space, as probing finds."""
     return all(
         splitter.split(end + start) == splitter.split(end) + splitter.split(start)
         for end in map(str.encode, _ENDS)
@@ -62,10 +58,8 @@ def encodes_words(tokenizer: Tokenizer[TargetId]) -> bool:
 
 
 class WordEncoder:
-    """Encodes shards, one after the other, and remembers the words it has met.
-
-    max_words: if more are remembered when a shard begins, all are forgotten.
-    """
+    """Encodes shards, one after the other, and remembers the words it has met, `max_words` at
+    most."""
 
     def __init__(self, tokenizer: Tokenizer[TargetId], max_words: int = MAX_WORDS) -> None:
         self._tokenizer, self._max_words = tokenizer, max_words
@@ -75,9 +69,9 @@ class WordEncoder:
         self._known: dict[str, bytes] = {}  # the ids of each word, as they stand in an array
 
     def encode(self, lines: Sequence[str]) -> IdArray:
-        """The ids that `Tokenizer.encode` gives for each line, each line followed by a gap.
+        """The ids that `Tokenizer.encode` gives for each line without line feeds, each followed by
+        a gap.
 
-        No line may contain a line feed.
         Cost: 45 ms per MB of Polish for words met before, and 3 us for each new word.
         """
         gap = np.array([self.space.gap], dtype=self.space.dtype).tobytes()

@@ -1,8 +1,5 @@
-"""The words of a megabyte of text as a file, and numbers for the words of all such files.
-
-Words (see `tables/pack.py`) get their numbers once all of them are counted, so a shard numbers its
-own words as they come, and names them.
-"""
+"""The words of a megabyte of text (`tables/pack.py`) as a file, and numbers for the words of all
+files."""
 
 from __future__ import annotations
 
@@ -39,9 +36,8 @@ _AT_ONCE = 1 << 29  # bytes of shards whose words are counted at once: some hund
 
 
 class _Shard(NamedTuple):
-    """words: different ones. begins: whether each is the first of a text; "\\n " may be that or a
-    line end. numbers: of the words of the text among these. weight: thousandths.
-    """
+    """words: different ones. begins: whether each begins a text. numbers: of the text's words among
+    these."""
 
     words: list[str]
     begins: list[bool]

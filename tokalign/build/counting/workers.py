@@ -1,8 +1,4 @@
-"""Processes that apply functions to tasks, each with a state that is costly to make.
-
-They are spawned, so that they work alike on Linux and macOS; functions and states have to be
-importable or picklable.
-"""
+"""Spawned processes that apply functions to tasks, each with a state that is costly to make."""
 
 from __future__ import annotations
 
@@ -55,7 +51,6 @@ def jobs_for(corpus_bytes: int) -> int:
 def plan_processes(memory: int, *, jobs: int, vocabulary_size: int) -> tuple[int, int]:
     """How many processes (at most `jobs`) fit in `memory` bytes, and how many words each may keep.
 
-    Example: two jobs with 32,000 tokens and 600 MB -> one process, which keeps all its words.
     Raises: UsageError if one process does not fit.
     """
     process = _PROCESS + _PER_TOKEN * vocabulary_size
@@ -84,9 +79,8 @@ class Apply(Protocol):
 
 @contextmanager
 def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
-    """Open `jobs` processes; with one job everything happens in this process.
+    """Open `jobs` processes, with a state each; with one job everything happens in this process.
 
-    make_state: called once in each process.
     Raises: OutputError in the body if one of the processes is killed.
     """
     if jobs == 1:

@@ -33,7 +33,6 @@ def make_table(
 ) -> BackoffTable:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
-    levels: from `grow_tree`. p_min: see `P_MIN`.
     Cost: about 5 µs and 80 bytes per n-gram, and 4 µs per entry.
     """
     width = _width(vocabulary_size)
@@ -96,10 +95,8 @@ def pack(
 
 
 class NumberedPredictions(NamedTuple):
-    """The different predictions of some entries.
-
-    numbers: of each entry. ids, probabilities (in 1/255): by number.
-    """
+    """The different predictions of some entries. numbers: of each entry. probabilities: in
+    1/255."""
 
     numbers: NDArray[np.uint16]
     ids: NDArray[np.int64]

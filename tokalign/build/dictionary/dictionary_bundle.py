@@ -28,7 +28,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 DICTIONARY_BYTES = 5_000_000
-"""The largest size of a back-off dictionary's file by default."""
 
 _OF_TABLE = 512
 """More bytes than the table's parameters, statistics and names of sections add to a header."""
@@ -38,9 +37,9 @@ _OF_TABLE = 512
 class BackoffOptions:
     """How to build a back-off dictionary.
 
-    max_bytes: the largest size of the whole file. p_min: the least probability of a whole chain
-    that is proposed; the table is chosen for it, and stores it for the reader.
-    min_count, memory, workspace: see `count_corpus`.
+    max_bytes: of the whole file. p_min: the least probability of a whole chain that is proposed;
+    the
+    table is chosen for it. min_count, memory, workspace: see `count_corpus`. Raises: UsageError.
     """
 
     max_bytes: int = DICTIONARY_BYTES
@@ -50,7 +49,6 @@ class BackoffOptions:
     workspace: Path | None = None
 
     def __post_init__(self) -> None:
-        """Raises: UsageError."""
         require_number("p_min", self.p_min, least=0, most=1)
 
 
@@ -63,10 +61,7 @@ def build_dictionary(
     stage: Stage = silent,
     count: Count = count_corpus,
 ) -> Bundle:
-    """The dictionary that `options` describe. count: as `count_corpus`.
-
-    Raises: UsageError if not even its header fits in the size asked for.
-    """
+    """The dictionary that `options` describe. Raises: UsageError if not even its header fits."""
     counted = count(
         Counting(corpus, target, min_count=options.min_count),
         memory=options.memory,
@@ -96,11 +91,8 @@ def backoff_bundle(
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The back-off dictionary of counted n-grams.
-
-    stamp: of the corpus that they were counted in.
-    Raises: UsageError if not even its header fits in the size asked for.
-    """
+    """The back-off dictionary of n-grams. stamp: of their corpus. Raises: UsageError if not even
+    its header fits."""
     frame = Bundle(
         kind="dictionary",
         fingerprints={"target": target.fingerprint},

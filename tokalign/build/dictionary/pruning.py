@@ -54,10 +54,8 @@ Mask = NDArray[np.bool_]
 
 
 class Predictions(NamedTuple):
-    """The most probable next id of each context of one length.
-
-    probabilities: f32[contexts]; 0 where nothing is known, and then the id means nothing.
-    """
+    """The most probable next id of each context of one length; probability 0 where none is
+    known."""
 
     ids: IdArray
     probabilities: Floats
@@ -65,10 +63,10 @@ class Predictions(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """The contexts of one length that are to be stored, with their predictions of one rank.
+    """The contexts of one length to be stored. rank: 0 for the most probable next ids, 1 and 2 for
+    alternatives.
 
-    rank: 0 for the most probable next ids, 1 and 2 for alternatives.
-    nodes: indices into the level of their n-grams. ids: of the next token. probabilities: f32.
+    nodes: indices into the level of their n-grams. ids: of the next token.
     """
 
     length: int
@@ -82,9 +80,10 @@ class Entries:
 class Candidates:
     """Contexts that may be stored, by length from 1 on, and what they are worth.
 
-    predictions: by rank and length. suffixes: of each context, its index among those that are one
-    id shorter. counts: how often each occurs. gained: what each gains over its suffix. worth: for
-    each rank of alternatives what they save at an occurrence.
+    predictions: by rank and length. suffixes: of each context, its index among those one id
+    shorter.
+    counts: how often each occurs. gained: over its suffix. worth: what alternatives of each rank
+    save at an occurrence.
     """
 
     predictions: Sequence[Sequence[Predictions]]
@@ -94,11 +93,8 @@ class Candidates:
     worth: Sequence[Sequence[Floats]]
 
     def best(self, entries: int) -> list[Entries]:
-        """The best `entries` predictions at most: the most probable ids by length, then the
-        alternatives by rank and length. With a context, its suffix is kept too.
-
-        The price of an entry is found by bisection.
-        """
+        """The best `entries` predictions at most, by rank and length. With a context, its suffix is
+        kept too."""
         low, high = 0.0, 1.0
         best = self._worth_more_than(low)
         if _total(best) > entries:
@@ -129,7 +125,9 @@ class Candidates:
 
 
 def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
-    """What could be stored after each context of these n-grams."""
+    """
+    What could be stored after each context of these n-grams.
+    """
     smoothed, weights = smooth(levels)
     probabilities = [smoothed[0], *map(in_other_text, smoothed[1:])] if smoothed else []
     predictions = ranked_predictions(levels, probabilities)
@@ -152,10 +150,8 @@ def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> En
 def ranked_predictions(
     levels: Sequence[Level], probabilities: Sequence[Floats]
 ) -> list[list[Predictions]]:
-    """The most probable next ids, then the alternatives by rank.
-
-    Each for contexts of each length from 1 on; there is one length less than there are orders.
-    """
+    """The most probable next ids, then the alternatives by rank, for contexts of each length from 1
+    on."""
     ranks: list[list[Predictions]] = []
     remaining = probabilities[1:]
     for _ in range(1 + ALTERNATIVES):
@@ -188,8 +184,8 @@ def gains(
     """What each context gains over its suffix, in passes saved when the corpus is decoded.
 
     A proposed prediction costs a row, and saves a pass if it is right. How often it is proposed
-    follows from the probability that is stored with it; how often it is right, from its probability
-    in this context.
+    follows from the stored probability; how often it is right, from its probability in this
+    context.
     probabilities, weights: see `smooth`. Cost: about 1 µs per context.
     """
     gained: list[Floats] = []
@@ -217,7 +213,6 @@ def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
 
 
 def _alternative_worth(predictions: Predictions, p_min: float) -> Floats:
-    """What these alternatives save at each occurrence of their contexts; see `gains`."""
     likely = predictions.probabilities
     return np.float32(_ALTERNATIVE_WORTH) * _value(likely, likely, p_min)
 
@@ -225,10 +220,7 @@ def _alternative_worth(predictions: Predictions, p_min: float) -> Floats:
 def occurrences(
     suffixes: Sequence[NDArray[np.integer]], counts: Sequence[Floats], kept: Sequence[Mask]
 ) -> list[Floats]:
-    """How often each context was the longest one that is kept; 0 for those that are not kept.
-
-    suffixes, counts: of the contexts of each length.
-    """
+    """How often each context was the longest one that is kept; 0 for those that are not kept."""
     alone = [np.where(mask, times, 0) for mask, times in zip(kept, counts, strict=True)]
     for length in range(1, len(kept)):
         nodes = np.flatnonzero(kept[length])
