@@ -22,7 +22,7 @@ from tokalign.runtime.draft.costs import (
     Costs,
     LearnedCosts,
     PassTimes,
-    costs_at,
+    in_plain_passes,
 )
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
@@ -68,16 +68,14 @@ def project(
     return Projection(fixed={0: 1.0} | fixed, auto=plain / planned_time(trace, costs, known))
 
 
-def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | None) -> Costs:
-    """The costs that a curve gives for the contexts of a trace, in plain passes.
+def costs_under(curve: CostCurve, *, draft_pass: float | None) -> Costs:
+    """The costs that a curve gives, in plain passes.
 
     draft_pass: of the draft model, in plain passes; None for the curve's own, or `ASSUMED_DRAFT` if
     it has none. A given or assumed one holds for trees too.
     """
-    middle = [text.given + (text.length - text.given) // 2 for text in trace.texts]
-    context = sorted(middle)[len(middle) // 2] if middle else 0
-    costs = costs_at(curve, context)
-    if draft_pass is None and curve.draft_pass_at(context) is not None:
+    costs = in_plain_passes(curve)
+    if draft_pass is None and curve.draft_pass is not None:
         return costs
     given = ASSUMED_DRAFT if draft_pass is None else draft_pass
     return replace(costs, draft_pass=given, tree_pass=None)

@@ -58,7 +58,7 @@ def benchmark(
     missed = False
     for name, trace in rows:
         for curve in shipped_names():
-            known = costs_under(read_curve(curve), trace, draft_pass=draft_pass)
+            known = costs_under(read_curve(curve), draft_pass=draft_pass)
             costs = Costs(rows=known.rows, draft_pass=known.draft_pass, host=host)
             knowledge = partial(_blind_knowledge, costs) if blind else None
             missed |= _row(name, trace, curve, costs, knowledge)
@@ -84,7 +84,7 @@ def _row(
 
 
 def _blind_knowledge(costs: Costs) -> Knowledge:
-    rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
+    rows = PassTimes(read_curve("24-percent-per-row").row_times, weight=0)
     drafts = PassTimes([0.1 * n for n in range(1, MAX_DRAFT + 1)], weight=0)
     return Knowledge(costs=LearnedCosts(rows), models={DRAFT: ModelKnowledge(drafts)})
 

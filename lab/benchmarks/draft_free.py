@@ -297,7 +297,7 @@ def machines_command(
     click.echo(f"| | {' | '.join(map(str, fixed))} | auto | drafted | / best fixed |")
     click.echo("|---" * (4 + len(fixed)) + "|")
     for name in curves:
-        known = read_curve(name).rows_at(128)
+        known = read_curve(name).row_times
         costs = Costs(rows=tuple(time / known[0] for time in known))
         speedups = [found.speedup(costs) for found in fixed.values()]
         auto, time = controlled(outputs, base, costs)
@@ -329,7 +329,7 @@ def ablations_command(outputs: OwnOutputs, *, size: int, curves: tuple[str, ...]
     First those of draft sizes that are calibrated for each curve, beside the best of these and of
     small sizes in hindsight; then those of fixed sizes.
     """
-    costs = {name: Costs(rows=read_curve(name).rows_at(128)) for name in curves}
+    costs = {name: Costs(rows=read_curve(name).row_times) for name in curves}
     click.echo(f"| | {' | '.join(costs)} |")
     click.echo("|---" * (1 + len(costs)) + "|")
     for name, sized in CALIBRATED.items():

@@ -95,7 +95,7 @@ class World:
 
 def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: float) -> None:
     """The paper's grid: tokens per pass, and the speed-up under cost curves of real chips."""
-    curves = {name: read_curve(name).rows_at(128) for name in CURVES}
+    curves = {name: read_curve(name).row_times for name in CURVES}
     print("| beam | tokens / pass | rows | " + " | ".join(curves) + " |")
     print("|---" * (3 + len(curves)) + "|")
     for width, length in product(widths, lengths):

@@ -154,7 +154,7 @@ def noise_of(answer: Answer, vocabulary: int) -> ComingNoise | None:
 
 def costs_of(curve: str) -> Costs:
     """The costs of a curve in plain passes."""
-    known = CPU if curve == "cpu" else read_curve(curve).rows_at(128)
+    known = CPU if curve == "cpu" else read_curve(curve).row_times
     return Costs(rows=tuple(time / known[0] for time in known))
 
 

@@ -216,7 +216,7 @@ def machines(world: World, curves: Sequence[str], draft_pass: float, steps: int)
     click.echo(f"| | {' | '.join(names)} |")
     click.echo("|---" * (1 + len(names)) + "|")
     for name in curves:
-        known = read_curve(name).rows_at(128)
+        known = read_curve(name).row_times
         costs = Costs(rows=tuple(time / known[0] for time in known), draft_pass=draft_pass)
         cells = [
             controlled(world, costs, method="hybrid", with_model=False),

@@ -50,8 +50,8 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge
-from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, costs_at
-from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
+from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, in_plain_passes
+from tokalign.runtime.draft.neural import DRAFT, ModelDrafter, NeuralDrafter
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -62,7 +62,7 @@ from tokalign.runtime.rounds import Context, Proposal, Round, Verifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
-_AT_ONCE, _CONTEXT, _KNOWN = 32, 128, 4
+_AT_ONCE, _KNOWN = 32, 4
 _PROJECTED = "m2-pro", "m3-max", "m4-pro-8-bit", "m4-pro", "m5-max"
 
 
@@ -179,8 +179,8 @@ class Player:
 def costs_of(name: str, own: Costs | None = None) -> Costs:
     """The costs of a curve, those of the draft model from `own` where it has none."""
     curve = read_curve(name)
-    costs = costs_at(curve, _CONTEXT)
-    if own is None or curve.draft_pass_at(_CONTEXT) is not None:
+    costs = in_plain_passes(curve)
+    if own is None or curve.draft_pass is not None:
         return costs
     return replace(costs, draft_pass=own.draft_pass, tree_pass=own.tree_pass)
 

@@ -18,7 +18,7 @@ import numpy as np
 from lab.study.samples import Sample, Trial, timed_greedily
 from tokalign.evaluate.comparison import Condition, order_of
 from tokalign.runtime.cost import CostCurve
-from tokalign.runtime.draft.costs import Costs, costs_at
+from tokalign.runtime.draft.costs import Costs, in_plain_passes
 from tokalign.runtime.statistics import ratio
 
 
@@ -178,7 +178,7 @@ def priced(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Con
     curves: by the name of the draft model.
     """
     found = {c for trial in trials for c in trial.samples if c.drafts}
-    known = {c for c in found if not c.draft or curves[c.draft].draft_pass_at(0) is not None}
+    known = {c for c in found if not c.draft or curves[c.draft].draft_pass is not None}
     return sorted(known, key=order_of)
 
 
@@ -188,10 +188,9 @@ def costs_of(curve: CostCurve, sample: Sample) -> Costs:
     Passes are as the curve says for its context. The host's time is that of the curve, and what was
     measured of the sample's own rounds outside the target's pass, without the draft's passes.
     """
-    context = sample.prompt_tokens + sample.tokens // 2
-    costs = costs_at(curve, context)
+    costs = in_plain_passes(curve)
     rounds = max(1, sum(sample.work.rows.values()))
-    own = sample.host_ms / 1e3 / curve.plain_at(context) - drafting_time(sample, costs) / rounds
+    own = sample.host_ms / 1e3 / curve.plain - drafting_time(sample, costs) / rounds
     return replace(costs, host=costs.host + max(0.0, own))
 
 

@@ -13,7 +13,7 @@ from lab.study.protocol import PRESETS, SETS
 from lab.study.result import Model, Result, Setting
 from lab.study.samples import Sample
 from tokalign.evaluate.comparison import BASELINES, Block, Condition
-from tokalign.runtime.cost import ContextCosts, CostCurve, Machine, Timing
+from tokalign.runtime.cost import CostCurve, Machine, Timing
 
 PLAIN, CONTROL = BASELINES
 CONTEXT = {k: Condition("context:5", k, "draft") for k in (2, 4)}
@@ -73,7 +73,9 @@ def a_curve(*, rows: Sequence[float] = (1.0, 1.1, 1.2, 1.3, 1.4), draft: float =
     return CostCurve(
         name="a curve",
         source="made for a test",
-        contexts=(ContextCosts(tokens=128, rows=timings, draft_pass=Timing(*[draft / 10] * 3)),),
+        context=128,
+        rows=timings,
+        draft_pass=Timing(*[draft / 10] * 3),
         host=0.001,
         machine=Machine(device="a chip", mlx="0.32", target="a", draft="b"),
     )

@@ -52,8 +52,8 @@ def test_the_break_evens_of_the_polish_study() -> None:
 
 def test_the_shipped_curve_is_equation_5() -> None:
     curve = read_curve("m2-pro")
-    draft_pass = curve.draft_pass_at(0)
+    draft_pass = curve.draft_pass
     assert draft_pass is not None
     for k in range(1, 13):
-        round_of_k = curve.rows_at(0)[k] + k * draft_pass
+        round_of_k = curve.row_times[k] + k * draft_pass.median
         assert (1 + 0.5 * k) / round_of_k == pytest.approx(unified_memory(0.5, k))

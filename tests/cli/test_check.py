@@ -14,7 +14,7 @@ from small_families import write_family
 
 from tokalign.cli.texts import language_of_model
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.cost import ContextCosts, CostCurve, Machine, Timing, store_curve
+from tokalign.runtime.cost import CostCurve, Machine, Timing, store_curve
 from tokalign.runtime.mlx.weights import default_dtype, load_weights, machine_of
 
 KEYS = (
@@ -93,7 +93,8 @@ def test_it_ends_with_what_to_expect_of_this_machine(
     curve = CostCurve(
         name="a",
         source="b",
-        contexts=(ContextCosts(tokens=128, rows=rows),),
+        context=128,
+        rows=rows,
         machine=Machine(device="Apple M9", mlx="1", target="t", draft="d"),
         notes={"tokenizers": fingerprints, "length": 2, "speedup": 1.31},
     )

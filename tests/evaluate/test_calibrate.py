@@ -25,7 +25,6 @@ from tokalign.evaluate.calibrate import (
 from tokalign.evaluate.timed_passes import Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.draft.costs import Costs
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.growth import WIDTH
@@ -76,8 +75,8 @@ def test_time_may_end_amid_the_searches_of_a_drafter(monkeypatch: pytest.MonkeyP
     clocked = Clocked(1, 2, *SEARCHES)
     times = time_passes(clocked.passes, 4.0, lambda _: None, clocked.clock)
     curve = curve_of(None, None, 128, times)
-    assert [*curve.searches[DEFAULT_SHAPE.width]] == [1]
-    assert curve.contexts[0].draft_pass is None
+    assert [*curve.searches] == [1]
+    assert curve.draft_pass is None
 
 
 class SlowPasses:
@@ -109,8 +108,8 @@ def test_a_curve_is_measured_in_its_budget_where_passes_are_slow(
     slow = SlowPasses(monkeypatch, lambda _new, _rows: 0.05)
     curve = measure_curve(a_long_model(), budget=2.0)
     assert slow.now <= 2.05
-    assert {1, 2, 4, 8, 16, 33} <= curve.contexts[0].rows.keys()
-    assert len(curve.rows_at(0)) == 33
+    assert {1, 2, 4, 8, 16, 33} <= curve.rows.keys()
+    assert len(curve.row_times) == 33
 
 
 def test_a_first_impression_is_had_in_time_where_every_row_is_slow(
@@ -121,8 +120,8 @@ def test_a_first_impression_is_had_in_time_where_every_row_is_slow(
     monkeypatch.setattr(calibrate, "_BRIEF_BUDGET", 0.8)
     curve = measure_briefly(a_long_model())
     assert slow.now < 1.2, "reading 128 ids would take 2.6"
-    assert curve.contexts[0].tokens < 32
-    assert {1, 2, 4} <= curve.contexts[0].rows.keys()
+    assert curve.context < 32
+    assert {1, 2, 4} <= curve.rows.keys()
 
 
 def a_long_model() -> Any:
@@ -187,8 +186,9 @@ def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
     with ticking():
         curve: CostCurve = measure_briefly(model, drafter)
     assert curve.machine == machine_of(model, drafter)
-    assert {(w, n) for w, steps in curve.searches.items() for n in steps} == {(4, 1), (4, 4)}
-    assert curve.draft_pass_at(128) == pytest.approx(curve.searches[4][4].median / 4)
+    assert {*curve.searches} == {1, 4}
+    assert curve.draft_pass is not None
+    assert curve.draft_pass.median == pytest.approx(curve.searches[4].median / 4)
 
 
 COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)

@@ -23,7 +23,7 @@ from tokalign.evaluate.machine_report import (
     system_name,
     write,
 )
-from tokalign.runtime.cost import ContextCosts, CostCurve, Timing
+from tokalign.runtime.cost import CostCurve, Timing
 
 HYBRID = Condition("hybrid", "auto")
 
@@ -58,9 +58,9 @@ MEASURED = [
 
 def report(**changes: Any) -> MachineReport:
     timing = Timing(median=0.05, low=0.04, high=0.06)
-    costs = ContextCosts(tokens=128, rows={1: timing, 2: timing})
+    rows = {1: timing, 2: timing}
     given: dict[str, Any] = {
-        "curve": CostCurve(name="here", source="measured", contexts=(costs,)),
+        "curve": CostCurve(name="here", source="measured", context=128, rows=rows),
         "device": "Apple M9",
         "memory": 64 << 30,
         "software": Software(system=system_name(), mlx="1", tokalign="2"),

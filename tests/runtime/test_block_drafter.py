@@ -184,10 +184,10 @@ def test_a_block_joins_every_branch() -> None:
 def test_what_its_pass_costs_is_measured_and_believed() -> None:
     model, drafter = random_model(), random_block_drafter(random_model())
     curve = measure_briefly(model, drafter)
-    assert curve.draft_pass_at(0)
-    assert knowledge_from([curve], model, drafter).models[DRAFTER].times(1, 1.0)[
-        0
-    ] == pytest.approx(curve.draft_pass_at(128))
+    assert curve.draft_pass is not None
+    known = knowledge_from([curve], model, drafter)
+    [first] = known.models[DRAFTER].times(1, 1.0)
+    assert first == pytest.approx(curve.draft_pass.median)
     assumed = knowledge_from([read_curve("24-percent-per-row")], model, drafter)
     assert 0 < assumed.models[DRAFTER].times(1, assumed.costs.plain)[0] < 10
 

@@ -15,7 +15,6 @@ from tokalign.errors import UsageError
 from tokalign.runtime.cost import (
     ASSUMED_DRAFT,
     PUBLISHED,
-    ContextCosts,
     CostCurve,
     Machine,
     Timing,
@@ -25,7 +24,7 @@ from tokalign.runtime.cost import (
     shipped_names,
     store_curve,
 )
-from tokalign.runtime.draft.costs import Costs, costs_at
+from tokalign.runtime.draft.costs import Costs, in_plain_passes
 from tokalign.storage import cache_folder
 
 MACHINE = Machine(device="Apple M9", mlx="0.32.4", target="aa", draft="bb")
@@ -36,17 +35,14 @@ def timing(seconds: float) -> Timing:
 
 
 def a_curve(machine: Machine | None = MACHINE) -> CostCurve:
-    near = {m: timing(0.01 * m) for m in (1, 2, 4)}
-    far = {m: timing(0.02 * m) for m in (1, 2, 4)}
     return CostCurve(
         name="mine",
         source="measured",
         machine=machine,
         host=0.0003,
-        contexts=(
-            ContextCosts(tokens=100, rows=near, draft_pass=timing(0.001)),
-            ContextCosts(tokens=300, rows=far, draft_pass=timing(0.003)),
-        ),
+        context=100,
+        rows={m: timing(0.01 * m) for m in (1, 2, 4)},
+        draft_pass=timing(0.001),
     )
 
 
@@ -57,47 +53,39 @@ TIMES = st.floats(1e-6, 10).map(lambda t: round(t, 7)).map(timing)
 def test_json_keeps_everything(
     rows: dict[int, Timing], plain: Timing, draft_pass: Timing | None
 ) -> None:
-    costs = ContextCosts(tokens=7, rows={1: plain, **rows}, draft_pass=draft_pass, tree_pass=plain)
-    searches = {4: {1: plain, 4: plain}}
-    curve = CostCurve(name="a", source="b", contexts=(costs,), machine=MACHINE, searches=searches)
+    curve = replace(
+        a_curve(),
+        rows={1: plain, **rows},
+        draft_pass=draft_pass,
+        tree_pass=plain,
+        searches={1: plain, 4: plain},
+    )
     saved = json.loads(json.dumps(curve.to_json()))
     again = CostCurve.from_json(saved, name="it")
     assert again.to_json() == curve.to_json()
     assert again.machine == MACHINE
-    assert again.rows_at(7)[0] == pytest.approx(plain.median, abs=1e-7)
+    assert again.row_times[0] == pytest.approx(plain.median, abs=1e-7)
 
 
-def test_rows_and_contexts_in_between_are_interpolated() -> None:
-    curve = a_curve()
-    assert curve.rows_at(100) == pytest.approx((0.01, 0.02, 0.03, 0.04))
-    assert curve.rows_at(200) == pytest.approx((0.015, 0.03, 0.045, 0.06))
-    assert curve.rows_at(5000) == curve.rows_at(300)
-    assert curve.rows_at(0) == curve.rows_at(100)
-    assert curve.draft_pass_at(150) == pytest.approx(0.0015)
-    assert curve.without_draft().draft_pass_at(150) is None
+def test_rows_and_steps_in_between_are_interpolated() -> None:
+    curve = replace(a_curve(), searches={1: timing(0.002), 4: timing(0.005)})
+    assert curve.row_times == pytest.approx((0.01, 0.02, 0.03, 0.04))
+    assert curve.search_times == pytest.approx((0.002, 0.003, 0.004, 0.005))
+    alone = curve.without_draft()
+    assert (alone.draft_pass, alone.search_times) == (None, ())
+    with pytest.raises(ValueError, match="one step"):
+        replace(curve, searches={4: timing(0.005)})
 
 
 def test_plain_decoding_hides_the_host_that_every_other_round_waits_for() -> None:
     curve = replace(a_curve(), host=0.002)
-    assert curve.plain_at(100) == pytest.approx(0.008)
-    costs = costs_at(curve, 100)
+    assert curve.plain == pytest.approx(0.008)
+    costs = in_plain_passes(curve)
     assert costs.rows == pytest.approx((1.0, 2.25, 3.5, 4.75))
     assert costs.verify(3) + costs.host == pytest.approx(0.03 / 0.008), "C(3) itself"
     assert costs.draft_pass == pytest.approx(0.001 / 0.008)
-    assert replace(curve, host=0.05).plain_at(100) == pytest.approx(0.005)
-    assert costs_at(curve.without_draft(), 100).draft_pass == 0
-
-
-def test_searches_of_steps_in_between_are_interpolated() -> None:
-    curve = replace(a_curve(), searches={2: {1: timing(0.002), 4: timing(0.005)}})
-    assert curve.searches_of(2) == pytest.approx((0.002, 0.003, 0.004, 0.005))
-    assert curve.searches_of(3) == ()
-    assert curve.without_draft().searches_of(2) == ()
-    saved = curve.to_json()
-    del saved["searches"]  # as of a curve from before there were any
-    assert CostCurve.from_json(saved, name="it").searches == {}
-    with pytest.raises(ValueError, match="one step"):
-        replace(curve, searches={2: {4: timing(0.005)}})
+    assert replace(curve, host=0.05).plain == pytest.approx(0.005)
+    assert in_plain_passes(curve.without_draft()).draft_pass == 0
 
 
 def test_a_timing_is_a_median_and_its_quartiles() -> None:
@@ -110,7 +98,7 @@ def test_every_shipped_curve_is_read_and_says_where_it_comes_from() -> None:
     assert {name for by_bits in PUBLISHED.values() for name in by_bits.values()} <= set(names)
     for curve in map(read_curve, names):
         assert len(curve.source) > 40
-        assert len(curve.rows_at(0)) >= 8
+        assert len(curve.row_times) >= 8
 
 
 def test_a_device_has_the_curve_of_the_nearest_number_format() -> None:
@@ -129,10 +117,9 @@ def test_a_curve_without_draft_passes_can_assume_one() -> None:
 
 def test_a_curve_of_single_rows_alone_expects_nothing() -> None:
     """As a slow machine leaves it when the time is up."""
-    costs = ContextCosts(tokens=100, rows={1: timing(2.0)})
-    curve = CostCurve(name="slow", source="measured", contexts=(costs,))
+    curve = CostCurve(name="slow", source="measured", rows={1: timing(2.0)})
     assert "give a larger --budget" in curve.expectation()
-    assert costs_at(curve, 100).rows == (1.0,)
+    assert in_plain_passes(curve).rows == (1.0,)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +127,10 @@ def test_a_curve_of_single_rows_alone_expects_nothing() -> None:
     [
         {},
         [],
-        {"format": "tokalign-cost-curve", "version": 2},
-        {**a_curve().to_json(), "contexts": []},
-        {**a_curve().to_json(), "contexts": [{"tokens": 1, "rows": {"2": 0.1}}]},
-        {**a_curve().to_json(), "contexts": [{"tokens": 1, "rows": {"1": 0.0}}]},
+        {"format": "tokalign-cost-curve", "version": 1},
+        {**a_curve().to_json(), "rows": []},
+        {**a_curve().to_json(), "rows": {"2": 0.1}},
+        {**a_curve().to_json(), "rows": {"1": 0.0}},
     ],
 )
 def test_what_is_no_curve_is_refused_in_one_line(broken: object) -> None:

@@ -47,5 +47,5 @@ def a_world(
 
 
 def costs_of(name: str, *, draft_pass: float = 0.08, host: float = 0.01) -> Costs:
-    rows = read_curve(name).rows_at(200)
+    rows = read_curve(name).row_times
     return Costs(rows=tuple(t / rows[0] for t in rows), draft_pass=draft_pass, host=host)

@@ -176,7 +176,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
         speedup_at,
     )
     from tokalign.runtime.cost import ASSUMED_DRAFT
-    from tokalign.runtime.draft.costs import costs_at
+    from tokalign.runtime.draft.costs import in_plain_passes
 
     (drafter,), ends = decoder.drafting_models or (None,), perf_counter() + budget
     # A block takes one pass however long it is, so there is no length to choose.
@@ -195,8 +195,8 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
     }
     if not drafts:
         return replace(curve, notes=notes | {"length": None})
-    costs, left = costs_at(curve, 0, assumed_draft=ASSUMED_DRAFT), ends - perf_counter()
-    longest_round = curve.plain_at(0) * costs.round(_LONGEST, _LONGEST)
+    costs, left = in_plain_passes(curve, assumed_draft=ASSUMED_DRAFT), ends - perf_counter()
+    longest_round = curve.plain * costs.round(_LONGEST, _LONGEST)
     tokens = min(_TOKENS, int(left / longest_round) // 2)  # the rest is for reading the prompt
     if tokens < _FEWEST_TOKENS:
         note("no time is left for the draft's acceptance; give more with --budget")
@@ -239,16 +239,14 @@ def _verdict(curve: CostCurve) -> str:
 def _summary(curve: CostCurve) -> dict[str, object]:
     """What a person wants to know of a curve; times in those of a pass over one row."""
     shown: dict[str, object] = {"curve": curve.name, "source": curve.source}
-    for costs in curve.contexts:
-        plain = costs.rows[1].median
-        timed = {f"{count} rows": costs.rows[count] for count in _SHOWN if count in costs.rows}
-        if costs.draft_pass is not None and not curve.searches:
-            timed["a draft pass"] = costs.draft_pass
-        ratios = (f"{what} {timing.median / plain:.2f}" for what, timing in timed.items())
-        shown[f"after {costs.tokens} ids"] = f"1 row {1e3 * plain:.2f} ms; {', '.join(ratios)}"
-    for width, searches in sorted(curve.searches.items()):
-        for steps, timing in sorted(searches.items()):
-            shown[f"beam search, {width} x {steps}"] = f"{1e3 * timing.median:.2f} ms"
+    plain = curve.rows[1].median
+    timed = {f"{count} rows": curve.rows[count] for count in _SHOWN if count in curve.rows}
+    if curve.draft_pass is not None and not curve.searches:
+        timed["a draft pass"] = curve.draft_pass
+    ratios = (f"{what} {timing.median / plain:.2f}" for what, timing in timed.items())
+    shown[f"after {curve.context} ids"] = f"1 row {1e3 * plain:.2f} ms; {', '.join(ratios)}"
+    for steps, timing in sorted(curve.searches.items()):
+        shown[f"beam search of {steps} steps"] = f"{1e3 * timing.median:.2f} ms"
     shown["host work that running ahead hides"] = f"{curve.host * 1e3:.2f} ms a round"
     shown["acceptance by position"] = curve.notes.get("acceptance")
     return shown

@@ -78,13 +78,13 @@ def curve_plot(curve: CostCurve | None) -> Plot:
 
     series: dict[str, Sequence[tuple[int, float]]] = {}
     if curve is not None:
-        timed, plain = curve.contexts[0].rows, curve.contexts[0].rows[1].median
+        timed, plain = curve.rows, curve.rows[1].median
         shown = sorted(count for count in timed if count <= _SHOWN_ROWS)
         for name, part in ((curve.name, 0), ("lower quartile", 1), ("upper quartile", 2)):
             series[name] = [(count, timed[count][part] / plain) for count in shown]
     for device, by_bits in PUBLISHED.items():
         for bits, name in by_bits.items():
-            times = read_curve(name).rows_at(0)[:_SHOWN_ROWS]
+            times = read_curve(name).row_times[:_SHOWN_ROWS]
             series[f"{device}, {bits} bits"] = [
                 (count, time / times[0]) for count, time in enumerate(times, 1)
             ]

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from tokalign.evaluate.timed_passes import MOST_ROWS, Pass, TimedPasses
-from tokalign.runtime.cost import ContextCosts, CostCurve, Timing
+from tokalign.runtime.cost import CostCurve, Timing
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.generate import Generation
@@ -58,9 +58,8 @@ def measure_curve(
 ) -> CostCurve:
     """Measure the cost curve of loaded models.
 
-    target: an mlx-lm model. draft: another one, or a trained drafter of the target.
-    budget: after how many seconds it ends, with what has been measured until then.
-    advance: called with the share of the budget spent since the last call.
+    draft: an mlx-lm model, or a trained drafter of the target. budget: seconds after which it ends
+    with what it has. advance: called with the share of the budget spent since the last call.
     """
     began = perf_counter()
     room = TargetModelSession(target).context_length - MOST_ROWS
@@ -108,10 +107,8 @@ def time_passes(
 
 
 def why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
-    """Why a curve of these times is not to be kept; None if nothing speaks against it.
-
-    Quartiles are compared, so one slow repetition of several counts for nothing.
-    """
+    """Why a curve of these times is not to be kept, by their quartiles; None if nothing speaks
+    against it."""
     if len(times[1]) < 2:
         return "there was time to measure every pass once only"
     timings = {what: Timing.of(times[what]) for what in times if isinstance(what, int)}
@@ -126,7 +123,7 @@ def why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
 
 
 def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[float]]) -> CostCurve:
-    """The curve of these times. length: of the context."""
+    """The curve of these times after a context of `length` ids."""
     timings = {what: Timing.of(seconds) for what, seconds in times.items()}
     single, count = timings[1], len(times[1])
     spread = (single.high - single.low) / single.median
@@ -134,12 +131,6 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
     draft_pass = timings.get("draft")
     if search := times.get(DEFAULT_SHAPE):
         draft_pass = Timing.of([seconds / DEFAULT_SHAPE.length for seconds in search])
-    costs = ContextCosts(
-        tokens=length,
-        rows={what: timing for what, timing in timings.items() if isinstance(what, int)},
-        draft_pass=draft_pass,
-        tree_pass=timings.get("tree"),
-    )
     unsound = why_unsound(times)
     repetitions = f"{count} repetitions, the warm-up left out" if count > 1 else "one repetition"
     return CostCurve(
@@ -147,10 +138,13 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
         source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of {repetitions}; "
         f"the times of one row differ by {spread:.0%}"
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else ""),
-        contexts=(costs,),
+        context=length,
+        rows={what: timing for what, timing in timings.items() if isinstance(what, int)},
+        draft_pass=draft_pass,
+        tree_pass=timings.get("tree"),
         host=max(0.0, single.median - median(times["ahead"])) if "ahead" in times else 0.0,
         machine=machine_of(target, draft),
-        searches={DEFAULT_SHAPE.width: searches} if searches else {},
+        searches=searches,
         notes={} if unsound is None else {NOT_KEPT: unsound},
     )
 
@@ -163,8 +157,7 @@ def self_draft_rounds(
 ) -> list[Round]:
     """Decode `tokens` ids after each prompt with long chains. Returns: the rounds with a draft.
 
-    decoder: with a draft model or a trained drafter. limit: draft passes of a round.
-    seconds: no further prompt is begun that would end later, if it takes as long as those before.
+    limit: draft passes of a round. seconds: no further prompt is begun that would end later.
     """
     began, rounds = perf_counter(), list[Round]()
     method = "draft" if decoder.drafter is None else "drafter"
@@ -194,10 +187,11 @@ def conditional_acceptance(rounds: Iterable[Round], longest: int) -> list[float]
 
 
 def speedup_at(rounds: Iterable[Round], costs: Costs, passes: int) -> float:
-    """How much faster than plain decoding rounds of at most this many draft passes would be.
+    """How much faster than plain decoding rounds of at most this many draft passes would be, as
+    chains.
 
-    Only chains are counted. How many ids a pass brings depends on both tokenizers and is not known:
-    they are spread evenly over the passes of a round, which is right on average only.
+    How many ids a pass brings depends on both tokenizers and is not known: they are spread evenly
+    over the passes of a round, which is right on average only.
     """
     seconds, tokens = 0.0, 0
     for one in rounds:

@@ -29,8 +29,8 @@ class Condition:
     """One way to decode.
 
     name: `PLAIN`, `CONTROL`, a method, or a translation of the draft model. k: ids or passes
-    drafted in a round, or "auto"; None for plain decoding and its control. draft: which of several
-    draft models; empty for the only one. chain: the draft model proposes no tree.
+    drafted in a round, or "auto"; None for plain decoding. draft: which of several draft models.
+    chain: the draft model proposes no tree.
     """
 
     name: str
@@ -51,7 +51,6 @@ class Condition:
 
     @property
     def label(self) -> str:
-        """The condition without its draft length."""
         name = f"{self.name}, a chain" if self.chain else self.name
         return f"{name} · {self.draft}" if self.draft else name
 
@@ -62,10 +61,9 @@ BASELINES = (Condition(PLAIN), Condition(CONTROL))
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What conditions are compared on: one prompt in one repeat.
+    """What conditions are compared on: one prompt in one repeat, both counted from 1.
 
-    number, repeat: counted from 1. digest: of the prompt's text, so that another prompt at the same
-    place is another block. temperature: None for that of the whole run.
+    digest: of the prompt's text. temperature: None for that of the whole run.
     """
 
     prompt_set: str
@@ -102,10 +100,8 @@ class Measurement:
 
 
 def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
-    """How a condition drafts, with nothing learned yet.
-
-    Its name is a method, else a translation of the draft model.
-    """
+    """How a condition drafts, with nothing learned yet. Its name is a method, else a
+    translation."""
     name = condition.name if condition.drafts else PLAIN
     options: dict[str, Any] = {"method": name}
     if name not in METHODS:
@@ -125,10 +121,8 @@ def conditions_of(
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
     with_drafter: bool = False,
 ) -> list[Condition]:
-    """The baselines, and the methods and translations of these names by draft length.
-
-    names: by default all that can be measured. pair: the tokenizers of target and draft model.
-    """
+    """The baselines, and the methods and translations of these names (all by default) by draft
+    length."""
     if names is None:
         translations: Sequence[str] = ()
         if pair is not None:
@@ -148,10 +142,9 @@ ENOUGH_PROMPTS = 8
 class Row:
     """One condition over the prompts of a set, or over all of them.
 
-    Token figures count all tokens together; `tokens_per_second`, `host_ms` and `speedup` are
-    medians over prompts, `low` and `high` the quartiles of the speed-up, `fewest` and `most` those
-    of tokens per pass. timed: prompts with a speed; one whose output ended in its first round has
-    none. waterfall: as in `_waterfall`. `docs/metrics.md` defines the rest.
+    `tokens_per_second`, `host_ms` and `speedup` are medians over prompts, `low` and `high` the
+    quartiles of the speed-up, `fewest` and `most` those of tokens per pass. timed: prompts with a
+    speed. waterfall: as in `_waterfall`. `docs/metrics.md` defines the rest.
     """
 
     condition: Condition
@@ -188,7 +181,7 @@ class Comparison:
 def compare(measurements: Iterable[Measurement]) -> Comparison:
     """Compare every condition with plain decoding, by set of prompts and over all.
 
-    Plain decoding and its control come first. Prompts without a plain decoding are left out.
+    Prompts without a plain decoding are left out.
     """
     measurements = list(measurements)
     plain = {m.block: m for m in measurements if m.condition.is_plain}

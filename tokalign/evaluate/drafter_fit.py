@@ -41,8 +41,8 @@ class DrafterFacts:
     """What a drafter's files say.
 
     taps: the target's layers whose outputs it reads, from 0 on; None for its last hidden state, and
-    for those that its authors read by default. layers, width, vocabulary: of its target, None where
-    the files do not say. ids: that it can draft; None for all.
+    for those that its authors read by default. layers, width, vocabulary: of its target, where
+    known. ids: that it can draft; None for all.
     """
 
     kind: str
@@ -54,9 +54,9 @@ class DrafterFacts:
 
 
 def drafter_facts(name: str, target: str) -> DrafterFacts:
-    """What is known of a drafter: a folder, or a repository in the Hub's cache or on the Hub.
+    """What is known of a drafter: a folder, or a repository; `auto` for that published for
+    `target`.
 
-    name: `auto` stands for the drafter published for `target`.
     Raises: UsageError, MissingAssetError; BundleError for files that are not those of a drafter.
     """
     place, read = _files(require_published(target).repository if name == AUTO else name)
@@ -74,10 +74,8 @@ def drafter_facts(name: str, target: str) -> DrafterFacts:
 def judge_drafter(
     facts: DrafterFacts, target: Tokenizer[TargetId], config: Config | None, lines: Iterable[str]
 ) -> tuple[str, dict[str, object]]:
-    """A verdict on a drafter for a target, and what it rests on.
-
-    config: the target's `config.json`; None where it is not here.
-    """
+    """A verdict on a drafter, and what it rests on. config: the target's; None where it is not
+    here."""
     covered, count = 0, 0
     for line in lines:
         ids = target.encode(line)
@@ -204,7 +202,7 @@ def _kind_of_last_state(config: Config) -> str | None:
 
 
 def _kind(config: Config) -> str:
-    """The name of a format. Raises: ValueError for a `config.json` of none that is known."""
+    """Raises: ValueError for a `config.json` of no known format."""
     own = config.get("dflash_config") or {}
     said = config.get("speculators_model_type") or own.get("projector_type")
     said = said or ("dflash2" if "selector_rank" in own else None)

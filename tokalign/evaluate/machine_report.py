@@ -36,8 +36,8 @@ class Software(_Part, frozen=True, kw_only=True):
 
 
 class Models(_Part, frozen=True, kw_only=True):
-    """The models, as their repositories or folders are called. memory: bytes of the target's
-    weights. bits: that most of them have."""
+    """The models, by repository or folder. memory: bytes of the target's weights. bits: of most of
+    them."""
 
     target: str
     draft: str | None
@@ -56,8 +56,8 @@ class Passes(_Part, frozen=True, kw_only=True):
 
 
 class Result(_Part, frozen=True, kw_only=True):
-    """A way to draft on the prompts of one kind. speedup: the median over prompts, relative to
-    plain decoding; low, high: of the middle half of them. k: a number of ids, or "auto"."""
+    """A way to draft on the prompts of one kind. speedup: the median; low, high: of the middle
+    half."""
 
     prompts: str
     count: int
@@ -71,10 +71,10 @@ class Result(_Part, frozen=True, kw_only=True):
 
 
 class Equality(_Part, frozen=True, kw_only=True):
-    """How many ids of outputs are plain decoding's.
+    """How many ids of outputs are plain decoding's, after contexts of at most `context` ids (null:
+    longer).
 
-    context: the outputs are those after at most so many ids; null for longer contexts. equal: how
-    many of the ids that were compared stood before the first that differs.
+    equal: how many of the ids that were compared stood before the first that differs.
     """
 
     context: int | None
@@ -123,15 +123,13 @@ def report_of(
     temperature: float,
     max_tokens: int,
 ) -> MachineReport:
-    """The report of a run of `bench`. curve: the cost curve of these models here, if there is one.
-
-    Other arguments: the fields of a report.
-    """
+    """The report of a run of `bench`. curve: the cost curve of these models here, if there is
+    one."""
     passes = []
-    for costs in () if curve is None or curve.unit != "seconds" else curve.contexts:
-        rows = {m: round(timing.median, 6) for m, timing in sorted(costs.rows.items())}
-        draft = None if costs.draft_pass is None else round(costs.draft_pass.median, 6)
-        passes.append(Passes(context=costs.tokens, rows=rows, draft_pass=draft))
+    if curve is not None and curve.unit == "seconds":
+        rows = {m: round(timing.median, 6) for m, timing in sorted(curve.rows.items())}
+        draft = None if curve.draft_pass is None else round(curve.draft_pass.median, 6)
+        passes.append(Passes(context=curve.context, rows=rows, draft_pass=draft))
     return MachineReport(
         date=datetime.now(UTC).date().isoformat(),
         device=device,

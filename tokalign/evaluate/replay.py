@@ -31,7 +31,7 @@ class ReplayVerifier:
         self._reference = list(reference)
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `rounds.Verifier`. Raises: IndexError at the end of the reference."""
+        """Raises: IndexError at the end of the reference."""
         at, tree = len(context.ids), proposal.tree
         ids = self._reference[at : at + len(tree) + 1]
         path = tree.path_of(ids)
@@ -57,10 +57,8 @@ def replay_texts(
     prompt_tokens: int = 0,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Statistics:
-    """Statistics of all texts together.
-
-    prompt_tokens: how many ids of each text are its prompt. progress: called with 1 for each text.
-    """
+    """Statistics of all texts together, each with so many ids as its prompt. progress: called with
+    1 for each."""
     statistics = Statistics()
     for ids in texts:
         for event in replay(ids, make(ids), prompt_tokens=prompt_tokens):
@@ -83,8 +81,7 @@ _RUN = 20
 class DictionarySaving:
     """Tokens per pass of the target when it writes this text, if a verified row cost nothing.
 
-    found: with the target's dictionaries; None if it has none. own: with one of nine tenths of the
-    text, on the rest; None if the text is too short.
+    found: with the target's dictionaries. own: with one of nine tenths of the text, on the rest.
     """
 
     found: float | None
@@ -97,10 +94,8 @@ def measure_dictionaries(
     found: Dictionary | None,
     build: Callable[[Tokenizer[TargetId], Sequence[str]], Dictionary],
 ) -> DictionarySaving:
-    """What `found`, and a dictionary that `build` makes of the text itself, save on the lines.
-
-    Cost: about 2 s per megabyte of text.
-    """
+    """What `found`, and a dictionary that `build` makes of the text, save. Cost: 2 s per
+    megabyte."""
     held = [line for number, line in enumerate(lines) if number // _RUN % 10 == 0]
     rest = [line for number, line in enumerate(lines) if number // _RUN % 10]
     return DictionarySaving(

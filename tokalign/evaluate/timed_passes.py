@@ -42,10 +42,7 @@ ahead)."""
 
 
 class TimedPasses:
-    """Models at one context length, up to which their caches stay filled.
-
-    draft: as in `measure_curve`. length: of the context; `read_context` may lower it.
-    """
+    """Models at one context length, up to which their caches stay filled."""
 
     def __init__(self, target: Any, draft: Any, length: int) -> None:
         self._trained = draft if isinstance(draft, TrainedDrafter) else None
@@ -63,10 +60,8 @@ class TimedPasses:
         self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
 
     def read_context(self, limit: float) -> None:
-        """Have the models read the context, or a part of it if all takes more than `limit` seconds.
-
-        It is read in parts that double it: each takes about as long as all before it, or less.
-        """
+        """Have the models read the context, or a part of it if all takes more than `limit`
+        seconds."""
         began, whole = perf_counter(), self.length
         self.length = min(_FIRST_IDS, whole)
         while True:
@@ -97,10 +92,8 @@ class TimedPasses:
         return timed
 
     def verify(self, rows: int) -> float:
-        """A round that verifies `rows` rows, host and device one after the other.
-
-        The last id of its context is the one that the round before chose.
-        """
+        """A round that verifies `rows` rows, host and device in turn, after the id of the round
+        before."""
         context = Context([*self._ids[: self.length - 1], self._chosen])
         proposed = tuple(self._ids[self.length : self.length + rows - 1])
         proposal = Proposal(tree=TokenTree.chain(proposed, ""))
@@ -128,7 +121,6 @@ class TimedPasses:
         return (perf_counter() - began) / _DRAFT_PASSES
 
     def block_pass(self) -> float:
-        """A pass of the block drafter, until its chain is ready."""
         return self.search(BeamShape(1, 1))
 
     def tree_pass(self) -> float:
@@ -142,8 +134,8 @@ class TimedPasses:
     def search(self, shape: BeamShape) -> float:
         """A draft of the trained drafter, until its tree is ready.
 
-        It starts after a pass that has just ended, whose rows alone it reads. A session never goes
-        back, so each draft has its own.
+        It starts after a pass that has just ended; a session never goes back, so each draft has its
+        own.
         """
         assert self._trained is not None
         self.verify(1)

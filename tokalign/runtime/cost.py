@@ -1,8 +1,6 @@
 """What a pass costs on one machine: a measured staircase, as a value, as JSON and where it is kept.
 
-A curve says how long a pass of the target over m rows takes, m = 1, 2, ..., after contexts of a few
-lengths, and how long a pass of the draft model or a beam search of the trained drafter takes. It
-is measured by `evaluate/calibrate.py` and kept in the user's cache folder, shipped in
+A curve is measured by `evaluate/calibrate.py` and kept in the user's cache folder, shipped in
 `runtime/curves/`, or written by hand. The decode loop and `tokalign bench --text` only read it.
 """
 
@@ -21,7 +19,7 @@ import numpy as np
 from tokalign.errors import UsageError
 from tokalign.storage import as_path, cache_folder, parse_json, write_file
 
-FORMAT, VERSION = "tokalign-cost-curve", 1
+FORMAT, VERSION = "tokalign-cost-curve", 2
 SHIPPED = Path(__file__).with_name("curves")
 
 PUBLISHED: Mapping[str, Mapping[int, str]] = {
@@ -38,10 +36,8 @@ they are upper bounds, and of float16 weights; they serve projections that ask f
 """
 
 ASSUMED_DRAFT = 0.1
-"""Time of a draft pass in plain passes, where it is unknown.
-
-Passes are bound by memory, so this is a draft model with a tenth of the target's bytes.
-"""
+"""Time of a draft pass in plain passes, where it is unknown: passes are bound by memory, so this is
+a draft model with a tenth of the target's bytes."""
 
 
 class Timing(NamedTuple):
@@ -57,29 +53,11 @@ class Timing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextCosts:
-    """Costs of passes after a context of `tokens` ids.
-
-    rows: C(m) by the number of rows m; some m may be missing. draft_pass: of the draft model, or a
-    step of the trained drafter, on average over a draft; None if there is neither, or if its time
-    is not known. tree_pass: of a draft model that grows a tree, where each pass goes on after
-    several texts and the host chooses them; None if it is not known.
-    """
-
-    tokens: int
-    draft_pass: Timing | None = None
-    tree_pass: Timing | None = None
-    rows: Mapping[int, Timing]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What a measured curve holds for; a change of any field makes the curve stale.
 
-    mlx: its version.
-    target, draft: fingerprints of the shapes and number formats of the weights (quantization
-    included), because these determine what a pass costs. draft: of the draft model or of the
-    trained drafter; empty without either.
+    target, draft: fingerprints of the shapes and number formats of the weights. draft: of the draft
+    model or the trained drafter; empty without either.
     """
 
     device: str
@@ -90,14 +68,16 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostCurve:
-    """Costs of passes on one machine.
+    """Costs of passes on one machine, after a context of so many ids.
 
     source: where the figures come from, and every assumption behind them.
+    machine: None for a curve that was not measured by `tokalign calibrate`.
     unit: "seconds", or "plain passes" where only ratios are known. host: the part of C(1) that
     plain decoding hides by running ahead; C(1), C(2), ... are of rounds that do not.
-    machine: None for a curve that was not measured by `tokalign calibrate`.
-    searches: a whole beam search of the trained drafter, by its width and the number of its
-    steps. It does not depend on the context.
+    rows: C(m) by the number of rows m; some m may be missing.
+    draft_pass: of the draft model or a block drafter, or a step of a beam search; None if unknown.
+    tree_pass: of a draft model that grows a tree, where each pass goes on after several texts.
+    searches: whole beam searches of the trained drafter, by their steps.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 
@@ -106,57 +86,42 @@ class CostCurve:
     machine: Machine | None = None
     unit: str = "seconds"
     host: float = 0.0
-    contexts: tuple[ContextCosts, ...]
-    searches: Mapping[int, Mapping[int, Timing]] = field(default_factory=dict)
+    context: int = 0
+    rows: Mapping[int, Timing]
+    draft_pass: Timing | None = None
+    tree_pass: Timing | None = None
+    searches: Mapping[int, Timing] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.contexts or any(1 not in costs.rows for costs in self.contexts):
+        if 1 not in self.rows:
             raise ValueError("the time of a pass over one row is missing")
-        if any(timing.median <= 0 for costs in self.contexts for timing in costs.rows.values()):
+        if any(timing.median <= 0 for timing in self.rows.values()):
             raise ValueError("a pass takes no time")
-        if any(1 not in by_steps for by_steps in self.searches.values()):
+        if self.searches and 1 not in self.searches:
             raise ValueError("the time of a search of one step is missing")
 
-    def rows_at(self, context: int) -> tuple[float, ...]:
-        """C(1), C(2), ... after `context` ids, up to the most rows that were measured.
+    @property
+    def row_times(self) -> tuple[float, ...]:
+        """C(1), C(2), ... up to the most rows that were measured, those between interpolated."""
+        return _every_count(self.rows)
 
-        Rows and contexts in between are interpolated linearly; beyond the measured contexts the
-        nearest one counts.
-        """
-        known = [_every_count(costs.rows) for costs in self.contexts]
-        lengths = [costs.tokens for costs in self.contexts]
-        by_rows = zip(*known, strict=False)  # as far as the shortest goes
-        return tuple(float(np.interp(context, lengths, times)) for times in by_rows)
+    @property
+    def search_times(self) -> tuple[float, ...]:
+        """Times of beam searches of 1, 2, ... steps; empty if none were measured."""
+        return _every_count(self.searches) if self.searches else ()
 
-    def draft_pass_at(self, context: int) -> float | None:
-        """Time of a pass of the draft model, interpolated in the same way; None if not known."""
-        known = {c.tokens: c.draft_pass.median for c in self.contexts if c.draft_pass}
-        return _interpolated(known, context)
-
-    def tree_pass_at(self, context: int) -> float | None:
-        """The same of a pass in which the draft model grows a tree."""
-        return _interpolated(
-            {c.tokens: c.tree_pass.median for c in self.contexts if c.tree_pass}, context
-        )
-
-    def plain_at(self, context: int) -> float:
+    @property
+    def plain(self) -> float:
         """Time per token of plain decoding, which runs ahead; at least half of C(1)."""
-        one = self.rows_at(context)[0]
-        return max(one - self.host, one / 2)
-
-    def searches_of(self, width: int) -> tuple[float, ...]:
-        """Times of beam searches of 1, 2, ... steps, as far as they were measured at this width.
-
-        Numbers of steps in between are interpolated. Empty for a width that was not measured.
-        """
-        return tuple(_every_count(self.searches[width])) if width in self.searches else ()
+        single = self.rows[1].median
+        return max(single - self.host, single / 2)
 
     def without_draft(self) -> Self:
         """The same curve with the target's costs only."""
-        contexts = tuple(replace(c, draft_pass=None, tree_pass=None) for c in self.contexts)
         machine = self.machine and replace(self.machine, draft="")
-        return replace(self, contexts=contexts, machine=machine, searches={}, notes={})
+        own = replace(self, draft_pass=None, tree_pass=None, searches={})
+        return replace(own, machine=machine, notes={})
 
     def expectation(self, *, assumed_draft: float = 0.0) -> str:
         """Say in a sentence what the curve means for someone who wants to decode faster.
@@ -164,16 +129,16 @@ class CostCurve:
         It speaks of the fewest rows that were measured, never of interpolated ones.
         assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
         """
-        rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
-        fewest = min((count for count in self.contexts[0].rows if count > 1), default=None)
+        device, single = self.machine.device if self.machine else self.name, self.rows[1].median
+        fewest = min((count for count in self.rows if count > 1), default=None)
         if fewest is None:
             return f"on {device}, no pass over several rows was timed; give a larger --budget"
-        cost = rows[fewest - 1] / rows[0]
+        cost = self.rows[fewest].median / single
         known = f"on {device}, verifying {fewest} rows takes {cost:.2f} plain passes"
         length = self.notes.get("length")
         if length is None:
             drafted = fewest - 1
-            drafting = (self.draft_pass_at(0) or assumed_draft * rows[0]) / rows[0]
+            drafting = self.draft_pass.median / single if self.draft_pass else assumed_draft
             pays = (cost - 1) / drafted + drafting
             tokens = "one token" if drafted == 1 else f"{drafted} tokens"
             return f"{known}: drafting {tokens} pays if more than {pays:.0%} are accepted"
@@ -196,18 +161,14 @@ class CostCurve:
         try:
             if (saved["format"], saved["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"it has format {saved['format']} version {saved['version']}")
+            stated = ("name", "source", "unit", "host", "context", "notes")
             return cls(
-                name=saved["name"],
-                source=saved["source"],
+                **{key: saved[key] for key in stated if key in saved},
                 machine=saved.get("machine") and Machine(**saved["machine"]),
-                unit=saved.get("unit", "seconds"),
-                host=float(saved.get("host", 0.0)),
-                contexts=tuple(_context_from_json(one) for one in saved["contexts"]),
-                searches={
-                    int(width): _times_from_json(of)
-                    for width, of in saved.get("searches", {}).items()
-                },
-                notes=saved.get("notes", {}),
+                rows={int(count): _timing(time) for count, time in saved["rows"].items()},
+                draft_pass=_timing(saved.get("draft_pass")),
+                tree_pass=_timing(saved.get("tree_pass")),
+                searches={int(n): _timing(time) for n, time in saved.get("searches", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(
@@ -301,19 +262,11 @@ def _stored() -> Iterator[CostCurve]:
             yield CostCurve.from_json(parse_json(path.read_text("utf-8")), name=str(path))
 
 
-# -- numbers ---------------------------------------------------------------------------------------
-
-
-def _interpolated(known: Mapping[int, float], context: int) -> float | None:
-    return float(np.interp(context, [*known], [*known.values()])) if known else None
-
-
-def _every_count(times: Mapping[int, Timing]) -> list[float]:
+def _every_count(times: Mapping[int, Timing]) -> tuple[float, ...]:
     """The times of 1, 2, ... rows or steps, the missing ones interpolated."""
     measured = sorted(times)
     every = range(1, measured[-1] + 1)
-    found: list[float] = np.interp(every, measured, [times[n].median for n in measured]).tolist()
-    return found
+    return tuple(np.interp(every, measured, [times[n].median for n in measured]).tolist())
 
 
 def _as_json(value: Any) -> Any:
@@ -328,17 +281,8 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def _times_from_json(saved: Mapping[str, Any]) -> dict[int, Timing]:
-    return {int(count): _timing(values) for count, values in saved.items()}
-
-
-def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
-    passes = {name: saved.get(name) for name in ("draft_pass", "tree_pass")}
-    known = {name: _timing(time) for name, time in passes.items() if time is not None}
-    rows = _times_from_json(saved["rows"])
-    return ContextCosts(tokens=int(saved["tokens"]), rows=rows, **known)
-
-
-def _timing(saved: float | Sequence[float]) -> Timing:
+def _timing(saved: Any) -> Any:
+    if saved is None:
+        return None
     median, low, high = [saved] * 3 if isinstance(saved, int | float) else saved
     return Timing(float(median), float(low), float(high))

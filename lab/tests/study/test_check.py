@@ -123,7 +123,7 @@ OTHER = "ffeeddccbbaa9988"
         ("samples.2.tokens_per_second", float("inf"), "$.samples[2].tokens_per_second is inf"),
         ("setting.drafts.draft.bytes", 10**400, "$.setting.drafts.draft.bytes is 1000"),
         (
-            "curves.draft.contexts.0.rows",
+            "curves.draft.rows",
             lambda one: one | {"1": [5e-324] * 3},
             "figures cannot be computed",
         ),

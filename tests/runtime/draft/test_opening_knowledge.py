@@ -12,7 +12,6 @@ from random_models import random_model
 
 from tokalign.runtime.cost import (
     PUBLISHED,
-    ContextCosts,
     CostCurve,
     Timing,
     published_curve,
@@ -44,7 +43,9 @@ def measured_curve() -> CostCurve:
     return CostCurve(
         name="here",
         source="a test",
-        contexts=(ContextCosts(tokens=128, rows=rows, draft_pass=timing(0.003)),),
+        context=128,
+        rows=rows,
+        draft_pass=timing(0.003),
         host=0.002,
         machine=machine_of(*pair()),
         notes={"acceptance": [0.75, 0.5]},
@@ -62,8 +63,7 @@ def test_a_measured_curve_is_believed_to_the_second() -> None:
 
 def test_the_first_pass_of_a_draft_reads_the_text_and_the_others_grow_a_tree() -> None:
     curve = measured_curve()
-    [costs] = curve.contexts
-    grown = replace(curve, contexts=(replace(costs, tree_pass=timing(0.005)),))
+    grown = replace(curve, tree_pass=timing(0.005))
     known = knowledge_from([grown], *pair())
     assert known.models[DRAFT].times(3, known.costs.plain) == pytest.approx([0.003, 0.008, 0.013])
 
@@ -85,13 +85,9 @@ def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
 
 
 def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> None:
-    """Searches of one to four steps were timed; the controller uses those of width four."""
     target = random_model(0)
     drafter = random_drafter(target)
-    searches = {
-        1: {1: timing(0.001), 4: timing(0.0025)},
-        4: {1: timing(0.002), 4: timing(0.005)},
-    }
+    searches = {1: timing(0.002), 4: timing(0.005)}
     curve = replace(measured_curve(), machine=machine_of(target, drafter), searches=searches)
     drafts = knowledge_from([curve], target, drafter).models[DRAFTER].drafts
     assert drafts is not None
@@ -137,5 +133,5 @@ def test_a_known_machine_begins_with_its_shipped_curve(
     name = published_curve(device, 32)
     assert name is not None
     curve = read_curve(name)
-    assert known.costs.rows.table(8) == pytest.approx(curve.rows_at(128)[:8])
+    assert known.costs.rows.table(8) == pytest.approx(curve.row_times[:8])
     assert device in said[0]

@@ -40,7 +40,7 @@ def test_in_a_constant_world_it_is_as_good_as_the_best_length(
 
 def of_another_machine(draft_pass: float, *, model: bool) -> Knowledge:
     """A curve of another machine, in another unit."""
-    rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
+    rows = PassTimes(read_curve("24-percent-per-row").row_times, weight=0)
     drafts = PassTimes([draft_pass * n for n in range(1, 17)], weight=0)
     models = {DRAFT: ModelKnowledge(drafts)} if model else {}
     return Knowledge(costs=LearnedCosts(rows), models=models)

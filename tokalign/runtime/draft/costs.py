@@ -93,22 +93,19 @@ class Plan:
     tokens: float = 1.0
 
 
-def costs_at(curve: CostCurve, context: int, *, assumed_draft: float = 0.0) -> Costs:
-    """What rounds cost after `context` ids, in passes of plain decoding.
+def in_plain_passes(curve: CostCurve, *, assumed_draft: float = 0.0) -> Costs:
+    """What rounds cost, in passes of plain decoding.
 
+    C(m) is of a round in which host and device take turns; the host's work is named apart here.
     assumed_draft: of a pass of the draft model, where its time is not known.
-
-    C(m) is of a round in which host and device take turns, so it includes the host's work,
-    which is named apart here.
     """
-    times, plain = curve.rows_at(context), curve.plain_at(context)
-    host = times[0] - plain
-    draft, tree = curve.draft_pass_at(context), curve.tree_pass_at(context)
+    times, plain = curve.row_times, curve.plain
+    host, draft, tree = times[0] - plain, curve.draft_pass, curve.tree_pass
     return Costs(
         rows=tuple((time - host) / plain for time in times),
-        draft_pass=assumed_draft if draft is None else draft / plain,
+        draft_pass=assumed_draft if draft is None else draft.median / plain,
         host=host / plain,
-        tree_pass=None if tree is None else tree / plain,
+        tree_pass=None if tree is None else tree.median / plain,
     )
 
 

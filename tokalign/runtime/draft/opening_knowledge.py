@@ -13,7 +13,6 @@ from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_c
 from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge, ModelWorth
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
@@ -21,9 +20,6 @@ from tokalign.tables.finding import Detail
 
 _MEASURED_WEIGHT = 4
 """Observations that a measured time is worth; the machine may have changed since."""
-
-_CONTEXT = 128
-"""About how many ids precede the passes."""
 
 _OTHERS = "24-percent-per-row"
 
@@ -81,7 +77,7 @@ def knowledge_from(curves: Sequence[CostCurve], target: Any, *drafts: Any) -> Kn
     """
     curve, known = curves[0], map(partial(_model_knowledge, target), drafts, curves)
     measured = curve.machine is not None
-    rows = PassTimes(curve.rows_at(_CONTEXT), weight=_MEASURED_WEIGHT if measured else 0)
+    rows = PassTimes(curve.row_times, weight=_MEASURED_WEIGHT if measured else 0)
     costs = LearnedCosts(rows, host=curve.host if measured else 0.0)
     kinds = (DRAFTER if isinstance(draft, TrainedDrafter) else DRAFT for draft in drafts)
     return Knowledge(costs=costs, models=dict(zip(kinds, known, strict=True)))
@@ -105,16 +101,16 @@ def _measured_drafts(curve: CostCurve) -> Sequence[float]:
 
     Where passes that grow a tree were measured, the draft model grows trees.
     """
-    if searches := curve.searches_of(DEFAULT_SHAPE.width):
-        return searches
-    first, further = curve.draft_pass_at(_CONTEXT), curve.tree_pass_at(_CONTEXT)
-    return [] if first is None else _drafts(first, first if further is None else further)
+    if curve.searches:
+        return curve.search_times
+    first, further = curve.draft_pass, curve.tree_pass or curve.draft_pass
+    return [] if first is None or further is None else _drafts(first.median, further.median)
 
 
 def _drafts_by_bytes(curve: CostCurve, target: Any, draft: Any) -> Sequence[float]:
     if isinstance(draft, TrainedDrafter):
         return _drafts(*[draft.step_bytes / weight_bytes(target)] * 2)
-    share, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.rows_at(_CONTEXT))
+    share, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.row_times)
     return _drafts(share, share * rows.verify(WIDTH) / rows.verify(1))
 
 
