@@ -153,7 +153,7 @@ def require_callable(name: str, value: object) -> None:
 
 
 def require_callables(name: str, value: object) -> None:
-    """Raises: UsageError for what is no sequence of things that can be called."""
+    """Raises: UsageError for what is no sequence of functions."""
     if not isinstance(value, Iterable):
         raise UsageError(f"{name} has to be a sequence of functions, not {shown(value)}")
     for place, item in enumerate(value):

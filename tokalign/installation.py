@@ -14,7 +14,6 @@ from tokalign.storage import parse_json
 def install_line(package: str = "", *, extra: str = "", alone: bool = False) -> str:
     """The command that adds a package, or an extra of tokalign, to this installation.
 
-    It differs for pipx, and for environments with and without pip, such as those of `uv tool`.
     alone: leave out what the package depends on.
     """
     wanted = "--no-deps " * alone + quote(package or _requirement(extra))

@@ -1,12 +1,8 @@
 """Files: what comes with tokalign, what it caches, and writing one whole or not at all.
 
-In the repository what comes with tokalign besides its code (tables, small corpora, prompts) are
-folders at the top level. A wheel has them in the package, under `data`, with the same relative
-names (see `pyproject.toml`).
-
-A file is written under a temporary name in the same folder, synced to the disk and renamed: the
-path holds the old file or the new one, never a part of it. Pipes and devices are refused, as the
-rename would put a file in their place.
+What comes with tokalign besides its code (tables, small corpora, prompts) lies at the top level
+of the repository, and in a wheel under `data` (see `pyproject.toml`). A file is written under a
+temporary name in the same folder, synced and renamed. Pipes and devices are refused.
 """
 
 from __future__ import annotations
@@ -58,8 +54,7 @@ def shipped(name: str) -> Path:
 def sample_text(language: str, *, remedy: str = "give a FILE of your own") -> Path:
     """Paragraphs of many kinds in a language, one per line: a small corpus in Polish, 24 in others.
 
-    remedy: what the user of the running command can do for a language that none comes in.
-    Raises: UsageError for such a language.
+    Raises: UsageError, with the remedy, for a language that none comes in.
     """
     _require(language, "sample text", remedy)
     return shipped(f"{CORPORA}/{language}-mini.txt")
@@ -68,8 +63,7 @@ def sample_text(language: str, *, remedy: str = "give a FILE of your own") -> Pa
 def prompts(language: str, *, instead: str = "FILE arguments") -> Path:
     """A folder with `encyclopedic.txt`, `instructions.txt` and `questions.txt` in a language.
 
-    instead: what the running command offers otherwise. Raises: UsageError for a language that none
-    come in.
+    Raises: UsageError, with what is possible `instead`, for a language that none come in.
     """
     _require(language, "prompts", f"give your own with {instead}")
     return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
@@ -95,10 +89,7 @@ def contexts_folder() -> Path:
 
 
 def as_path(name: str | PathLike[str]) -> Path:
-    """A path as typed, with `~` and `~USER` expanded; of a user that is not there it stays.
-
-    Raises: UsageError for an empty one, which would stand for the current folder.
-    """
+    """A path as typed, with `~` and `~USER` expanded. Raises: UsageError for an empty one."""
     if not os.fspath(name):
         raise UsageError("a name or path is empty; give one, or . for the current folder")
     return Path(os.path.expanduser(name))  # `Path.expanduser` raises RuntimeError
@@ -151,10 +142,9 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def write_file(
     path: Path, content: str | bytes, *, parents: bool = False, remedy: str = _REMEDY
 ) -> None:
-    """Write bytes as they are, or text as UTF-8.
+    """Write bytes as they are, or text as UTF-8. parents: make the folders that are missing.
 
-    parents: make the folders that are missing. remedy: what the user can do if this fails.
-    Raises: UsageError; OutputError for a disk that is full or broken.
+    Raises: UsageError with the remedy; OutputError for a disk that is full or broken.
     """
     data = content.encode() if isinstance(content, str) else content
     with appearing(path, parents=parents, remedy=remedy) as temporary:
@@ -167,10 +157,10 @@ def appearing(
 ) -> Iterator[Path]:
     """Give a temporary path; what the body writes there appears at `path` when the body ends.
 
-    The body does nothing but write: every OSError in it is taken for a failed write.
-    parents, remedy, errors: see `write_file`.
+    Every OSError in the body is taken for a failed write. parents, remedy, errors: see
+    `write_file`.
     sync: wait until the content is on the disk. Without it, a power cut can leave a part of the
-        file at `path`, which its readers have to notice.
+    file, which its readers have to notice.
     """
     writer = f"{os.getpid()}-{get_ident()}"  # threads may write the same file, too
     temporary = path.parent / f".{path.name}.{writer}{TEMPORARY_SUFFIX}"  # `.` has no name
@@ -192,10 +182,8 @@ def appearing(
 
 @contextmanager
 def parents_of(path: Path, *, remedy: str = _REMEDY) -> Iterator[None]:
-    """Make the folders that a path lies in; at the end, those that stay empty are deleted again.
-
-    Raises: as `write_file`.
-    """
+    """Make the folders that a path lies in; those that stay empty are deleted again. Raises: as
+    `write_file`."""
     made = [folder for folder in path.parents if not folder.exists()]
     try:
         try:
@@ -234,11 +222,8 @@ def private_folder(folder: Path) -> None:
 
 
 def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
-    """Check before long work that its result can be written here; nothing is made.
-
-    parents, remedy: see `write_file`.
-    Raises: UsageError for a folder, and for a file in a folder that is not there or takes none.
-    """
+    """Check before long work that its result can be written here; nothing is made. Raises:
+    UsageError."""
     missing = [folder for folder in path.absolute().parents if parents and not folder.exists()]
     folder = missing[-1].parent if missing else path.parent
     for number, is_so in (
@@ -252,10 +237,8 @@ def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY
 
 
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:
-    """The error that says why a path cannot be written: OutputError for the disk, else UsageError.
-
-    remedy: what the user can do, besides making room on a disk that is full.
-    """
+    """Why a path cannot be written: OutputError for the disk, else UsageError. remedy: besides
+    making room."""
     problem = f"{path} cannot be written ({error.strerror or error})"
     if error.errno in DISK_ERRORS:
         return OutputError(f"{problem}; make room on that disk, or {remedy}")
@@ -267,9 +250,8 @@ def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
     """Hold the lock of a file, which is made, with its folders, and says who holds it.
 
     doing: what the holder does, and remedy: what a second process can do, for the error.
-    On a full disk the holder stays without a name, so that what fills the disk can be deleted.
-    Raises: UsageError if another process holds it, if the file cannot be written, or on a file
-        system without locks; OutputError for a full disk.
+    On a full disk the holder stays without a name. Raises: UsageError if another process holds it,
+    if the file cannot be written, or on a file system without locks; OutputError for a full disk.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -42,10 +42,8 @@ BeforeCosts = Callable[[Any, Any], object]
 
 
 def choose_dtype(dtype: str | None, *, note: Note = no_note) -> str | None:
-    """The number format of the weights: `dtype`, else this device's; None leaves them as they are.
-
-    `note` is called if the device decides.
-    """
+    """The number format of the weights: `dtype`, else this device's; None leaves them as they
+    are."""
     from tokalign.runtime.mlx.weights import default_dtype
 
     chosen = dtype or default_dtype()
@@ -66,9 +64,9 @@ def load_models(
 ) -> list[LanguageModel[Any]]:
     """Load models by their names, the target first; all are found before one is loaded.
 
-    dtype: as in `choose_dtype`. adapter: laid over the target. trust_remote_code, ends: as in
-    `LanguageModel.from_folder`. extra_eos_token: further tokens that end the target's output.
-    Raises: as `resolve_model`, `LanguageModel.from_folder` and `tokens_that_stop`.
+    dtype: as in `choose_dtype`. adapter: laid over the target. extra_eos_token: further tokens that
+    end the target's output. Raises: as `resolve_model`, `LanguageModel.from_folder` and
+    `tokens_that_stop`.
     """
     from tokalign.runtime.decoder import LanguageModel, tokens_that_stop
 
@@ -92,10 +90,7 @@ def load_models(
 
 
 def keep_loaded() -> None:
-    """Exempt everything that is loaded from garbage collection.
-
-    A collection that walks the vocabularies, a million objects, adds 1 ms to some round.
-    """
+    """Exempt all that is loaded from garbage collection, which would add 1 ms to some round."""
     gc.freeze()
 
 
@@ -142,8 +137,7 @@ def assemble(
 
     sampler: greedy by default. outputs, logits: as in `Drafting`. background: whether packs of
     languages that prompts turn out to be in are compiled while decoding goes on.
-    before_costs: called with the target and the draft model or trained drafter (None without
-    one), unless no decision depends on what passes cost.
+    before_costs: called with the target and what drafts, unless no decision depends on costs.
     All decoders of a process share what the controller learns of two models.
     Raises: as `choose_drafting`.
     """
@@ -199,7 +193,6 @@ def assemble(
 
 
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
-    """The draft model, or its name, if the method uses one."""
     if draft is None or options.uses_model:
         return draft
     note(f"method {options.method} drafts without a model: the draft model is not used")
@@ -228,10 +221,8 @@ def _why_unusable(
 
 
 def _unrewindable(name: str, model: LanguageModel[Any], options: DraftingOptions) -> str | None:
-    """Why method auto cannot draft with a model's cache.
-
-    Any other method is left as it is: opening the session is the error then.
-    """
+    """Why method auto cannot draft with a model's cache; with others, opening the session is the
+    error."""
     from tokalign.runtime.mlx.cache import kinds_without_rewinding
 
     if options.method != AUTO or not (kinds := kinds_without_rewinding(model.model)):
@@ -243,10 +234,8 @@ def _unrewindable(name: str, model: LanguageModel[Any], options: DraftingOptions
 def _open_drafter(
     target: LanguageModel[TargetId], options: DraftingOptions, note: Note, *, finds: bool
 ) -> TrainedDrafter | None:
-    """The trained drafter that is named or, where one `finds` it, is there.
-
-    Raises: as `named_drafter`.
-    """
+    """The trained drafter that is named or, where one `finds` it, is there. Raises: as
+    `named_drafter`."""
     from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter
 
     if options.drafter is not None and not options.uses_drafter:

@@ -40,10 +40,10 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 class Call:
     """One generation, which may go on with the caches that its caller keeps.
 
-    prompt: what follows what the target's cache holds. draft_prompt: as in `Prompt`.
-    prompt_cache: the target's layers, then the draft's if there is a draft model. embeddings:
-    f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for no bound. stream: of
-    mlx. store: keeps the output. limits: further keywords of `Generation`.
+    prompt: what follows what the target's cache holds. prompt_cache: the target's layers, then the
+    draft's. embeddings: f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for
+    no
+    bound. stream: of mlx. store: keeps the output. limits: further keywords of `Generation`.
     """
 
     def __init__(
@@ -87,9 +87,8 @@ class Call:
         """The output, piece by piece.
 
         Afterwards the caches hold the prompt and every token that was taken, the last one only if
-        `keeps_last`. After an error, such as one of a callback that cancels, they hold what was
-        read by then. report: called with how many ids of the prompt have been read, and of how
-        many: before the first, after every pass, and at the end.
+        `keeps_last`; after an error, what was read by then. report: called with how many ids of the
+        prompt have been read, and of how many.
         """
         context, total = self.generation.context, len(self.prompt)
         held = first = len(context.prompt) - (not keeps_last)
@@ -116,7 +115,6 @@ class Call:
                 self._settle(self._prompt_cache, context.ids[:held])
 
     def _embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
-        """Have the prompt read as these embeddings. Returns: its ids; 0 where none were given."""
         if not does_model_support_input_embeddings(self._decoder.target.model):
             raise UsageError("input_embeddings: this model reads ids alone; pass a prompt instead")
         shape: tuple[int, ...] = tuple(getattr(embeddings, "shape", ()))
@@ -129,7 +127,6 @@ class Call:
         return list(ids) or [TargetId(0)] * shape[0]
 
     def _rounds(self) -> Iterator[list[Piece]]:
-        """The rounds of the generation, each computed on the stream."""
         rounds = self.generation.by_round()
         while True:
             with nullcontext() if self._stream is None else mx.stream(self._stream):
@@ -219,7 +216,6 @@ def speculative_generate_step(
 
 
 def _model(model: Any, tokenizer: AnyTokenizer, role: str = "") -> LanguageModel[Any]:
-    """A model that no id stops. Without a tokenizer its ids are those of the other model."""
     check_model(f"{role}model", model)
     if tokenizer is None:
         return LanguageModel(model=model, tokenizer=any_ids(vocabulary_size(model)))

@@ -1,8 +1,4 @@
-"""What two tokenizers decide: the method, the translation and the tables. No model is loaded.
-
-Tables are the files that are named, else those in the target's folder, else those in the places of
-`tables/finding.py`; an alignment that is not found is computed.
-"""
+"""What two tokenizers decide: the method, the translation and the tables. No model is loaded."""
 
 from __future__ import annotations
 
@@ -30,11 +26,8 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 def fail_early(options: DraftingOptions, *, with_model: bool) -> None:
-    """Refuse what will fail before any model is loaded, which may take minutes.
-
-    with_model: whether there is a draft model.
-    Raises: UsageError, BundleError, MissingAssetError.
-    """
+    """Refuse what will fail before any model is loaded. Raises: UsageError, BundleError,
+    MissingAssetError."""
     choose_method(options.method, draft=with_model, dictionary=True, drafter=True)
     for file in (*options.dictionaries, *several(options.alignment)):
         read_header(Path(file))
@@ -50,10 +43,8 @@ def choose_drafting(
     background: bool = False,
     note: Note = no_note,
 ) -> Drafting:
-    """The method, the translation and the tables for two tokenizers.
+    """The method, the translation and the tables for two tokenizers. background: as in `assemble`.
 
-    with_drafter: whether there is a trained drafter. background: as in `assemble`.
-    model_folder: the target's.
     Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
     FingerprintError, MissingAssetError for a table that is named.
     """
@@ -111,10 +102,7 @@ def pair_tables(
     model_folder: Path | None = None,
     note: Note = no_note,
 ) -> Callable[[], Alignment]:
-    """A function that opens the alignment of a pair, or computes it once per process.
-
-    Arguments as in `open_alignment`.
-    """
+    """A function that opens the alignment of a pair, or computes it once per process."""
 
     def computed(*_: object) -> Alignment:
         return _aligned(draft, target)
@@ -131,7 +119,6 @@ def _aligned(draft: Tokenizer[DraftId], target: Tokenizer[TargetId]) -> Alignmen
 
 
 def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) -> str:
-    """What `auto` stands for here, and which sources are missing."""
     sources, missing = ["context copy"], []
     if (dictionary := drafting.dictionary) is not None:
         sources += dictionary.by_source if isinstance(dictionary, Dictionaries) else [SOURCE]

@@ -69,10 +69,8 @@ def tokenizer_of(model: Any) -> AnyTokenizer:
 def language_model(model: Any, tokenizer: AnyTokenizer, role: str = "") -> LanguageModel[Any]:
     """A model and its tokenizer. An output ends at the ids at which mlx-lm ends it.
 
-    With a path or a tokalign `Tokenizer` it ends as on the command line: where the tokenizer's
-    files or the model's configuration say.
-    role: "draft_" for a draft model, whose tokenizer `load` may have noted.
-    Raises: UsageError for what is no model; as `as_tokenizer`.
+    With a path or a tokalign `Tokenizer` it ends as on the command line. role: "draft_" for a draft
+    model, whose tokenizer `load` may have noted. Raises: UsageError; as `as_tokenizer`.
     """
     check_model(f"{role}model", model)
     if role and tokenizer is None and (tokenizer := tokenizer_of(model)) is None:
@@ -101,12 +99,11 @@ def _is_transformers(tokenizer: AnyTokenizer) -> bool:
 
 
 def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokenizer[Any]:
-    """The tokalign tokenizer that an object is, wraps or names.
+    """The tokalign tokenizer that an object is, wraps or names; `argument` is its name for errors.
 
     It is read from the file that it was loaded from. One that exists in memory only, or has more
     tokens than the file, is saved to a temporary folder and read from there. What only encodes and
-    decodes is used by its ids.
-    argument: its name, for the message. Raises: UsageError; as `resolve_tokenizer`.
+    decodes is used by its ids. Raises: UsageError; as `resolve_tokenizer`.
     """
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
@@ -198,10 +195,7 @@ def make_sampler(
     sampler: Callable[[Array], Array] | None,
     processors: Sequence[LogitsProcessor] | None,
 ) -> Sampler:
-    """The target's choice, from `Sampling` or one of mlx-lm's samplers. Raises: UsageError.
-
-    mlx-lm's greedy sampler becomes `Sampling`, which need not choose in order.
-    """
+    """The target's choice, from `Sampling` or one of mlx-lm's samplers. Raises: UsageError."""
     processors = () if processors is None else processors
     require_callables("logits_processors", processors)
     if sampler is None or (sampler is greedy_sampler and sampling is None):

@@ -96,9 +96,8 @@ class ChatTemplate:
 
 @lru_cache(maxsize=8)
 def find_template(folder: Path, text: str | None = None) -> ChatTemplate | None:
-    """The chat template of a model's folder; None if the model has none.
+    """The chat template of a model's folder, or `text` in its place; None if the model has none.
 
-    text: a template to be used in the place of the folder's.
     Raises: UsageError if transformers cannot read the folder's configuration.
     """
     try:
@@ -195,8 +194,8 @@ def plain_text(messages: Sequence[Message]) -> str:
 def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
     """The ids of a text as it is, with what mlx-lm puts before and after it (BOS, EOS).
 
-    As in mlx-lm, spellings of special tokens become those tokens, and nothing is put around a text
-    that begins with BOS already.
+    Spellings of special tokens become those tokens; nothing is put around a text that begins with
+    BOS.
     """
     spec, ids = tokenizer.spec, tokenizer.encode(text, specials=True)
     bos = spec.specials.get(cast("int", spec.roles.bos), "")

@@ -47,8 +47,7 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 class LanguageModel(Generic[Id]):
     """A model with its tokenizer, typed by whose ids it speaks.
 
-    model: an mlx-lm model. folder: where its files are, None if that is not known.
-    stop_ids: ids that end its output.
+    model: an mlx-lm model. folder: where its files are, if known. stop_ids: end its output.
     """
 
     model: Any
@@ -66,11 +65,8 @@ class LanguageModel(Generic[Id]):
         trust_remote_code: bool = False,
         ends: str = ALL_ENDS,
     ) -> LanguageModel[Id]:
-        """Load a folder in mlx-lm's layout.
-
-        ends: as of `ends_of`; the other arguments are those of `load_weights`.
-        Raises: as `load_weights` and `read_tokenizer`.
-        """
+        """Load a folder in mlx-lm's layout. Raises: as `load_weights`, `read_tokenizer` and
+        `ends_of`."""
         model, config = load_weights(
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
         )
@@ -80,7 +76,6 @@ class LanguageModel(Generic[Id]):
 
     @property
     def template(self) -> ChatTemplate | None:
-        """The chat template in its folder, if there is one. Raises: as `find_template`."""
         return None if self.folder is None else find_template(self.folder)
 
 
@@ -129,9 +124,10 @@ class Decoder:
         """A conversation as a prompt, rendered for each model by its own chat template.
 
         messages: the last one is the user's, or the beginning of the answer; a text stands for one
-        message of the user. If only the target has a template, the draft reads the target's prompt.
-        If the target has none, or without `use_template`, both read the messages' texts.
-        variables: as in `ChatTemplate.render`. Raises: UsageError.
+        message. If only the target has a template, the draft reads the target's prompt; without
+        one,
+        or without `use_template`, both read the texts. variables: as in `ChatTemplate.render`.
+        Raises: UsageError.
         """
         messages = as_messages(messages) if isinstance(messages, str) else messages
         target, draft = self.target, self.draft
@@ -146,10 +142,8 @@ class Decoder:
         return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
-        """Have the target's top-k logits written to their file, if they are to be remembered.
-
-        A thread of its own writes, now and then, and when the process ends (`written_later.py`).
-        """
+        """Have the target's top-k logits written in a while, if they are to be remembered
+        (`written_later.py`)."""
         store = self.drafting.logits
         if isinstance(store, RememberedStore):
             LATER.ask(store)
@@ -160,8 +154,9 @@ class Decoder:
         """A session of the target.
 
         layers: a cache to go on with. rewinds: whether even plain decoding has to rewind it.
-        Raises: CacheError if the cache cannot be rewound as needed; IncompatibleError for a drafter
-        with a model whose hidden states cannot be had.
+        Raises: CacheError if the cache cannot be rewound; IncompatibleError for a drafter with a
+        model
+        whose hidden states cannot be had.
         """
         drafter = self.drafter if self.drafting.options.uses_drafter else None
         return TargetModelSession(
@@ -173,7 +168,7 @@ class Decoder:
         )
 
     def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
-        """A session of the draft model; None if none is used. Arguments, errors: `open_target`."""
+        """A session of the draft model; None if none is used. Raises: as `open_target`."""
         if self.draft is None or not self.drafting.options.uses_model:
             return None
         # Drafting ends when the target's cache is full, so the draft's need not rotate.
@@ -183,7 +178,7 @@ class Decoder:
     def context_files(
         self, owner: str, *, most_bytes: int | None = None, note: Note
     ) -> ContextFiles:
-        """The contexts on disk of one owner, of these models. Arguments: as of `ContextFiles`."""
+        """The contexts on disk of one owner, of these models."""
         given: dict[str, Any] = {"owner": owner, "most_bytes": most_bytes, "note": note}
         draft = None
         if self.draft is not None and self.drafting.options.uses_model:
@@ -256,7 +251,6 @@ class Decoder:
         return drafter, verifier
 
     def _trained(self, target: TargetModelSession, *, branches: bool) -> ModelDrafter | None:
-        """The trained drafter as a drafter for one request; None if it is not used."""
         options = self.drafting.options
         if self.drafter is None or not options.uses_drafter:
             return None
@@ -271,10 +265,7 @@ class Decoder:
     def translated(
         self, prompt: Prompt, session: DraftModelSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
-        """The draft model as a drafter for one request; None if it is not used.
-
-        trees: as in `make_model_drafter`.
-        """
+        """The draft model as a drafter for one request; None if it is not used."""
         if session is None or self.draft is None or not self.drafting.options.uses_model:
             return None
         size = vocabulary_size(self.target.model)
@@ -313,10 +304,7 @@ def ends_of(
 
 
 def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[Id]:
-    """The ids that end an output: those of the tokenizer and of the model's configuration.
-
-    config: its "eos_token_id" is a number, a list of them, or missing.
-    """
+    """The ids that end an output: those of the tokenizer and of the model's configuration."""
     ends = config.get("eos_token_id")
     configured = ends if isinstance(ends, list) else [] if ends is None else [ends]
     return cast("frozenset[Id]", tokenizer.vocabulary.roles.eos | frozenset(configured))
@@ -324,9 +312,7 @@ def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[I
 
 def tokens_that_stop(tokenizer: Tokenizer[Id], names: Sequence[str]) -> frozenset[Id]:
     """The ids of tokens that are to end an output, each given by its spelling or as a number.
-
-    Raises: UsageError for what is no single token.
-    """
+    Raises: UsageError."""
     vocabulary, found = tokenizer.vocabulary, set[Id]()
     for name in names:
         token = vocabulary.special_ids.get(name, vocabulary.id_of.get(name.encode()))

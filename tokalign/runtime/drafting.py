@@ -58,16 +58,16 @@ class Packs(Protocol):
 class Drafting:
     """How to draft: the options, and what was opened for them.
 
-    options: with nothing left open but the length of drafts. None of its files is looked at again.
+    options: with nothing left open but the length of drafts.
     packs: give a dictionary for the language of a prompt besides; None if `dictionary` is for all.
     alignment: gives the pair's tables, if a translation needs them.
     costs: by which a hybrid decides where there is no knowledge.
-    logits: the target's top-k logits so far, kept for a conversation or a session; None keeps it
-        for a request alone. known_rows: what every store of this kind begins with.
+    logits: the target's top-k logits so far; None keeps them for a request alone. known_rows: what
+    every store of this kind begins with.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     knowledge: by which the controller chooses every draft length; None where lengths are given.
-    model_worth: what was learned of each model where lengths are given; requests share it.
-    mixing: what was learned about sources; requests share it.
+    model_worth: what was learned of each model where lengths are given; mixing: of sources.
+    Requests share both.
     """
 
     options: DraftingOptions = PLAINLY
@@ -90,7 +90,6 @@ class Drafting:
 
     @property
     def uses_logits(self) -> bool:
-        """Whether the method drafts with the target's top-k logits."""
         return self.options.method == "hybrid"
 
     @property
@@ -105,10 +104,8 @@ class Drafting:
         )
 
     def with_stores(self, size: int = UNBOUNDED) -> Drafting:
-        """The same with a logit store of its own, if the method needs one and has none.
-
-        An empty logit store begins with the rows that are known, of the target's `size` ids.
-        """
+        """The same with a logit store, if the method needs one, that begins with the rows that are
+        known."""
         if not self.uses_logits:
             return self
         store = LogitStore() if self.logits is None else self.logits
@@ -127,8 +124,8 @@ def make_drafter(
 ) -> Drafter:
     """The drafter that a method stands for, for one request. The hybrid uses what there is.
 
-    branches: whether the target can verify a tree. noise: of the coming choices; None where
-    nothing is drawn. constraint: the grammar that the output follows, if it follows one.
+    branches: whether the target can verify a tree. noise: of the coming choices, if any.
+    constraint: the grammar that the output follows, if it follows one.
     size: how many ids the target has; the tokenizer and the tables may know more.
     """
     options, knowledge = drafting.options, drafting.knowledge
@@ -177,8 +174,7 @@ def make_model_drafter(
 ) -> NeuralDrafter:
     """A draft model with its translation as a drafter for one request.
 
-    session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
-    alternatives beside its chain. Raises: as `make_translation`.
+    trees: whether it may propose alternatives beside its chain. Raises: as `make_translation`.
     """
     options = drafting.options
     return NeuralDrafter(

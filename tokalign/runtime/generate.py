@@ -34,11 +34,10 @@ _UNKNOWN = frozenset({"<unk>", "[UNK]", "<UNK>"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One output token.
+    """One output token. text: what can be printed once it is known, see `TextStream.push`.
 
-    text: the text that can be printed once this token is known, see `TextStream.push`.
-    source: the drafter that proposed the token, or "target". logprobs: f[vocabulary], lazy; None
-    if no model was asked. ends: of the last token, why it is the last.
+    source: the drafter that proposed it, or "target". logprobs: f[vocabulary], lazy; None if no
+    model was asked. ends: of the last token, why it is the last.
     """
 
     token: TargetId
@@ -58,9 +57,8 @@ class Generation:
     """One request. Iterate over its pieces; text, ids and statistics so far can be read any time.
 
     max_tokens: None for as many as the context holds. stop: the output ends before these texts, or
-    this text.
-    target_session, draft_session: ones to reuse; new ones are opened otherwise.
-    ends_with_context: as in `Decoder.run`. reading: how far the prompt was read, if it is long.
+    this text. target_session, draft_session: ones to reuse. reading: how far a long prompt was
+    read.
     Raises: as `Decoder.run`; UsageError for a wrong argument.
     """
 
@@ -202,10 +200,7 @@ class TextStream:
         self.stop_string: str | None = None
 
     def push(self, token: TargetId) -> str:
-        """The text that can be released now: often none, sometimes that of earlier tokens too.
-
-        A token that `completes_stop` has decoded already is not decoded again.
-        """
+        """The text that can be released now: often none, sometimes that of earlier tokens too."""
         return self._decoded.popleft() if self._decoded else self._release(self._spell(token))
 
     def completes_stop(self, token: TargetId) -> bool:
@@ -254,7 +249,6 @@ class TextStream:
         return self._decoder.decode(data)
 
     def _release(self, text: str) -> str:
-        """Add `text` to the held text and return the part that can be released."""
         if not self._stop_strings:
             return text
         if self.stop_string is not None:

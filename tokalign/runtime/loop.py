@@ -220,8 +220,7 @@ class Choices(NamedTuple):
     """The target's choices.
 
     chosen: i[rows], lazy; or those ids by row that matter, read already. logprobs: f[vocabulary] of
-    each such row. rows: how many rows the target computed for them. likely: arrays i[rows, width]
-    and f[rows, width] for the store of rows, if there is one.
+    each such row. likely: arrays i[rows, width] and f[rows, width] for the store of rows.
     """
 
     chosen: Array | Mapping[int, TargetId]
@@ -236,8 +235,7 @@ class TargetVerifier:
     One pass over the last committed id and the proposal gives the target's choice after each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
     At most one path of a tree agrees, as a choice depends on its position and not on its row.
-    store: is told the target's top-k logits after every row, which are read with the choices. It
-    is told while the next pass runs, as rows hardly ever say what follows the id that ends them.
+    store: is told the target's top-k logits after every row, while the next pass runs.
     constraint: the grammar that the output follows. Its masks are made while the pass runs.
     """
 
@@ -312,7 +310,6 @@ class TargetVerifier:
     def choices(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, rows: int
     ) -> Choices:
-        """The choices from the logits after the context and after each id of the tree."""
         mask = self._mask(ids, tree, logits)
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
@@ -347,10 +344,10 @@ class TargetVerifier:
     ) -> tuple[dict[int, TargetId], dict[int, Array]]:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
 
-        Samplers and logits processors that are callables may keep a state. So they are told what
-        plain decoding would tell them: each history once, longer by one id than the last, and none
-        with a rejected id. That costs a wait for each accepted id, and spares the rows that were
-        guessed wrong.
+        Callables may keep a state, so they are told what plain decoding would tell them: each
+        history
+        once, longer by one id than the last, none with a rejected id. That costs a wait for each
+        accepted id, and spares the rows that were guessed wrong.
         """
         history = list(ids)
         choices: dict[int, TargetId] = {}

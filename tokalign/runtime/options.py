@@ -142,12 +142,10 @@ class DraftingOptions:
 
     num_draft_tokens: None to have every round choose by expected gain.
     alternatives: ids that a draft model proposes in a tree besides one for each of its passes; 0
-        for chains. A draft that has to stay a chain has them in the place of its first id.
+    for chains. A draft that has to stay a chain has them in the place of its first id.
     draft_rows: how many ids the hybrid proposes in every round; None to have costs decide.
-    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
-        dictionaries of these languages are looked for besides. With neither, one of every language,
-        and of that of each prompt if there is a pack of it.
-    alignment: None to look for one, and to compute one that is not found.
+    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; with
+    neither, every language, and that of each prompt if there is a pack of it.
     Raises: UsageError for a name or number that cannot be honoured.
     """
 
@@ -212,12 +210,10 @@ class DraftingOptions:
 
     @property
     def dictionaries(self) -> tuple[FilePath, ...]:
-        """The files that are named."""
         return several(self.dictionary)
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages that are named."""
         given = several(self.language)
         return tuple(name.strip() for names in given for name in names.split(","))
 
@@ -245,11 +241,7 @@ class DraftingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """How the KV cache is filled and stored; mlx-lm's flags and defaults.
-
-    As in mlx-lm, models that make their own caches ignore `max_kv_size`.
-    Raises: UsageError for an argument of a wrong type or out of its range.
-    """
+    """How the KV cache is filled and stored; mlx-lm's flags and defaults. Raises: UsageError."""
 
     max_kv_size: int | None = declared(
         None,

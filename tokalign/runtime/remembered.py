@@ -55,10 +55,10 @@ _REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave --reme
 
 
 class RememberedStore(LogitStore):
-    """A logit store with a file. mixing: what was learned about sources; requests share it.
+    """A logit store with a file in the target's own folder. mixing: what was learned about sources.
 
-    folder: the target's own, which exists. tokenizer: the target's fingerprint. width: of its
-    logits, so that no row has an id that the target lacks. note: told if the file cannot be used.
+    tokenizer: the target's fingerprint. width: of its logits. note: told if the file cannot be
+    used.
     """
 
     def __init__(self, folder: Path, tokenizer: str, width: int, note: Note) -> None:
@@ -126,8 +126,7 @@ def open_remembered(
 ) -> LogitStore:
     """The one store of a target in this process; without a file where its folder cannot be used.
 
-    model: a fingerprint of the target's weights. tokenizer, width: as of `RememberedStore`.
-    known: rows of a table, with which it begins. note: told where it is, or why nothing is kept.
+    model: a fingerprint of the target's weights. known: rows of a table, with which it begins.
     """
     folder = remembered_folder() / model[:20]
     with _opening:
@@ -155,8 +154,7 @@ def remembered_folder() -> Path:
 def forget_remembered() -> list[Path]:
     """Delete what is remembered of every target, and its contexts; returns what is gone.
 
-    Processes that still run keep nothing more of these targets.
-    Raises: UsageError for a folder that cannot be deleted.
+    Processes that still run keep nothing more of them. Raises: UsageError if one cannot be deleted.
     """
     parents = [parent for parent in (remembered_folder(), contexts_folder()) if parent.is_dir()]
     folders = sorted(folder for parent in parents for folder in parent.iterdir())
@@ -214,10 +212,8 @@ class OutputStore:
         self._adding = Lock()
 
     def add(self, output: Sequence[TargetId]) -> None:
-        """Keep one more output, or its end if it is longer than half the store.
-
-        Cost: 2-3 µs per id.
-        """
+        """Keep one more output, or its end if it is longer than half the store. Cost: 2-3 µs per
+        id."""
         output = output[-self._most_ids // 2 :]
         if not output:
             return
@@ -231,10 +227,7 @@ class OutputStore:
 
 
 class OutputStores:
-    """The output stores of the `_MOST_OWNERS` that were used last. Several threads may ask.
-
-    A request whose store was dropped goes on with it.
-    """
+    """The output stores of the `_MOST_OWNERS` that were used last. Several threads may ask."""
 
     def __init__(self) -> None:
         self._stores: OrderedDict[Hashable, OutputStore] = OrderedDict()
@@ -263,8 +256,7 @@ _SESSIONS = OutputStores()
 def session_store(name: str, fingerprint: str, width: int) -> OutputStore:
     """The store of a session, a tokenizer and targets with logits of this width.
 
-    Two models of one tokenizer may pad their vocabularies differently, and one of them must not be
-    given an id that only the other has.
+    Models of one tokenizer may pad their vocabularies differently, and so must not share ids.
     """
     return _SESSIONS.of((name, fingerprint, width))
 

@@ -57,7 +57,6 @@ class Context:
 
     @property
     def emitted_count(self) -> int:
-        """How many ids the output has so far; no copy is made."""
         return len(self._ids) - self._prompt_length
 
     def extend(self, ids: Iterable[TargetId]) -> None:
@@ -93,10 +92,9 @@ class Proposal:
 class Verdict(NamedTuple):
     """The target's answer: the accepted path through the proposal, then one id of its own.
 
-    path: indices of the proposed ids that were accepted; the first of `ids` are these.
-    rows: how many rows the target computed for it, steps that fill in a long prompt excluded.
+    path: indices of the proposed ids that were accepted. rows: that the target computed for it.
     logprobs: for each id f[vocabulary], lazy; None when no model was asked.
-    waited: seconds that the device spent on passes of other generations, which had begun before.
+    waited: seconds that the device spent on passes of other generations.
     """
 
     ids: tuple[TargetId, ...]
@@ -127,10 +125,8 @@ class Round:
     """One pass of the target: the proposal, the verdict and the time they took.
 
     limit: how many ids the drafter was asked for at most. emitted: the accepted ids, then the
-    target's own; already committed.
-    seconds: of the whole round. drafting, verification: seconds of these two, without what they
-    waited for passes of other generations. What happens between two rounds is no part of them.
-    ends: why the generation ends with this round; None if it goes on.
+    target's own. seconds: of the whole round. drafting, verification: without what they waited for
+    passes of other generations. ends: why the generation ends with this round, if it does.
     The other fields are as in a `Proposal` and a `Verdict`.
     """
 
@@ -184,11 +180,8 @@ class Started(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A step of reading a long prompt is done. done: how many ids of it the target's cache holds.
-
-    total: ids of the prompt. seconds: of this step. Between two steps a consumer may do something
-    else, or leave.
-    """
+    """A step of reading a long prompt is done. done: ids of it in the cache. seconds: of this
+    step."""
 
     done: int
     total: int

@@ -33,8 +33,7 @@ class Intersection:
     """Tokens of two vocabularies that stand for the same bytes.
 
     draft_to_target: i32[draft vocabulary]; target_to_draft: i32[target vocabulary]; NO_TOKEN for
-    none. A byte string with two ids on one side, literal and byte fallback, maps to the literal
-    one. Special tokens are left out; `match_roles` matches them.
+    none. Of a literal and a byte fallback the literal counts; `match_roles` has the special tokens.
     """
 
     draft_to_target: NDArray[np.int32]
@@ -47,12 +46,10 @@ class Intersection:
         return len(np.unique(mapped[mapped != NO_TOKEN]))
 
     def target_of(self, draft_id: DraftId) -> TargetId | None:
-        """The target token with the same bytes."""
         target_id = int(self.draft_to_target[draft_id])
         return None if target_id == NO_TOKEN else TargetId(target_id)
 
     def draft_of(self, target_id: TargetId) -> DraftId | None:
-        """The draft token with the same bytes."""
         draft_id = int(self.target_to_draft[target_id])
         return None if draft_id == NO_TOKEN else DraftId(draft_id)
 
@@ -66,10 +63,7 @@ class Intersection:
     def from_bundle(
         cls, bundle: Bundle, draft_size: int | None = None, target_size: int | None = None
     ) -> Intersection:
-        """The table in a bundle, every id of which is checked.
-
-        draft_size, target_size: of the vocabularies, where they are known. Raises: BundleError.
-        """
+        """The table in a bundle, every id of which is checked. Raises: BundleError."""
         to_target, to_draft = "intersection.draft_to_target", "intersection.target_to_draft"
         found = cls(
             bundle.array(to_target, "<i4", length=draft_size),
@@ -89,10 +83,8 @@ class Intersection:
 
 
 def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
-    """Special tokens of two vocabularies with the same meaning: draft id -> target id.
-
-    Every token with which the draft ends its turn is matched with the target's end of a turn.
-    """
+    """Special tokens of two vocabularies with the same meaning: draft id -> target id. Every end of
+    a draft's turn is the target's."""
     matched: dict[Id, OtherId] = {}
     end = target.turn_end if target.turn_end is not None else min(target.eos, default=None)
     if end is not None:
@@ -105,14 +97,14 @@ def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
 
 
 class HealingTrie:
-    """The draft's tokens sorted by their bytes, to find those that extend pending bytes.
+    """The draft's tokens (id -> bytes) sorted by their bytes, to find those that extend pending
+    bytes.
 
-    The tokens that begin with a prefix are one range. They are sorted when they are first looked
-    for. A marisa trie takes 4 ms and more where a thousand tokens match (`lab/results/tries.md`).
+    They are sorted when they are first looked for. A marisa trie takes 4 ms and more where a
+    thousand tokens match (`lab/results/tries.md`).
     """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
-        """tokens: id -> bytes; special ones have none."""
         self._tokens = tokens
         self.extending = lru_cache(maxsize=4096)(self._extending)
 
@@ -169,7 +161,9 @@ class MergeSites:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int) -> MergeSites:
-        """The table in a bundle. vocabulary_size: of the target. Raises: BundleError."""
+        """
+        The table in a bundle. Raises: BundleError.
+        """
         # Lengths of 0 would let a small file ask for any amount of memory.
         row_lengths = bundle.array("merge_sites.row_lengths", "<u4")
         site_lengths = bundle.array("merge_sites.site_lengths", "u1")
@@ -189,10 +183,7 @@ class MergeSites:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """All tables of one (draft, target) pair.
-
-    merge_sites: None where they were not built; `Boundary.absorbs` then answers less strictly.
-    """
+    """All tables of one (draft, target) pair. merge_sites: None where they were not built."""
 
     intersection: Intersection
     healing: HealingTrie
@@ -206,10 +197,9 @@ class Alignment:
     def from_bundle(
         cls, bundle: Bundle, *, draft: Sequence[bytes] | None = None, target_size: int | None = None
     ) -> Alignment:
-        """The tables in a bundle, every id of which is checked.
+        """The tables in a bundle, every id of which is checked. Raises: BundleError.
 
         draft: the draft's tokens, id -> bytes; without them (`verify`) nothing can be healed.
-        target_size: of the target's vocabulary, where it is known. Raises: BundleError.
         """
         intersection = Intersection.from_bundle(
             bundle, None if draft is None else len(draft), target_size

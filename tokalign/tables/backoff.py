@@ -63,11 +63,7 @@ _MOST_SEGMENT_BITS = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffParameters:
-    """What the header says of a table.
-
-    max_context: ids in the longest context. p_min: the least probability of a whole continuation,
-    where the caller gives none. alternatives: the most that a context has.
-    """
+    """What the header says of a table. p_min: the least probability of a whole continuation."""
 
     shape: FuseShape
     max_context: int
@@ -75,13 +71,11 @@ class BackoffParameters:
     alternatives: int
 
     def to_header(self) -> dict[str, Any]:
-        """As entries of `Bundle.parameters`."""
         own = asdict(self)
         return {**own.pop("shape"), **own}
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> BackoffParameters:
-        """The values in the header of a bundle. Raises: BundleError."""
         shape = FuseShape(
             seed=bundle.number("seed", most=WORD),
             segment_bits=bundle.number("segment_bits", most=_MOST_SEGMENT_BITS),
@@ -98,10 +92,9 @@ class BackoffParameters:
 class BackoffTable:
     """Text -> the most probable next id and its probability, by the longest stored suffix.
 
-    entries: the number of stored contexts.
-    fingerprints: u8[slots], numbers: u16[slots]: two planes of a binary fuse map; a context's
-    number is the index of its prediction.
-    ids: u16 or u32[predictions], probabilities: u8[predictions], in 1/255: the predictions.
+    entries: the number of stored contexts. fingerprints: u8[slots], numbers: u16[slots]: two planes
+    of a binary fuse map; a context's number is the index of its prediction. ids: u16 or
+    u32[predictions], probabilities: u8[predictions], in 1/255: the predictions.
     """
 
     def __init__(
@@ -157,7 +150,6 @@ class BackoffTable:
         return self._ids[stored[-1]], self._probabilities[stored[-1]] / 255
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
-        """See `Dictionary`. Cost: as `predict`."""
         return len(self._search(suffix)[1])
 
     def _search(self, suffix: Sequence[TargetId]) -> tuple[int, list[int]]:
@@ -229,7 +221,6 @@ class BackoffTable:
         return TokenTree.chain(text[known:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle; the parameters are in its header."""
         slots, ids, probabilities = self.arrays
         return {
             "backoff.fingerprints": array_bytes(slots.astype(np.uint8)),
@@ -239,10 +230,7 @@ class BackoffTable:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> BackoffTable:
-        """The table in a bundle, every id of which is checked.
-
-        vocabulary_size: of the tokenizer in use, where it is known. Raises: BundleError.
-        """
+        """The table in a bundle, every id of which is checked. Raises: BundleError."""
         if (kind := bundle.parameters.get("kind")) != KIND:
             raise bundle.wrong(f"the dictionary is of kind {shown(kind)}, not {KIND!r}")
         parameters = BackoffParameters.from_bundle(bundle)

@@ -96,9 +96,8 @@ _SEEDS = 64
 
 
 def peel(places: Integers, slots: int) -> Rounds | None:
-    """The rounds in which all keys can be taken, or None if some cannot.
+    """The rounds in which all keys can be taken, or None if some cannot. places: i64[3, keys].
 
-    places: i64[3, keys], a key's three slots, all different.
     Cost: about 1 µs per key, 32 bytes per slot.
     """
     keys = places.shape[1]
@@ -132,7 +131,7 @@ def assign(places: Integers, rounds: Rounds, values: NDArray[np.integer], slots:
 def find_shape(
     keys: int, hash_keys: Callable[[int], Hashes]
 ) -> tuple[FuseShape, Hashes, Integers, Rounds]:
-    """The shape with the first seed under which all keys find a slot, and their hashes, slots and
+    """The shape with the first seed under which all keys find a slot; their hashes, slots and
     rounds.
 
     hash_keys: gives the hashes of all keys, from `FuseShape.start` on.

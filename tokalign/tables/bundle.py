@@ -46,16 +46,14 @@ Section = bytes | memoryview
 class Bundle(Header):
     """The content of a table file. sections: name -> content; views of the file that was read.
 
-    Each method that reads a section raises a BundleError with the names of file and section.
+    Methods that read a section raise a BundleError with the names of file and section.
     """
 
     sections: Mapping[str, Section]
 
     def array(self, section: str, dtype: str, *, length: int | None = None) -> NDArray[Any]:
-        """A section as an array in the machine's byte order; no copy where it lies as it should.
-
-        dtype: as in the file, such as "<u2". length: how many values there have to be.
-        """
+        """A section as an array; no copy where it lies as it should. dtype: as in the file, such as
+        "<u2"."""
         if section not in self.sections:
             raise self.wrong(f"the section {section} is missing")
         data = self.sections[section]
@@ -81,7 +79,6 @@ class Bundle(Header):
         return ids
 
     def check_ids(self, ids: NDArray[Any], limit: int, section: str, *, least: int = 0) -> None:
-        """Raises: BundleError if one of `ids` is not from `least` to below `limit`."""
         if len(ids) and not least <= int(ids.min()) <= int(ids.max()) < limit:
             raise self.wrong(
                 f"the section {section} has ids from {ids.min()} to {ids.max()}, outside a "
@@ -112,10 +109,8 @@ def ids_section(name: str, ids: NDArray[Any]) -> dict[str, bytes]:
 
 
 def encode_bundle(bundle: Bundle) -> bytes:
-    """The bytes of a file.
-
-    Raises: TypeError for a header value that msgpack cannot store; UsageError for too many of them.
-    """
+    """The bytes of a file. Raises: TypeError for a header value that msgpack cannot store;
+    UsageError for too many."""
     sections = {name: bundle.sections[name] for name in sorted(bundle.sections)}
     header = encode_header(bundle, {name: len(section) for name, section in sections.items()})
     if len(header) > MOST_HEADER_BYTES:
@@ -137,21 +132,16 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
 
 
 def read_header(path: Path) -> Header:
-    """What a table file says of itself. Its length is checked too, its sections are not read.
-
-    Raises: as `read_bundle`.
-    """
+    """What a table file says of itself; its sections are not read. Raises: as `read_bundle`."""
     name = shown_path(path)
     with _opened(path, name) as (_, _, header, _):
         return Header(**header, name=name)
 
 
 def read_bundle(path: Path, *, name: str | None = None) -> Bundle:
-    """Read a table file and check every byte of it.
+    """Read a table file and check every byte of it. name: for messages; by default the path.
 
-    name: for messages; by default the path.
-    Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError for
-    an unreadable file.
+    Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError.
     """
     name = name or shown_path(path)
     with _opened(path, name) as (file, start, header, places):
@@ -161,7 +151,7 @@ def read_bundle(path: Path, *, name: str | None = None) -> Bundle:
 def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundle:
     """Read the bytes of a file, every one of which is checked. The sections are views of `data`.
 
-    Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
+    Raises: BundleError for anything but a whole file of this version.
     """
     return _bundle(data, *_decode_header(data, len(data), name), name)
 
@@ -183,10 +173,7 @@ def _bundle(
 
 @contextmanager
 def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, Mapping[str, Any], Places]]:
-    """A table file, its start and its checked header, before memory is taken for the sections.
-
-    Raises: BundleError for what is no regular file; MissingAssetError.
-    """
+    """A table file, its start and its checked header, before memory is taken for the sections."""
     irregular = BundleError(f"{name} is no regular file of a table's size; give a .tok file")
     try:
         with open_regular(path) as file:
@@ -231,10 +218,7 @@ def _header_end(start: bytes | memoryview, name: str) -> int:
 def _decode_header(
     start: bytes | memoryview, size: int, name: str
 ) -> tuple[dict[str, Any], Places]:
-    """Check a header, once for each reading of its file.
-
-    start: at least the file's header. size: of the whole file, which has to be as the header says.
-    """
+    """Check a header. size: of the whole file, which has to be as the header says."""
     end = _header_end(start, name)
     if len(start) < end:
         raise _truncated(name, end, size)

@@ -17,13 +17,10 @@ MAX_CONTEXT = 8
 """The longest context that a dictionary uses, in ids."""
 
 CODE = "code"
-"""What a dictionary of programs has for a language."""
 
 LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What a dictionary's language may be called."""
 
 HOW_TO_BUILD = "tokalign build --dictionary-only --target TARGET --language CODE FILE"
-"""The command for messages that say what to do without a dictionary."""
 
 Ids = tuple[TargetId, ...]
 
@@ -46,18 +43,17 @@ class Dictionary(Protocol):
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree[TargetId]:
-        """The likely continuation of a text that ends in `suffix`, a chain; empty if unknown.
+        """The likely continuation of a text that ends in `suffix`, a chain of at most `limit` ids.
 
-        suffix: only its last `MAX_CONTEXT` ids count. limit: the most ids to give.
         p_min: the least probability of all ids together; None for the table's own.
         """
         ...
 
 
 class Dictionaries:
-    """Dictionaries by the names of their sources, of two languages, or one of them of a domain.
+    """Dictionaries by the names of their sources. The longest match answers, the surer one of
+    equally long ones.
 
-    The longest match answers, the surer one of equally long ones.
     tokens: the bytes of the target's ids, by which blocks of code are told from prose.
     """
 

@@ -49,10 +49,8 @@ def pulled_folder() -> Path:
 
 
 def learned_folder() -> Path:
-    """Where `tokalign learn` keeps what it made of the user's documents: the user's data folder.
-
-    $TOKALIGN_TABLES does not move it, because that folder may be shared with others.
-    """
+    """Where `tokalign learn` keeps its tables. $TOKALIGN_TABLES does not move it, as that may be
+    shared."""
     return _user_data() / "learned"
 
 
@@ -72,8 +70,8 @@ def find_tables(
     """The tables of `kind` with exactly these fingerprints, in the order of the folders.
 
     target, draft: None for a kind that has none; a pack has neither. model_folder: the model's own.
-    A file that is no table, or whose header is damaged, is left out with a note. Only headers are
-    read, and only of files that have changed.
+    A damaged file is left out with a note. Only headers are read, and only of files that have
+    changed.
     """
     roles = {"target": target, "draft": draft}
     wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
@@ -113,14 +111,12 @@ def _matching(folder: Path, *patterns: str) -> Iterator[Path]:
 
 
 def _folders(model_folder: Path | None) -> Iterable[Path]:
-    """The folders that are searched, in their order."""
     theirs = [inner for folder in _own_folders() for inner in (folder, folder / _PULLED)]
     before = [] if model_folder is None else [model_folder]
     return dict.fromkeys([*before, *theirs, learned_folder(), shipped(TABLES)])
 
 
 def _own_folders() -> list[Path]:
-    """$TOKALIGN_TABLES, unless it is unset or empty, and that in the user's data folder."""
     name = os.environ.get("TOKALIGN_TABLES")
     return [*([as_path(name)] if name else []), _user_data() / "tables"]
 
@@ -139,10 +135,8 @@ HOW_TO_TRAIN = "tokalign train"
 
 
 def read_drafter_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the drafter in a folder; its weights are not read.
-
-    Raises: MissingAssetError if there is none; BundleError for one that cannot be read.
-    """
+    """The configuration of the drafter in a folder; its weights are not read. Raises:
+    MissingAssetError, BundleError."""
     path = folder / DRAFTER_CONFIG
     if not path.is_file():
         raise MissingAssetError(f"there is no drafter in {folder}; train one with: {HOW_TO_TRAIN}")

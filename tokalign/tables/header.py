@@ -23,11 +23,8 @@ MOST_HEADER_BYTES = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of tables, whose files end in `.KIND.tok`.
-
-    roles: of the tokenizers that it is built for. entries: the statistic that counts its entries.
-    module, table: the class that reads it.
-    """
+    """A kind of tables. roles: of its tokenizers. entries: the statistic that counts entries.
+    table: the class that reads it."""
 
     roles: tuple[str, ...]
     entries: str
@@ -35,7 +32,7 @@ class Kind:
     table: str
 
     def read(self, bundle: Any) -> object:
-        """The table in a bundle. Raises: BundleError."""
+        """Raises: BundleError."""
         return getattr(import_module(self.module), self.table).from_bundle(bundle)
 
 
@@ -65,8 +62,7 @@ class FileStamp(TypedDict, total=False):
     """What was read from a corpus file. The same file has the same stamp in any folder.
 
     weight: how many times each occurrence counts. bytes, sha256: of the file as it lies on disk.
-    text_bytes: after decompression. lines: paragraphs; skipped: lines that could not be read.
-    private: whether the text is somebody's own, so that the table is not shared.
+    lines: paragraphs; skipped: lines that could not be read. private: so the table is not shared.
     """
 
     name: _Text
@@ -94,7 +90,6 @@ class _Schema(Struct, forbid_unknown_fields=True):
 class Header:
     """What a table file says of itself.
 
-    kind: one of `KINDS`.
     fingerprints: of the tokenizers it was built for: "target", and "draft" for an alignment.
     corpus: the stamp of the text that was counted (see `build.corpus`); empty if there was none.
     parameters: every choice that decided the content. statistics: what was counted.
@@ -110,15 +105,11 @@ class Header:
 
     @property
     def language(self) -> str:
-        """The language of the corpus, "unnamed" where the header does not say it."""
         return str(self.parameters.get("language", "unnamed"))
 
     def require(self, *, target: str, draft: str | None = None, remedy: str) -> None:
-        """Refuse a table that was built for other tokenizers.
-
-        target, draft: the fingerprints of the tokenizers in use; `draft` only for an alignment.
-        remedy: the command that rebuilds it. Raises: FingerprintError.
-        """
+        """Raises: FingerprintError for a table that was built for other tokenizers. remedy:
+        rebuilds it."""
         for role, found in (("target", target), ("draft", draft)):
             expected = self.fingerprints.get(role)
             if found is not None and expected is not None and expected != found:
@@ -129,10 +120,8 @@ class Header:
     def number(
         self, name: str, *, most: float, least: float = 0, kind: type[int] | type[float] = int
     ) -> Any:
-        """A number among the parameters, or else the statistics; `kind` is int or float.
-
-        Raises: BundleError if it is missing, of another type, or not from `least` to `most`.
-        """
+        """A number among the parameters, or else the statistics. Raises: BundleError unless it is
+        from `least` to `most`."""
         value: Any = self.parameters.get(name, self.statistics.get(name))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or kind(value) != value:
@@ -142,11 +131,8 @@ class Header:
         return kind(value)
 
     def vocabulary_size(self, expected: int | None = None) -> int:
-        """The vocabulary size that a table of target ids is for.
-
-        expected: of the tokenizer in use, where it is known.
-        Raises: BundleError if it is missing or another one.
-        """
+        """The vocabulary size that a table is for. Raises: BundleError if it is missing or not the
+        expected one."""
         size = int(self.number("vocabulary_size", least=1, most=1 << 32))
         if expected not in (None, size):
             raise self.wrong(f"it is for a vocabulary of {size} ids, not {expected}")
@@ -162,10 +148,8 @@ _DECODER = msgspec.msgpack.Decoder(_Schema)
 
 
 def encode_header(header: Header, sections: Mapping[str, int]) -> bytes:
-    """The bytes of a header and of the sizes of its sections; equal headers give equal bytes.
-
-    Raises: TypeError for a value that msgpack cannot store.
-    """
+    """The bytes of a header and of the sizes of its sections. Raises: TypeError for what msgpack
+    cannot store."""
     values = {name: getattr(header, name) for name in _Schema.__struct_fields__[:-1]}
     return _ENCODER.encode({**values, "sections": sections})
 

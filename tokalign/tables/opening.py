@@ -43,7 +43,6 @@ def open_dictionary(
     files: those that are named. languages: those to look for besides, each of which has to be found
     or be that of a named file. With neither, the dictionaries of every language are used. A
     language may have several of different file names, such as a general one and one of a domain.
-    model_folder: the model's own folder. note: gets a line for each that is used or cannot be.
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError where `files` or
     `languages` cannot be honoured.
     """
@@ -88,11 +87,8 @@ def open_logit_rows(
     model_folder: Path | None = None,
     note: Note = no_note,
 ) -> LogitRows | None:
-    """What a model of this tokenizer was found to expect of a corpus; None where nothing is found.
-
-    languages: of the corpora; every one by default. Rows of several tables are joined.
-    model_folder, note: as in `open_dictionary`.
-    """
+    """What a model of this tokenizer expects of corpora in these languages, joined; None where
+    nothing is found."""
 
     def read(path: Path) -> LogitRows:
         bundle = _read(path, LOGITS, target, remedy="tokalign build --from-model")
@@ -147,10 +143,8 @@ def open_alignment(
 
 
 def verify_table(path: Path) -> None:
-    """Check every byte of a table file, and that the tables in it can be read.
-
-    Raises: BundleError, MissingAssetError.
-    """
+    """Check every byte of a table file, and that it can be read. Raises: BundleError,
+    MissingAssetError."""
     verify_bundle(read_bundle(path))
 
 
@@ -165,7 +159,9 @@ def verify_bundle(bundle: Bundle) -> None:
 
 
 class _Opened(NamedTuple):
-    """A dictionary that was read, with its file and language."""
+    """
+    A dictionary that was read, with its file and language.
+    """
 
     path: Path
     language: str
@@ -198,10 +194,8 @@ def _usable(
     read: Callable[[Path], T],
     note: Note,
 ) -> Iterator[T]:
-    """For each language and file name, the first table that can be used.
-
-    languages: in the order wanted; all of them if none is named.
-    """
+    """For each language and file name, the first table that can be used; all languages if none is
+    named."""
     same: dict[tuple[str, str], list[Path]] = {}
     for path, header in found:
         same.setdefault((header.language, path.name), []).append(path)
@@ -219,7 +213,6 @@ def _usable(
 
 
 def _require_languages(wanted: Sequence[str], known: set[str]) -> None:
-    """Raises: MissingAssetError for a language that no dictionary is of."""
     for language in wanted:
         if language not in known:
             raise MissingAssetError(

@@ -35,7 +35,6 @@ Numbers = NDArray[np.int64]
 KIND = "pack"
 
 MAX_ORDER = 6
-"""The most words of an n-gram."""
 
 MAX_WORDS, MAX_NGRAMS = 1 << 20, 1 << 24
 """The most words and the most n-grams of one order: a reader has to hold them."""
@@ -55,9 +54,10 @@ COUNTS = np.unique(np.rint(1.12 ** np.arange(300))).astype(np.int64)[:200]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordNgrams:
-    """The word n-grams of one order. prefix, suffix: among those of the next lower order.
+    """The word n-grams of one order.
 
-    last: the number of the last word. levels: of their counts, see `COUNTS`.
+    prefix, suffix: among those of the next lower order. last: the number of the last word. levels:
+    of their counts, see `COUNTS`.
     """
 
     prefix: Numbers
@@ -133,10 +133,8 @@ class Pack:
 
 
 def word_probabilities(bundle: Bundle, most: int) -> dict[str, float]:
-    """The share of each of the `most` most frequent words among all that were counted.
-
-    Raises: BundleError.
-    """
+    """The share of each of the `most` most frequent words among all that were counted. Raises:
+    BundleError."""
     known, levels = _read_words(bundle)
     counts = COUNTS[levels]
     shares = counts / counts.sum()
@@ -144,7 +142,6 @@ def word_probabilities(bundle: Bundle, most: int) -> dict[str, float]:
 
 
 def _read_words(bundle: Bundle) -> tuple[list[str], Numbers]:
-    """All words in alphabetical order, and the levels of their counts."""
     size = bundle.number("words", least=1, most=MAX_WORDS)
     try:
         words = _unpacked(bundle, "words.text", _MAX_TEXT).decode().split(_END)

@@ -1,8 +1,5 @@
-"""The one value for guessed ids: what may follow a text, how probably, and who guessed it.
-
-A dictionary answers with a chain, context copy with chains, a draft model with a tree; a hybrid
-merges them and the target verifies the result. All of them speak this type.
-"""
+"""The one value for guessed ids, which dictionaries, copies and models answer with and the target
+verifies."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ class TokenTree(Generic[Id]):
     probabilities: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises: ValueError where the lengths differ."""
         count = len(self.ids)
         if len(self.parents) != count or len(self.sources) != count:
             raise ValueError(
@@ -41,7 +37,6 @@ class TokenTree(Generic[Id]):
 
     @classmethod
     def chain(cls, ids: Sequence[Id], source: str, probabilities: Sequence[float] = ()) -> Self:
-        """A tree of one branch, all of it guessed by `source`."""
         count = len(ids)
         return cls(tuple(ids), tuple(range(-1, count - 1)), (source,) * count, tuple(probabilities))
 
@@ -58,7 +53,6 @@ class TokenTree(Generic[Id]):
 
     @property
     def first_chain(self) -> Self:
-        """The leading chain alone."""
         return self.head(self.chain_length)
 
     def head(self, count: int) -> Self:
@@ -95,8 +89,7 @@ class TokenTree(Generic[Id]):
         """The first `chain` ids of the leading chain, and those most probably reached.
 
         count: of ids at most. least, depth: other ids that are less likely, and all deeper ones,
-        are left out in any case. The tree has probabilities. An id is never likelier than its
-        parent, so this is a tree too.
+        are left out in any case. An id is never likelier than its parent, so this is a tree too.
         """
         if least <= 0 and count >= len(self) and depth >= max(self.depths, default=0):
             return self
@@ -144,11 +137,8 @@ class TokenTree(Generic[Id]):
         return next((i for i, pair in enumerate(found) if pair == (index, token)), None)
 
     def agreed_path(self, chosen: Sequence[int] | Mapping[int, int]) -> list[int]:
-        """The indices that a target agrees with, from a root on.
-
-        chosen: the target's choice after the text, then after each id of the tree. There may be
-        more or fewer: only those along the path are looked at.
-        """
+        """The indices that a target agrees with, by its choice after the text and after each id of
+        the tree."""
         path: list[int] = []
         ids, last = self.ids, -1
         for index, parent in enumerate(self.parents):
@@ -159,4 +149,3 @@ class TokenTree(Generic[Id]):
 
 
 EMPTY_TREE: TokenTree[Any] = TokenTree()
-"""No guess at all."""
