@@ -64,11 +64,8 @@ def build_library(spec: TokenizerSpec, splitter: Splitter) -> Library:
 
 
 def take_bytes(library: Library, spec: TokenizerSpec, splitter: Splitter) -> None:
-    """Have the library leave out what is done to whole texts before.
-
-    Its model gets every piece by itself, so that the library's cache of words works for
-    SentencePiece too.
-    """
+    """Have the library leave out what is done to whole texts before, and get every piece by
+    itself."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     marks = normalizers.Replace(" ", SPACE_MARK) if spec.by_characters else None
@@ -82,10 +79,8 @@ def take_bytes(library: Library, spec: TokenizerSpec, splitter: Splitter) -> Non
 
 
 def merged_last(spec: TokenizerSpec, chosen: NDArray[np.bool_]) -> list[int]:
-    """Ids, so that of several tokens of the same bytes the one that merges know comes last.
-
-    Yi's vocabulary has such tokens. Otherwise the lowest id comes last.
-    """
+    """Ids, so that of several tokens of the same bytes (Yi) the one that merges know comes last,
+    else the lowest."""
     merged = np.zeros(len(spec.tokens), dtype=bool)
     merged[spec.triples] = True
     known, others = (np.flatnonzero(chosen & some)[::-1] for some in (merged, ~merged))

@@ -1,8 +1,4 @@
-"""Texts on which two encoders that differ are likely to differ.
-
-They are made from ranges of characters, by a generator with a fixed start, and from the tokenizer's
-own tokens and expression.
-"""
+"""Texts on which two encoders that differ are likely to differ."""
 
 from __future__ import annotations
 
@@ -108,7 +104,6 @@ def _run(draw: Random, low: int, high: int, size: int) -> str:
 
 
 def _from_tokens(spec: TokenizerSpec, draw: Random) -> Iterator[str]:
-    """Tokens, some in a row, and their letters in any order, as far as they are characters."""
     ordinary = [token for token in spec.tokens if token]
     if not ordinary:
         return

@@ -1,12 +1,9 @@
 """Reading a tokenizer file, whatever its kind, by the reader of that kind.
 
-A reader undoes the spelling of its file and returns a `TokenizerSpec`. It raises VocabularyError
-with a message that goes on from the file's name ("lists a merge twice; ..."), and KeyError,
-TypeError or ValueError for a file that is broken. No module above this one knows which kind of file
-a tokenizer came from.
-
-Files come from strangers. This is the door: a file is read whole, once, up to a limit; nothing that
-it says is followed or run; and whatever is wrong with it, the caller gets one VocabularyError.
+A reader returns a `TokenizerSpec`. It raises VocabularyError with a message that goes on from the
+file's name ("lists a merge twice; ..."), and KeyError, TypeError or ValueError for a file that is
+broken. Files come from strangers: one is read whole, once, up to a limit; nothing that it says is
+followed or run; and whatever is wrong with it, the caller gets one VocabularyError.
 """
 
 from __future__ import annotations
@@ -48,8 +45,8 @@ class TokenizerFile:
 
     config_data: empty without one. supplement: what the file leaves out, if an alias knows it.
     files: all files of a folder from which mlx-lm makes a tokenizer, by name; none for a file.
-    reference: the tokenizer whose ids count, if there is one besides the file's own library. If it
-    is the library's, its tokenizer.json takes the place of the file.
+    reference: the tokenizer whose ids count. If it is the library's, its tokenizer.json takes the
+    place of the file.
     """
 
     path: Path
@@ -68,7 +65,6 @@ class TokenizerFile:
 
     @property
     def folder(self) -> Path:
-        """Where the file is."""
         return self.path if self.path.is_dir() else self.path.parent
 
     def as_folder(self) -> TokenizerFile:
@@ -112,11 +108,8 @@ class TokenizerFile:
 
 
 def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> TokenizerFile:
-    """Read a tokenizer file into memory, or those of a model's folder.
-
-    Raises: MissingAssetError when there is none; VocabularyError when one cannot be read or is
-    larger than any tokenizer.
-    """
+    """Read a tokenizer file into memory, or those of a model's folder. Raises: MissingAssetError;
+    VocabularyError."""
     if path.is_dir():
         files = {file.name: _read(file) for file in deciding_files(path)}
         if not files.keys() - {"config.json"}:
@@ -135,10 +128,8 @@ def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> Tok
 
 
 def read_spec(file: TokenizerFile) -> TokenizerSpec:
-    """What a tokenizer file says; `self_check.py` goes on from here.
-
-    Raises: VocabularyError when it is broken, or does what is not known here.
-    """
+    """What a tokenizer file says. Raises: VocabularyError when it is broken, or does what is not
+    known here."""
     with refusing(file.path):
         if file.is_tokenizer_json:
             return read_tokenizer_json(file.document, file.config)
@@ -150,10 +141,8 @@ def read_spec(file: TokenizerFile) -> TokenizerSpec:
 
 
 def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
-    """What the library says of a tokenizer that is used by its ids only.
-
-    Raises: VocabularyError if the library does not read the file.
-    """
+    """What the library says of a tokenizer that is used by its ids only. Raises:
+    VocabularyError."""
     with refusing(file.path):
         library = file.owner.library if file.owner is not None else None
         assert library is not None, "programs are no files"

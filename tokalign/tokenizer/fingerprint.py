@@ -15,12 +15,10 @@ from tokalign.tokenizer.spec import Level, TokenizerSpec
 def fingerprint_of(spec: TokenizerSpec) -> str:
     """SHA-256 of what decides how the bytes of a text are encoded, 64 hex digits.
 
-    It covers the ordinary tokens with their ids, added tokens in text among them, the merges, the
-    normalizer and the pre-tokenizer, the dummy prefix, and what becomes of unknown characters. It
-    leaves out the special tokens, so that a fine-tune that adds some keeps every table valid, and
+    It leaves out the special tokens, so that a fine-tune that adds some keeps every table valid,
+    and
     which texts get no dummy prefix, because tables are about bytes. The same tokenizer has the same
-    fingerprint whichever kind of file it was read from.
-    Cost: 0.2 s for 128,000 tokens.
+    fingerprint whichever kind of file it was read from. Cost: 0.2 s for 128,000 tokens.
     """
     facts: list[Any] = [
         [(i, token, i in spec.fallback) for i, token in enumerate(spec.tokens) if token],
@@ -49,6 +47,5 @@ def fingerprint_of(spec: TokenizerSpec) -> str:
 
 
 def _spells_every_byte(spec: TokenizerSpec) -> bool:
-    """Whether every byte has a token, so that no text needs the unknown one."""
     ids = spec.fallback if spec.by_characters else range(len(spec.tokens))
     return len({spec.tokens[i] for i in ids if len(spec.tokens[i]) == 1}) == 256

@@ -20,8 +20,7 @@ class ForeignTokenizer(Tokenizer[Id]):
     """A tokenizer of transformers, mlx-lm or anybody, used by its ids.
 
     theirs: has `encode(text)` and `decode(ids)`; `len`, `get_added_vocab`, `bos_token` and
-        `eos_token` are used where it has them.
-    why: what keeps it from a higher level, if more is known than its class.
+    `eos_token` are used where it has them. why: what keeps it from a higher level.
     """
 
     def __init__(self, theirs: Any, why: str = "") -> None:
@@ -48,13 +47,12 @@ class ForeignTokenizer(Tokenizer[Id]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of its class, its vocabulary and its encoding of a few texts."""
         vocabulary = sorted(getattr(self._theirs, "get_vocab", dict)().items())
         some = self.encode_batch(["Zażółć gęślą jaźń", " 12\n\n\tfoo's  bar"])
         return sha256(repr((type(self._theirs).__name__, vocabulary, some)).encode()).hexdigest()
 
     def encode(self, text: str, *, specials: bool = False) -> list[Id]:
-        """See `Tokenizer.encode`. Markup in ordinary text is cut, so that no program finds it."""
+        """Markup in ordinary text is cut, so that no program finds it."""
         encode = Reference(theirs=self._theirs).encode
         ids = cast("list[Id]", encode(text))
         if specials or self.spec.specials.keys().isdisjoint(ids):
@@ -87,7 +85,7 @@ class _AnyIds:
 
 
 def any_ids(size: int) -> Tokenizer[Any]:
-    """A tokenizer of so many ids, of which nothing else is known; all of them count as one."""
+    """A tokenizer of so many ids, of which nothing else is known."""
     return ForeignTokenizer(_AnyIds(size))
 
 

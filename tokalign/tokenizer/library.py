@@ -77,10 +77,8 @@ class LibrarySplitter:
 
     @cached_property
     def _reaches(self) -> list[Reach] | None:
-        """That of the steps up to ByteLevel, and that of steps after it, which read its alphabet.
-
-        None if it is not known how far a step reads.
-        """
+        """That of the steps up to ByteLevel, and of those after it; None if it is not known how far
+        one reads."""
         types = [step["type"] for step in self._steps]
         middle = 1 + types.index("ByteLevel") if self._in_bytes else len(types)
         parts = (self._steps[:middle], self._steps[middle:])
@@ -91,10 +89,8 @@ class LibrarySplitter:
             return None
 
     def split(self, text: bytes) -> list[bytes]:
-        """See `Splitter.split`. Cost: 8 µs for two words.
-
-        Raises: VocabularyError if the library gives up on the text, or drops a part of it.
-        """
+        """Cost: 8 µs for two words. Raises: VocabularyError if the library gives up, or drops a
+        part."""
         spelled = as_text(text)
         read = spelled if text.isascii() else spelled.translate(_STRAY)
         cut = self.pre_tokenizer.pre_tokenize_str
@@ -215,9 +211,9 @@ def _origins(text: str) -> list[int]:
 class LibraryEncoder(PieceEncoder[Id]):
     """A canonical encoder whose pieces a `model` of the library encodes.
 
-    by_characters: whether it reads characters, or the byte alphabet.
-    cut: divides a text so that no part of it is a special token, which a model may have as well.
-    A byte that is not part of valid UTF-8 is spelled by byte fallback, or lost.
+    by_characters: whether it reads characters, or the byte alphabet. cut: divides a text so that no
+    part of it is a special token, which a model may have as well. A byte that is not part of valid
+    UTF-8 is spelled by byte fallback, or lost.
     """
 
     def __init__(

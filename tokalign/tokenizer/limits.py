@@ -1,8 +1,5 @@
-"""Limits of tokenizer files, and checks of the values in them.
-
-The limits are several times what the largest published vocabularies need (262,144 ids, tokens of
-128 bytes). They are there so that a file cannot make a reader run out of memory or time.
-"""
+"""Limits of tokenizer files, several times what the largest need, and checks of the values in
+them."""
 
 from __future__ import annotations
 
@@ -12,16 +9,12 @@ from typing import Any
 from tokalign.errors import VocabularyError
 
 MAX_IDS = 1 << 21
-"""How many ids a vocabulary may have."""
 
 MAX_TOKEN_BYTES = 1024
-"""How long a token may be."""
 
 MAX_FILE_BYTES = 128 << 20
-"""How large a tokenizer file may be, and the tokenizer_config.json beside it."""
 
 MAX_PATTERN = 8192
-"""How many characters the pre-tokenizer's regular expression may have."""
 
 AGAIN = "download the file again"
 TRY_ANOTHER = f"{AGAIN}, or use the one that the model's authors published"
@@ -38,10 +31,8 @@ def checked_id(value: Any, what: str) -> int:
 
 
 def checked_ids(ids: Mapping[Any, Any]) -> None:
-    """Check that every token has an id of its own: token -> id. Raises: VocabularyError.
-
-    Cost: 5 ms for 128,000 tokens.
-    """
+    """Raises: VocabularyError unless every token has an id of its own. Cost: 5 ms for 128,000
+    tokens."""
     values = ids.values()
     if set(map(type, values)) != {int} or min(values) < 0 or max(values) >= MAX_IDS:
         for token, value in ids.items():

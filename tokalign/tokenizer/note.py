@@ -1,7 +1,7 @@
-"""Notes of checked tokenizers, in the user's cache folder: what was read, without its spelling.
+"""Notes of checked tokenizers, in the user's cache folder: a whole `TokenizerSpec` and its
+fingerprint.
 
-A note has a whole `TokenizerSpec` and its fingerprint. Reading one takes a tenth of the time that
-reading and checking the tokenizer's files takes. A note that is broken counts as none.
+Reading one takes a tenth of the time that reading and checking the tokenizer's files takes.
 """
 
 from __future__ import annotations

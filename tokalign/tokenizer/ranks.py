@@ -70,11 +70,8 @@ def is_tekken(document: Any) -> bool:
 
 
 def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
-    """Read a tekken document; its tokens get the ids after those of the special tokens.
-
-    Raises: VocabularyError for ids and ranks that make no sense; KeyError, TypeError or ValueError
-    for a file that is broken.
-    """
+    """Read a tekken document. Raises: VocabularyError for ids and ranks that make no sense, or as
+    any reader."""
     config = document["config"]
     first = checked_id(config["default_num_special_tokens"], "the first token")
     last = checked_id(config["default_vocab_size"] - 1, "the last token")
@@ -114,7 +111,6 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
 def _specification(
     ids: Mapping[bytes, int], specials: Mapping[int, str], pattern: Any, **fields: Any
 ) -> TokenizerSpec:
-    """Byte-level BPE with these tokens, ranked by their ids."""
     tokens = [b""] * (1 + max([*ids.values(), *specials]))
     for token, index in ids.items():
         tokens[index] = token

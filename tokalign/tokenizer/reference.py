@@ -40,8 +40,8 @@ class Reference:
     """A tokenizer whose ids are right by definition.
 
     theirs: of transformers, of the `tokenizers` library, or whatever has an `encode`.
-    written: the tokenizer.json that it was loaded from, parsed; empty if there is none.
-    file: the bytes of that, if it is the library's tokenizer of just this file.
+    written: the tokenizer.json that it was loaded from, parsed. file: its bytes, if it is the
+    library's tokenizer of just this file.
     """
 
     theirs: Any
@@ -74,7 +74,6 @@ class Reference:
 
     @property
     def splits_markup(self) -> bool:
-        """Whether special tokens in a prompt are text to it."""
         return bool(getattr(self.theirs, "split_special_tokens", False))
 
     @cached_property
@@ -85,10 +84,8 @@ class Reference:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Its tokenizer.json, parsed; vocabulary and merges from the file where it kept them.
-
-        Writing and reading those of Gemma 3 takes 2 s.
-        """
+        """Its tokenizer.json, parsed; vocabulary and merges from the file where it kept them (2 s
+        for Gemma 3's)."""
         library = self.library
         assert library is not None, "only the library's tokenizers are documents"
         kept = self.written.get("model") or {}
@@ -111,7 +108,6 @@ class Reference:
 
     @cached_property
     def data(self) -> bytes:
-        """Its tokenizer.json."""
         assert self.library is not None, "only the library's tokenizers are documents"
         return self.file or self.library.to_str().encode()
 
@@ -130,10 +126,10 @@ def reference_of_folder(
 ) -> Reference | None:
     """What mlx-lm loads for a folder; None if transformers is not installed.
 
-    files: those that decide, by name, as they were read. transformers gets a copy of them; with
-        `trust_remote_code` it gets the folder itself, whose programs may read what they like.
-    Raises: VocabularyError; MissingAssetError for a package that is missing, and UsageError for a
-        program that is not trusted.
+    files: those that decide, by name. transformers gets a copy of them; with `trust_remote_code` it
+    gets the folder itself. Raises: VocabularyError; MissingAssetError for a package that is
+    missing,
+    and UsageError for a program that is not trusted.
     """
     try:
         with _quiet():

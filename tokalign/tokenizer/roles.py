@@ -22,11 +22,8 @@ _HTML = frozenset(
 
 
 def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[int]:
-    """Give special tokens their roles.
-
-    config: `bos_token` and `eos_token` as in a tokenizer_config.json, or nothing; well-known
-        spellings fill the gaps.
-    """
+    """Give special tokens their roles. config: as a tokenizer_config.json; well-known spellings
+    fill the gaps."""
     ids = {spelling: index for index, spelling in specials.items()}
 
     def first(spellings: Iterable[str]) -> int | None:
@@ -50,8 +47,9 @@ def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[
 def is_control(spelling: str, *, special: bool, in_vocabulary: bool) -> bool:
     """Whether an added token must never be made of a user's words.
 
-    All special tokens are, and whatever is spelled as markup (`<tool_call>`, `[INST]`): the files
-    of many models do not call it special. Tags of HTML that a vocabulary was trained with are not.
+    All special tokens are, and what is spelled as markup (`<tool_call>`, `[INST]`), but not the
+    tags
+    of HTML that a vocabulary was trained with.
     """
     if special:
         return True

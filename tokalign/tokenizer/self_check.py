@@ -1,13 +1,10 @@
-"""The check of every tokenizer that is read: up to which level does tokalign encode as its
-reference does?
+"""The check of every tokenizer that is read: up to which level does it encode as its reference
+does?
 
 The reference is what mlx-lm loads for a folder, or the library that owns a file's format; rank
-files are checked against the `tokenizers` library with the same vocabulary. What the readers model
-is compared, on the texts of `check_texts.py`, with what the reference makes of the file itself; at
-a level that differs, the first text that does is the reason why a lower one is tried.
-
-Loading the reference takes longer than reading the file. So a check that was passed is noted in the
-user's cache folder, under a hash of the file and of the versions of all concerned.
+files are checked against the `tokenizers` library with the same vocabulary. At a level that
+differs, the first text that does is the reason why a lower one is tried. A check that was passed
+is noted in the user's cache folder, as loading the reference takes longer than reading the file.
 """
 
 from __future__ import annotations
@@ -66,11 +63,9 @@ def read_tokenizer(
     """Read a tokenizer file or a model's folder, and check it against its reference.
 
     The level is the highest at which tokalign gives the reference's ids; a folder's tokenizer that
-    is a program is used by its ids. What was found is noted, so that it is checked once by the same
-    versions.
-    trust_remote_code: run programs in the folder, as in mlx-lm.
+    is a program is used by its ids. trust_remote_code: run programs in the folder, as in mlx-lm.
     Raises: MissingAssetError when there is none, or a package is missing; UsageError for a program
-        that is not trusted; VocabularyError if neither tokalign nor the reference can use it.
+    that is not trusted; VocabularyError if neither tokalign nor the reference can use it.
     Cost: that of hashing the files if they were checked before, 20 ms for 17 MB.
     """
     file = open_tokenizer_file(Path(path), supplement)
@@ -138,10 +133,8 @@ def _levels(file: TokenizerFile) -> list[Level]:
 
 
 def _at(level: Level, file: TokenizerFile, why: str) -> Tokenizer[Any]:
-    """A checked tokenizer of this level or, where the model is not BPE, of the one below.
-
-    Raises: VocabularyError.
-    """
+    """A checked tokenizer of this level or, where the model is not BPE, of the one below. Raises:
+    VocabularyError."""
     spec = read_ids_only(file) if level is Level.IDS_ONLY else read_spec(file)
     if spec.level is Level.ALIGNED:
         spec = replace(spec, level=level)
@@ -159,10 +152,8 @@ def _at(level: Level, file: TokenizerFile, why: str) -> Tokenizer[Any]:
 
 
 def _find_markup(tokenizer: Tokenizer[Any], reference: Reference) -> None:
-    """Have a tokenizer find special tokens in prompts as the reference does.
-
-    Raises: VocabularyError if no way to find them does.
-    """
+    """Have a tokenizer find special tokens in prompts as the reference does. Raises:
+    VocabularyError."""
     ways = [tokenizer.spec.markup, Markup.LIBRARY, Markup.NOBODY]
     if reference.splits_markup:
         ways = [Markup.NOBODY]
@@ -199,10 +190,8 @@ def check_prompts(tokenizer: Tokenizer[Any], reference: Reference) -> None:
 
 
 def check_texts(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
-    """Check a vocabulary, then compare ordinary texts with the reference.
-
-    Raises: VocabularyError, and whatever the reference does. Cost: 0.3 s.
-    """
+    """Check a vocabulary, then ordinary texts. Raises: VocabularyError, and what the reference
+    does. Cost: 0.3 s."""
     spec = tokenizer.spec
     if tokenizer.level is Level.ALIGNED:
         _check_tokens(tokenizer)
@@ -234,11 +223,7 @@ def check_texts(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
 
 
 def _check_tokens(tokenizer: Tokenizer[Any]) -> None:
-    """Refuse a vocabulary whose encoder cannot be what its file meant.
-
-    Raises: VocabularyError for a token that is too long, and merges of special tokens or of unclear
-    rank. Cost: 0.2 s for 128,000 tokens, most of it for the encoder.
-    """
+    """Refuse (VocabularyError) too long tokens, and merges of special tokens or of unclear rank."""
     spec = tokenizer.spec
     check_lengths(spec.tokens)
     if len(tokenizer.bpe.merges.rules) < len(spec.triples):
@@ -256,8 +241,7 @@ def _check_tokens(tokenizer: Tokenizer[Any]) -> None:
 def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:
     """Refuse (VocabularyError) a token that may only stand for a piece where pieces are not ours.
 
-    Without an expression texts are cut into words here, which the library does not do. That makes
-    no difference to merges.
+    Without an expression texts are cut into words here, which makes no difference to merges alone.
     """
     if tokenizer.spec.ignore_merges and tokenizer.splitter.merges_decide:
         for token in tokenizer.bpe.order.ids:
@@ -356,7 +340,6 @@ def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str
 
 
 def _note(file: TokenizerFile, *, trust_remote_code: bool) -> Path:
-    """Where it is noted what a checked tokenizer is."""
     digest = hashlib.sha256()
     versions = [f"{name} {_version(name)}" for name in _LIBRARIES]
     facts = (str(_RULES), *versions, unicodedata.unidata_version, repr(file.supplement))

@@ -26,11 +26,8 @@ _OTHER = "choose another model, or its tokenizer.json"
 def read_sentencepiece(
     data: bytes, supplement: Supplement | None, config: Mapping[str, Any]
 ) -> TokenizerSpec:
-    """data: the file; config: the tokenizer_config.json beside it, or nothing.
-
-    Raises: VocabularyError for what tokalign does not model; protobuf's DecodeError for a file that
-    is broken.
-    """
+    """Raises: VocabularyError for what tokalign does not model; protobuf's DecodeError for a broken
+    file."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()

@@ -24,10 +24,8 @@ Step = Mapping[str, Any]
 class Supplement:
     """What a vocabulary file leaves out and a model's tokenizer.json would say.
 
-    pattern: cuts texts into pieces. ignore_merges: as in `TokenizerSpec`.
-    ranked_by_id: pieces merge in the order of their ids, not of their scores. Mistral's runs of
-        spaces have the first ids but a score of -1e9.
-    specials: id -> spelling; eos: the spelling of the token that ends a text.
+    pattern: cuts texts into pieces. ranked_by_id: pieces merge in the order of their ids, not of
+    their scores, as Mistral's runs of spaces have. specials: id -> spelling. eos: a spelling.
     nfc: texts are put into the Unicode normal form C.
     """
 
@@ -117,10 +115,8 @@ class TokenizerSpec:
 
     @property
     def pattern(self) -> str | None:
-        """The expression whose matches are the pieces, if that is all that the pre-tokenizer does.
-
-        None for texts that are not cut. Raises: ValueError for other steps.
-        """
+        """The expression whose matches are the pieces; None for texts that are not cut. Raises:
+        ValueError for other steps."""
         match [step for step in self.pre_tokenizer if cuts(step)]:
             case []:
                 return None

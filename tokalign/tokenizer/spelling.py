@@ -1,7 +1,5 @@
-"""How tokenizer files spell bytes: GPT-2's alphabet with its `Ġ`, SentencePiece's `▁` and `<0x0A>`.
-
-The readers invert it, and the `tokenizers` library gets tokens as it spells them.
-"""
+"""How tokenizer files spell bytes: GPT-2's alphabet with its `Ġ`, SentencePiece's `▁` and
+`<0x0A>`."""
 
 from __future__ import annotations
 
@@ -14,7 +12,6 @@ import numpy as np
 import regex
 
 SPACE_MARK = "▁"
-"""SentencePiece's spelling of a space."""
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -30,10 +27,8 @@ def byte_alphabet() -> tuple[str, ...]:
 
 
 def read_byte_level(spellings: Sequence[str]) -> tuple[bytes | None, ...]:
-    """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet.
-
-    None for a spelling with another character.
-    """
+    """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet; None for
+    others."""
     bytes_by_character = np.full(0x144, 256, dtype=np.uint16)
     bytes_by_character[[*map(ord, byte_alphabet())]] = np.arange(256)
     characters = np.frombuffer("".join(spellings).encode("utf-32-le", "surrogatepass"), np.uint32)

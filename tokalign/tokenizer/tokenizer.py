@@ -1,9 +1,8 @@
 """A tokenizer: a vocabulary, its canonical encoding of bytes, and fast encoding of whole texts.
 
 It has two encoders that agree. `encoder` works on bytes and can answer questions about them
-(`bpe/`); decoding uses it, and so do prompts. Corpora are encoded by the `tokenizers` library, set
-up from the same specification whichever file that came from. What a tokenizer does to whole texts
-(the normal form C of Qwen's) is done where a text comes in; bytes are never changed.
+(`bpe/`); decoding and prompts use it. Corpora are encoded by the `tokenizers` library. What a
+tokenizer does to whole texts is done where a text comes in; bytes are never changed.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ _FEW = 1 << 17
 class Tokenizer(Generic[Id]):
     """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`.
 
-    library: the library's tokenizer of `spec.document`, if it is loaded already. fingerprint: that
-    of `spec`, if it is known already.
+    library, fingerprint: those of `spec`, if they are known already.
     """
 
     _loaded: Library | None = None
@@ -61,17 +59,14 @@ class Tokenizer(Generic[Id]):
         self._fingerprint = fingerprint
 
     def __getstate__(self) -> dict[str, object]:
-        """What another process needs to make its own encoders and caches."""
         return {"spec": self.spec, "_fingerprint": vars(self).get("fingerprint", "")}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that decides how bytes are encoded (`fingerprint.py`)."""
         return self._fingerprint or fingerprint_of(self.spec)
 
     @cached_property
     def vocabulary(self) -> Vocabulary[Id]:
-        """The tokens as bytes, and the special tokens with their roles."""
         spec = self.spec
         return Vocabulary(
             tokens=spec.tokens,
@@ -111,7 +106,6 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def splitter(self) -> Splitter:
-        """What cuts texts into pieces."""
         rest = self._pre_tokenizer()
         return AddedTokenSplitter([*self._added], rest) if self._added else rest
 
@@ -128,10 +122,7 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def encoder(self) -> PieceEncoder[Id]:
-        """The canonical encoder of bytes.
-
-        Raises: IncompatibleError for a tokenizer that is known by its ids only.
-        """
+        """The canonical encoder of bytes. Raises: IncompatibleError for a tokenizer of ids only."""
         if self.level is Level.ALIGNED:
             return self.bpe
         self.require(Level.BY_TEXT)
@@ -172,7 +163,6 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def _added(self) -> dict[bytes, Id]:
-        """The added tokens that are found in text."""
         return {self.spec.tokens[i]: cast("Id", i) for i in self.spec.text_tokens}
 
     def _characters(self) -> dict[bytes, Id]:
@@ -187,15 +177,12 @@ class Tokenizer(Generic[Id]):
 
     @cached_property
     def _whole(self) -> Library:
-        """The library's tokenizer, as it is."""
         return self._loaded or load_library(self.spec.document)
 
     @cached_property
     def _library(self) -> Library:
-        """The library's tokenizer for parts of texts.
-
-        Raises: VocabularyError if it was built here and encodes otherwise than `encoder`.
-        """
+        """For parts of texts. Raises: VocabularyError if it was built here and encodes otherwise
+        than `encoder`."""
         if self.level is not Level.ALIGNED:
             library = load_library(self.spec.document)
             library.encode_special_tokens = True
@@ -217,7 +204,7 @@ class Tokenizer(Generic[Id]):
         """Encode a whole text: with the dummy prefix if the tokenizer has one, but without BOS.
 
         specials: whether spellings of special tokens become those tokens, as chat templates need.
-            Otherwise they are ordinary text, so that a user's words cannot forge a turn.
+        Otherwise they are ordinary text, so that a user's words cannot forge a turn.
         """
         spec = self.spec
         if not specials or spec.markup is Markup.NOBODY or not (self._markup or spec.document):
@@ -241,9 +228,9 @@ class Tokenizer(Generic[Id]):
     def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
         """Encode parts of texts as they are, without adding a dummy prefix, on all cores.
 
-        A prompt of an aligned tokenizer is encoded here, without the library: loading its
-        vocabulary takes longer than encoding 100,000 characters.
-        Raises: VocabularyError for a text that the library gives up on.
+        A prompt of an aligned tokenizer is encoded without the library: loading its vocabulary
+        takes
+        longer than encoding 100,000 characters. Raises: VocabularyError if the library gives up.
         """
         if self.level is Level.ALIGNED:
             self._encoded += sum(map(len, parts))
@@ -264,10 +251,8 @@ class Tokenizer(Generic[Id]):
         return [list(chain.from_iterable(islice(ids, len(pieces)))) for pieces in cut]
 
     def cut_markup(self, text: str) -> list[str]:
-        """Divide a text so that no part of it is spelled as a special token.
-
-        Some models have special tokens in their vocabulary, and find them in any text.
-        """
+        """Divide a text so that no part of it is spelled as a special token, which some models find
+        in any text."""
         markup = spelled_in(text, self._markup).finditer(text, overlapped=True)
         cuts = {match.start() + 1 for match in markup}
         ends = [*sorted(cuts - {len(text)}), len(text)]
@@ -280,17 +265,12 @@ class Tokenizer(Generic[Id]):
         return {**self.vocabulary.special_ids, **marks}
 
     def decode_whole(self, ids: Iterable[Id]) -> str:
-        """What the library makes of `ids`, special tokens spelled; only by its ids is it used so.
-
-        Raises: as the library.
-        """
+        """What the library makes of `ids`, special tokens spelled. Raises: as the library."""
         return str(self._whole.decode(list(ids), skip_special_tokens=False))
 
     def decode(self, ids: Iterable[Id]) -> str:
-        """The text of a whole encoding, without dummy prefix and special tokens.
-
-        Bytes that are not valid UTF-8 become U+FFFD.
-        """
+        """The text of a whole encoding, without dummy prefix and special tokens; broken UTF-8 is
+        U+FFFD."""
         if self.level is Level.IDS_ONLY:
             return str(self._whole.decode(list(ids)))
         data = self.vocabulary.bytes_of(ids)

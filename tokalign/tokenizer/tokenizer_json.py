@@ -25,11 +25,8 @@ from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
 
 
 def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSpec:
-    """document: the content of the file; config: the tokenizer_config.json beside it, or nothing.
-
-    Raises: VocabularyError for what is not known here; KeyError, TypeError or ValueError for a file
-    that is broken.
-    """
+    """Raises: VocabularyError for what is not known here; KeyError, TypeError or ValueError for a
+    broken file."""
     model = _read_model(document)
     is_bpe = model.get("type", "BPE") == "BPE"
     vocab = _vocab(model)
@@ -76,7 +73,6 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
 
 
 def _read_model(document: Any) -> Mapping[str, Any]:
-    """The model, if there is one that gives each text one encoding."""
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict):
         raise VocabularyError(f"has no tokenizer model where one was expected; {AGAIN}")
@@ -129,10 +125,8 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
 
 
 def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
-    """Whether an added token is found in ordinary text, and by its spelling alone.
-
-    One that is found by what is around it counts as special, and so is left to prompts.
-    """
+    """Whether an added token is found in ordinary text by its spelling alone; else it is left to
+    prompts."""
     spelling, special = token["content"], bool(token.get("special", False))
     control = is_control(spelling, special=special, in_vocabulary=spelling in vocab)
     return not control and not any(token.get(option, False) for option in _AROUND)
@@ -167,7 +161,6 @@ def _is_stable(token: Mapping[str, Any], normalize: _Normalizer) -> bool:
 
 
 def _is_found_anywhere(token: Mapping[str, Any], normalize: _Normalizer) -> bool:
-    """Whether a prompt has an added token wherever it is spelled, and nowhere else."""
     if any(token.get(option, False) for option in _AROUND):
         return False
     return not token.get("normalized", False) or normalize is None
@@ -207,8 +200,7 @@ def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict
     """What happens to a text before the model, as fields of `TokenizerSpec`.
 
     tokens: as bytes; a step that cuts where no token lies across cuts nothing.
-    Raises: VocabularyError for steps that spell neither bytes nor the spaces of a text, and for a
-        step with a switch that is none.
+    Raises: VocabularyError for steps that spell neither bytes nor the spaces of a text.
     """
     normalizer = _read_steps(document.get("normalizer"), "normalizers")
     steps = _read_steps(document.get("pre_tokenizer"), "pretokenizers")
@@ -254,7 +246,6 @@ def _prefix_scheme(mark: Step) -> str:
 
 
 def _read_steps(node: Mapping[str, Any] | None, key: str) -> list[Step]:
-    """The steps of a normalizer, pre-tokenizer or post-processor, nested sequences flattened."""
     if node is None:
         return []
     if node["type"] == "Sequence":

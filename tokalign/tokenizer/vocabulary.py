@@ -40,8 +40,6 @@ class Vocabulary(Generic[Id]):
 
     `tokens[i]` is `b""` exactly when `i` is special. `fallback` holds the ids that spell a single
     byte because no literal piece does (SentencePiece's `<0xNN>`).
-
-    Example (Bielik): the id of `▁Al` has the bytes `b" Al"`, that of `<0x0A>` has `b"\\n"`.
     """
 
     tokens: tuple[bytes, ...]
@@ -66,7 +64,6 @@ class Vocabulary(Generic[Id]):
 
     @cached_property
     def special_ids(self) -> Mapping[str, Id]:
-        """spelling -> id, for templates that write special tokens as text."""
         return {spelling: token for token, spelling in self.specials.items()}
 
     def bytes_of(self, ids: Iterable[Id]) -> bytes:
