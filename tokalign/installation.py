@@ -12,10 +12,8 @@ from tokalign.storage import parse_json
 
 
 def install_line(package: str = "", *, extra: str = "", alone: bool = False) -> str:
-    """The command that adds a package, or an extra of tokalign, to this installation.
-
-    alone: leave out what the package depends on.
-    """
+    """The command that adds a package, or an extra of tokalign, to this installation. alone: leave
+    out what the package depends on."""
     wanted = "--no-deps " * alone + quote(package or _requirement(extra))
     if (Path(sys.prefix) / "pipx_metadata.json").is_file():
         return f"pipx runpip tokalign install {wanted}"

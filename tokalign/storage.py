@@ -53,18 +53,14 @@ def shipped(name: str) -> Path:
 
 def sample_text(language: str, *, remedy: str = "give a FILE of your own") -> Path:
     """Paragraphs of many kinds in a language, one per line: a small corpus in Polish, 24 in others.
-
-    Raises: UsageError, with the remedy, for a language that none comes in.
-    """
+    Raises: UsageError, with the remedy, for a language that none comes in."""
     _require(language, "sample text", remedy)
     return shipped(f"{CORPORA}/{language}-mini.txt")
 
 
 def prompts(language: str, *, instead: str = "FILE arguments") -> Path:
     """A folder with `encyclopedic.txt`, `instructions.txt` and `questions.txt` in a language.
-
-    Raises: UsageError, with what is possible `instead`, for a language that none come in.
-    """
+    Raises: UsageError, with what is possible `instead`, for a language that none come in."""
     _require(language, "prompts", f"give your own with {instead}")
     return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
 
@@ -143,9 +139,7 @@ def write_file(
     path: Path, content: str | bytes, *, parents: bool = False, remedy: str = _REMEDY
 ) -> None:
     """Write bytes as they are, or text as UTF-8. parents: make the folders that are missing.
-
-    Raises: UsageError with the remedy; OutputError for a disk that is full or broken.
-    """
+    Raises: UsageError with the remedy; OutputError for a disk that is full or broken."""
     data = content.encode() if isinstance(content, str) else content
     with appearing(path, parents=parents, remedy=remedy) as temporary:
         temporary.write_bytes(data)
@@ -207,9 +201,7 @@ def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
 
 def private_folder(folder: Path) -> None:
     """Make a folder that only its owner may enter, and clear what killed processes left in it.
-
-    Raises: OSError, also for a folder of another user, or a link to one.
-    """
+    Raises: OSError, also for a folder of another user, or a link to one."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

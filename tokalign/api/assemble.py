@@ -105,11 +105,8 @@ def load_decoder(
     note: Note = no_note,
     **how: Any,
 ) -> Decoder:
-    """Load two models by their names and assemble a decoder.
-
-    A draft model that the method does not use is not loaded. how: further keywords of `load_models`
-    and `assemble`. Raises: as both.
-    """
+    """Load two models by their names and assemble a decoder. A draft model that the method does not
+    use is not loaded. how: further keywords of `load_models` and `assemble`. Raises: as both."""
     fail_early(options, with_model=draft is not None)
     draft = _used_draft(draft, options, note)
     if options.drafter is not None and options.uses_drafter:
@@ -203,9 +200,7 @@ def _why_unusable(
     target: LanguageModel[TargetId], draft: LanguageModel[DraftId], options: DraftingOptions
 ) -> str | None:
     """Why a draft model cannot be used: its cache, or a tokenizer that is used by its ids only.
-
-    Raises: IncompatibleError where the draft model or its translation was asked for by name.
-    """
+    Raises: IncompatibleError where the draft model or its translation was asked for by name."""
     ours, theirs = target.tokenizer, draft.tokenizer
     if problem := _unrewindable("draft model", draft, options):
         return problem

@@ -43,10 +43,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 @dataclass(kw_only=True)
 class GenerationResponse(MlxLmResponse):  # type: ignore[misc]
-    """mlx-lm's response, and `source`: the drafter of the token, or "target".
-
-    text: what can be printed now; the last response has the rest. logprobs: f[vocabulary], lazy.
-    """
+    """mlx-lm's response, and `source`: the drafter of the token, or "target". text: what can be
+    printed now; the last response has the rest. logprobs: f[vocabulary], lazy."""
 
     source: str
 
@@ -199,10 +197,8 @@ def generate(
     verbose: bool = False,
     **kwargs: Any,
 ) -> str:
-    """The whole text of `stream_generate`, with its keywords and errors.
-
-    verbose: print the text while it is generated, then tokens per second and memory, as mlx-lm.
-    """
+    """The whole text of `stream_generate`, with its keywords and errors. verbose: print the text
+    while it is generated, then tokens per second and memory, as mlx-lm."""
     parts, response = [], None
     if verbose:
         print("=" * 10)
@@ -232,10 +228,8 @@ def _responses(
     detokenizer: Any,
     silent: frozenset[TargetId],
 ) -> Iterator[GenerationResponse]:
-    """One response per token; the last one has the finish reason and the rest of the text.
-
-    report: as in `Call.pieces`. detokenizer: mlx-lm's; None for ours. silent: ids without text.
-    """
+    """One response per token; the last one has the finish reason and the rest of the text. report:
+    as in `Call.pieces`. detokenizer: mlx-lm's; None for ours. silent: ids without text."""
     statistics, prompt_tokens = call.generation.statistics, len(call.prompt)
     with closing(call.pieces(report=report)) as pieces:
         for number, piece in enumerate(pieces, 1):

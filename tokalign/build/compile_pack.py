@@ -128,10 +128,8 @@ def _before(word: str, ids: Sequence[int], tokens: Sequence[bytes], gap: int) ->
 
 
 def positions_of(pack: Pack) -> list[Numbers]:
-    """At how many positions of the text each n-gram is the longest one that begins there.
-
-    Rounded counts of longer n-grams may add up to more than the n-gram's own, which is then raised.
-    """
+    """At how many positions of the text each n-gram is the longest one that begins there. Rounded
+    counts of longer n-grams may add up to more than the n-gram's own, which is then raised."""
     counts = [COUNTS[order.levels] for order in pack.orders]
     positions = counts[-1:]
     for n in range(len(counts) - 1, 0, -1):

@@ -186,11 +186,8 @@ class UnopenedError(CorpusError):
 
 
 def read_document(path: Path) -> str:
-    """The text of a document.
-
-    Raises: UnopenedError; CorpusError for what cannot be understood, has no text, or holds a key;
-    MissingAssetError where the libraries are not installed.
-    """
+    """The text of a document. Raises: UnopenedError; CorpusError for what cannot be understood, has
+    no text, or holds a key; MissingAssetError where the libraries are not installed."""
     try:
         with open_regular(path, links=False) as file:
             data = file.read()

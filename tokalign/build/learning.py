@@ -60,9 +60,7 @@ _BROKEN = "is broken; forget the collection and learn it again: tokalign tables 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a collection is made from, and for. targets: names of tokenizers, as the user gave them.
-
-    seen: a digest of what the dictionaries were built from; empty while that is not known.
-    """
+    seen: a digest of what the dictionaries were built from; empty while that is not known."""
 
     folders: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
@@ -146,10 +144,8 @@ class Collection:
             )
 
     def forget(self) -> None:
-        """Delete everything that is known of it.
-
-        Raises: as `require`; UsageError while it is being learned, or if it cannot be deleted.
-        """
+        """Delete everything that is known of it. Raises: as `require`; UsageError while it is being
+        learned, or if it cannot be deleted."""
         self.require()
         with self.changing():
             try:

@@ -159,9 +159,7 @@ class Followers:
         self, merges: Merges, entered: Ints, edges: _Edges
     ) -> Iterator[tuple[Ints, NDArray[np.int32]]]:
         """(list << 32 | stay needed + 1, position of the follower) of every crossing, in chunks.
-
-        entered: the max rank at which each token is made. edges: the left ones of all tokens.
-        """
+        entered: the max rank at which each token is made. edges: the left ones of all tokens."""
         b = edges.where(np.argsort(edges.id, kind="stable"))
         starts = np.searchsorted(b.id, np.arange(len(entered) + 1))
         pairs, ranks, _ = merges.to_arrays()

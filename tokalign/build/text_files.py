@@ -81,9 +81,7 @@ class TextFile:
 
     def paragraphs(self, *, whole: bool = False) -> Iterator[str]:
         """The lines of all texts that are not empty; long ones are cut, at spaces if possible.
-
-        whole: the texts instead, with the line ends in them.
-        """
+        whole: the texts instead, with the line ends in them."""
         for text in self.texts():
             for line in [text.replace("\r\n", "\n")] if whole else text.split("\n"):
                 for paragraph in _cut(line):

@@ -135,11 +135,8 @@ def program() -> None:
 
 
 def main() -> None:
-    """Run the command line; turn deliberate errors into one line and an exit code.
-
-    Exit codes: 0 ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset,
-    130 interrupt.
-    """
+    """Run the command line; turn deliberate errors into one line and an exit code. Exit codes: 0
+    ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset, 130 interrupt."""
     open_closed_streams()
     stdout, stderr = sys.stdout, sys.stderr  # click replaces them when a reader is gone
     with safe_path():

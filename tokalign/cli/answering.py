@@ -31,10 +31,8 @@ _ANSWER_SHARE = 4
 
 
 class Answering:
-    """A decoder and its sessions. name: of the target, as it was given.
-
-    settings: of the next answer. keeps: whether contexts are kept on disk.
-    """
+    """A decoder and its sessions. name: of the target, as it was given. settings: of the next
+    answer. keeps: whether contexts are kept on disk."""
 
     def __init__(
         self,
@@ -94,10 +92,8 @@ class Answering:
         return summary | ({"finish_reason": "interrupted"} if interrupted else {})
 
     def _prompt(self, dialogue: Dialogue) -> Prompt:
-        """The conversation as ids. Once it has no room for an answer, the oldest turns leave.
-
-        The rest takes half of the context then, so the next turns can use the caches again.
-        """
+        """The conversation as ids. Once it has no room for an answer, the oldest turns leave. The
+        rest takes half of the context then, so the next turns can use the caches again."""
         room = self._target.context_length
         answer = min(self.settings.max_tokens or room, room // _ANSWER_SHARE)
         prompt = self._options.prompt(self._decoder, dialogue.read)

@@ -53,10 +53,8 @@ def show_texts(options: Options) -> None:
 
 
 def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[TargetId]]]:
-    """The drafters of every condition, and the ids of the texts.
-
-    Raises: UsageError without texts, or for the draft length `auto`, which needs costs.
-    """
+    """The drafters of every condition, and the ids of the texts. Raises: UsageError without texts,
+    or for the draft length `auto`, which needs costs."""
     if not options.files:
         raise UsageError("there are no texts to play the target; give FILEs")
     if "auto" in options.lengths:

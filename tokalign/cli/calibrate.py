@@ -113,10 +113,8 @@ def command(
 
 
 def measure_unless_known(target: Any, drafts: Any) -> None:
-    """Measure what passes cost, unless that is known of these two.
-
-    target: an mlx-lm model. drafts: the draft model or trained drafter; None without one.
-    """
+    """Measure what passes cost, unless that is known of these two. target: an mlx-lm model. drafts:
+    the draft model or trained drafter; None without one."""
     from tokalign.evaluate.calibrate import NOT_KEPT, measure_briefly
     from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of

@@ -182,9 +182,7 @@ class ModelWord(ModelName):
 
 def _take_words(ctx: click.Context) -> None:
     """Give the words that were typed to the target and the prompt, as if typed with their options.
-
-    A single word is the prompt if the target is known. Raises: UsageError for further words.
-    """
+    A single word is the prompt if the target is known. Raises: UsageError for further words."""
     words = [*ctx.params.pop("words", ())]
     options = {flag_of(option): option for option in ctx.command.params}
     for flag in ("--target", "--prompt"):

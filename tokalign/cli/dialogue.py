@@ -90,10 +90,8 @@ def read_entry(text: str) -> Command | str:
 
 
 class EntryLines:
-    """Puts lines of input together to entries.
-
-    A line that ends in a backslash is continued; lines between two `BLOCK`s are one entry.
-    """
+    """Puts lines of input together to entries. A line that ends in a backslash is continued; lines
+    between two `BLOCK`s are one entry."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

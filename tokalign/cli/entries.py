@@ -93,11 +93,8 @@ Entries = StreamEntries | EditedEntries
 
 
 def open_entries(*, keeps: bool) -> Entries:
-    """Line editing if stdin and stdout are a terminal, else plain lines. keeps: a history.
-
-    Raises: MissingAssetError without prompt_toolkit; UsageError or OutputError for the history's
-    file.
-    """
+    """Line editing if stdin and stdout are a terminal, else plain lines. keeps: a history. Raises:
+    MissingAssetError without prompt_toolkit; UsageError or OutputError for the history's file."""
     if not _is_terminal():
         if isinstance(sys.stdin, TextIOWrapper):  # `read_entry` refuses the line, not all of them
             sys.stdin.reconfigure(errors="surrogateescape")

@@ -102,10 +102,8 @@ def unwritten(error: OSError) -> StdoutError:
 
 
 def open_closed_streams() -> None:
-    """Give a standard stream that is closed (`>&-`) a descriptor of its own.
-
-    Otherwise the next file that is opened gets the number of stdout, and all prints go into it.
-    """
+    """Give a standard stream that is closed (`>&-`) a descriptor of its own. Otherwise the next
+    file that is opened gets the number of stdout, and all prints go into it."""
     closed = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
     for name, mode_of_access in closed.items():
         if getattr(sys, name) is None:
@@ -195,9 +193,7 @@ def note_problems(problems: Sequence[str], what: str) -> None:
 @contextmanager
 def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") -> Iterator[Any]:
     """Show a progress bar on a terminal, after two seconds. Yields: takes what was done since.
-
-    in_bytes: `total` counts bytes. unit: what else it counts, if the rate is to be shown.
-    """
+    in_bytes: `total` counts bytes. unit: what else it counts, if the rate is to be shown."""
     if flags.quiet or not sys.stderr.isatty():
         yield lambda _done: None
         return

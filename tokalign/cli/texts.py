@@ -62,11 +62,8 @@ _DECLARED = re.compile(r"^language:(.*(?:\n *- .*)*)", re.MULTILINE)
 
 
 def language_of_model(target: str, folder: Path | None) -> str:
-    """The one that the model's page declares, else that of its dictionaries, else English.
-
-    A page or dictionaries in several of `LANGUAGES` do not tell. target: fingerprint of the
-    tokenizer.
-    """
+    """The one that the model's page declares, else that of its dictionaries, else English. A page
+    or dictionaries in several of `LANGUAGES` do not tell. target: fingerprint of the tokenizer."""
     from tokalign.tables.finding import find_tables
 
     tables = find_tables("dictionary", target=target, model_folder=folder)

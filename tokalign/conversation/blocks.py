@@ -66,10 +66,8 @@ class Block:
 
 
 class Step(NamedTuple):
-    """A block begins, grows by a text, or ends; "alive" only says that more was generated.
-
-    at: the index of the block.
-    """
+    """A block begins, grows by a text, or ends; "alive" only says that more was generated. at: the
+    index of the block."""
 
     what: Literal["begin", "grow", "end", "alive"]
     at: int
@@ -151,9 +149,7 @@ class AnswerForm:
 
     def _placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:
         """A grammar of the text as one of the whole answer, in which the channel `final` begins it.
-
-        One that names channels itself is one of the whole answer already.
-        """
+        One that names channels itself is one of the whole answer already."""
         mark = "<|channel|>"
         ids = vocabulary.special_ids
         if not self.has_channels or mark not in ids or mark in grammar.definition:
@@ -174,11 +170,8 @@ _BARE = ("{", "```")
 
 
 class Blocks:
-    """Makes blocks out of a text that arrives in parts.
-
-    tools: of the request. opens_in: the kind of block that the prompt leaves open. kind: of the
-    block that the next character belongs to.
-    """
+    """Makes blocks out of a text that arrives in parts. tools: of the request. opens_in: the kind
+    of block that the prompt leaves open. kind: of the block that the next character belongs to."""
 
     def __init__(
         self, form: AnswerForm, *, tools: Tools = (), opens_in: Literal["text", "thought"] = "text"
@@ -204,10 +197,8 @@ class Blocks:
             yield Step("alive", max(0, len(self.blocks) - 1), block)
 
     def end(self, *, cut: bool = False) -> Iterator[Step]:
-        """The steps at the end of the text. cut: whether there was no room for more of it.
-
-        A call that was cut stays a call; one that the model ended too early is none.
-        """
+        """The steps at the end of the text. cut: whether there was no room for more of it. A call
+        that was cut stays a call; one that the model ended too early is none."""
         self._source.ended, self._cut = True, cut
         yield from self._read()
         if self._space:
@@ -264,10 +255,8 @@ class Blocks:
     # -- marks in a text ---------------------------------------------------------------------------
 
     def _marked(self) -> Steps[None]:
-        """Thoughts and calls between marks. A thought begins where no text has begun.
-
-        Where there are tools, a line may also begin with a call of one in JSON without any mark.
-        """
+        """Thoughts and calls between marks. A thought begins where no text has begun. Where there
+        are tools, a line may also begin with a call of one in JSON without any mark."""
         form = self.form
         bare = _BARE if self.tools and form.calls is not None else ()
         begin, end = form.thought or ("", "")

@@ -128,10 +128,8 @@ def _joined(content: object) -> str:
 
 
 def _calls(name: str, calls: object) -> list[Any]:
-    """Calls of tools, with their arguments as objects, which templates write as JSON.
-
-    Arguments that are no JSON become one argument named "arguments".
-    """
+    """Calls of tools, with their arguments as objects, which templates write as JSON. Arguments
+    that are no JSON become one argument named "arguments"."""
     require(isinstance(calls, list), f"{name} has to be a list, not {{}}", calls)
     read = []
     for index, call in enumerate(calls if isinstance(calls, list) else ()):

@@ -93,10 +93,8 @@ class Incoming:
         return (yield from self.take(_SPACE))
 
     def expect(self, *texts: str, or_end: bool = False) -> Waiting[str]:
-        """Take the first of these texts that fits. or_end: or "" at the end of the text.
-
-        Raises: UnreadableError, CutOffError.
-        """
+        """Take the first of these texts that fits. or_end: or "" at the end of the text. Raises:
+        UnreadableError, CutOffError."""
         while True:
             rest = self._text[self._at : self._at + max(map(len, texts))]
             for text in texts:
@@ -120,10 +118,8 @@ class Incoming:
         return text
 
     def pieces(self, *marks: str, written: Callable[[str], str] = str) -> Reading[str]:
-        """The text before the first of these marks, `written` in some form.
-
-        Returns: the mark, which is taken too; "" where the text ends without one.
-        """
+        """The text before the first of these marks, `written` in some form. Returns: the mark,
+        which is taken too; "" where the text ends without one."""
         find = _finder(marks)
         while True:
             match = find.search(self._text, self._at)
@@ -172,10 +168,8 @@ def json_inside(text: str) -> str:
 
 
 def json_value(source: Incoming, depth: int = 0) -> Reading[None]:
-    """One JSON value, with Python's separators. Raises: UnreadableError, CutOffError.
-
-    Control characters in a string, which JSON does not allow, are escaped.
-    """
+    """One JSON value, with Python's separators. Raises: UnreadableError, CutOffError. Control
+    characters in a string, which JSON does not allow, are escaped."""
     yield from source.space()
     begin = yield from source.peek()
     if begin == '"':
@@ -202,10 +196,8 @@ def _json_member(source: Incoming, begin: str, depth: int) -> Reading[None]:
 
 
 def container(source: Incoming, depth: int, member: Member, keys: str = "") -> Reading[None]:
-    """A list or an object with Python's separators. member: reads a member, with its key.
-
-    keys: what every key of an object begins with; before it is seen, nothing is yielded.
-    """
+    """A list or an object with Python's separators. member: reads a member, with its key. keys:
+    what every key of an object begins with; before it is seen, nothing is yielded."""
     if depth > DEEPEST:
         raise UnreadableError
     begin = yield from source.expect("{", "[")

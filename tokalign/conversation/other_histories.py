@@ -54,10 +54,8 @@ def _of_message(message: Message) -> Iterator[Message]:
 
 
 def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterator[Message]:
-    """Those of responses. What the assistant says and calls in a row is one message.
-
-    given: a question, or items. Raises: UsageError that names the item.
-    """
+    """Those of responses. What the assistant says and calls in a row is one message. given: a
+    question, or items. Raises: UsageError that names the item."""
     if instructions:
         yield {"role": "system", "content": instructions}
     turn: Message = {}

@@ -30,11 +30,8 @@ _MARK = re.compile(r"<[|｜].*[|｜]>|<(fim|file|repo)\w*>|\[(PREFIX|SUFFIX|MIDD
 
 
 class Beginning(NamedTuple):
-    """A prompt, and the kind of block that it leaves open.
-
-    marks: numbers of the target's ids that other conversations begin with, and whether any chat may
-    be one of them.
-    """
+    """A prompt, and the kind of block that it leaves open. marks: numbers of the target's ids that
+    other conversations begin with, and whether any chat may be one of them."""
 
     prompt: Prompt
     marks: Mapping[int, bool] = {}
@@ -64,10 +61,8 @@ class Prompts:
         variables: Mapping[str, Any],
         check: Callable[[str], None],
     ) -> Beginning:
-        """The prompt of a conversation. check: is given its text before that is encoded.
-
-        Raises: as `rendered`, and as `check` does.
-        """
+        """The prompt of a conversation. check: is given its text before that is encoded. Raises: as
+        `rendered`, and as `check` does."""
         if self.form.calls is not None and self.form.calls.has_short_ids:
             messages = with_call_ids(messages)
         if self.template is None:
@@ -94,10 +89,8 @@ class Prompts:
     def of_text(
         self, given: str | Sequence[int], suffix: str, size: int, check: Callable[[str], None]
     ) -> Beginning:
-        """The prompt of a text, which may have to end before another one, or of given ids.
-
-        size: how many ids the model has. check: as in `of_chat`. Raises: UsageError; as `check`.
-        """
+        """The prompt of a text, which may have to end before another one, or of given ids. size:
+        how many ids the model has. check: as in `of_chat`. Raises: UsageError; as `check`."""
         if isinstance(given, str):
             text = fill_in_prompt(self.library, given, suffix) if suffix else given
             check(text)
@@ -145,10 +138,8 @@ def _encoded(
 
 
 def fill_in_prompt(library: Any, prompt: str, suffix: str) -> str:
-    """The text that asks for what stands between `prompt` and `suffix`.
-
-    library: mlx-lm's tokenizer. Raises: UsageError if the model was not made for it.
-    """
+    """The text that asks for what stands between `prompt` and `suffix`. library: mlx-lm's
+    tokenizer. Raises: UsageError if the model was not made for it."""
     tokens = library.get_added_vocab()
     for form in _FILL_IN:
         if all(mark in tokens for mark in re.findall(r"<[^>]+>|\[[A-Z]+\]", form)):

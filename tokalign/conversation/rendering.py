@@ -47,10 +47,8 @@ def rendered(
 def _left_out(
     messages: Sequence[Message], text: str, write: Callable[[Sequence[Message]], str]
 ) -> Message | None:
-    """An instruction or question that is not in a rendered conversation.
-
-    A template may write a message in other words; then the text changes with the message.
-    """
+    """An instruction or question that is not in a rendered conversation. A template may write a
+    message in other words; then the text changes with the message."""
     for index, message in enumerate(messages):
         content = message["content"].strip()
         if message["role"] not in ("system", "user") or content in text:
@@ -62,10 +60,8 @@ def _left_out(
 
 
 def merged(messages: Iterable[Message]) -> list[Message]:
-    """Messages with neighbours of one role joined; later system messages become the user's.
-
-    The results of tools stay apart.
-    """
+    """Messages with neighbours of one role joined; later system messages become the user's. The
+    results of tools stay apart."""
     together: list[Message] = []
     for message in messages:
         role = message["role"]

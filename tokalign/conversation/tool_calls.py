@@ -86,10 +86,8 @@ _LETTERS = re.compile(r"\w*")
 def json_calls(
     source: Incoming, end: str, _tools: Tools = (), *, named: Collection[str] | None = None
 ) -> Calls:
-    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them.
-
-    named: the names that make a call of what may as well be another object; None for any name.
-    """
+    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them. named: the names that
+    make a call of what may as well be another object; None for any name."""
     yield from source.space()
     is_list = (yield from source.peek()) == "["
     if is_list:

@@ -83,10 +83,8 @@ def _short(name: object) -> str:
 
 
 class ToolFormat(NamedTuple):
-    """How a chat template calls tools.
-
-    parser: the name of mlx-lm's module for it, or `HARMONY`. begin, end: its marks.
-    """
+    """How a chat template calls tools. parser: the name of mlx-lm's module for it, or `HARMONY`.
+    begin, end: its marks."""
 
     parser: str
     begin: str
@@ -172,10 +170,7 @@ def calls_grammar(
 
 
 class _Writer:
-    """Writes the rules of a grammar.
-
-    terminals: the names of those that the rules need.
-    """
+    """Writes the rules of a grammar. terminals: the names of those that the rules need."""
 
     def __init__(self, form: ToolFormat, vocabulary: Vocabulary[TargetId]) -> None:
         self.form, self.vocabulary = form, vocabulary
@@ -229,10 +224,8 @@ def _harmony_call(writer: _Writer, function: Mapping[str, Any]) -> str:
 
 
 def after_thought(header: str, vocabulary: Vocabulary[TargetId]) -> str:
-    """What comes before the text of a message of gpt-oss, in Lark's format.
-
-    header: its own, after the mark of a channel. A message in `analysis` may come first.
-    """
+    """What comes before the text of a message of gpt-oss, in Lark's format. header: its own, after
+    the mark of a channel. A message in `analysis` may come first."""
     thought = lark_of_marks("<|channel|>analysis<|message|>", vocabulary)
     after = lark_of_marks("<|end|><|start|>assistant", vocabulary)
     own = lark_of_marks(f"<|channel|>{header}", vocabulary)

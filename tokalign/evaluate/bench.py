@@ -24,9 +24,7 @@ MakePrompt: TypeAlias = Callable[[Decoder], Prompt]
 
 class Sessions(NamedTuple):
     """Sessions that all conditions share, so only the first condition of a block reads the prompt.
-
-    The order is rotated from block to block, so each condition is the first now and then.
-    """
+    The order is rotated from block to block, so each condition is the first now and then."""
 
     target: TargetModelSession
     draft: DraftModelSession | None
@@ -56,9 +54,7 @@ class Bench:
 
     def schedule(self) -> Iterator[tuple[Block, Condition]]:
         """Every condition once per block, in an order that is rotated by one from block to block.
-
-        So a machine that slows down, or another program, affects all conditions alike.
-        """
+        So a machine that slows down, or another program, affects all conditions alike."""
         order = list(self.conditions)
         Random(self.seed).shuffle(order)
         for turn, block in enumerate(self.prompts):
@@ -67,10 +63,8 @@ class Bench:
                 yield block, condition
 
     def run(self) -> Iterator[Measurement]:
-        """Measure everything, after a warm-up of a few tokens for every condition.
-
-        Raises: IncompatibleError if the pair rules out a translation; as `Decoder.run`.
-        """
+        """Measure everything, after a warm-up of a few tokens for every condition. Raises:
+        IncompatibleError if the pair rules out a translation; as `Decoder.run`."""
         schedule, sessions = list(self.schedule()), Sessions.of(self.decoder)
         short = replace(self, max_tokens=WARM_UP_TOKENS)
         for condition, block in {c: b for b, c in schedule}.items():  # so that kernels are compiled

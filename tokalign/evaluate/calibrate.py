@@ -156,9 +156,7 @@ def self_draft_rounds(
     decoder: Decoder, prompts: Sequence[str], *, tokens: int, limit: int, seconds: float
 ) -> list[Round]:
     """Decode `tokens` ids after each prompt with long chains. Returns: the rounds with a draft.
-
-    limit: draft passes of a round. seconds: no further prompt is begun that would end later.
-    """
+    limit: draft passes of a round. seconds: no further prompt is begun that would end later."""
     began, rounds = perf_counter(), list[Round]()
     method = "draft" if decoder.drafter is None else "drafter"
     drafting = decoder.drafting.with_options(method=method, num_draft_tokens=limit, alternatives=0)

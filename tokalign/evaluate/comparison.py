@@ -61,10 +61,8 @@ BASELINES = (Condition(PLAIN), Condition(CONTROL))
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What conditions are compared on: one prompt in one repeat, both counted from 1.
-
-    digest: of the prompt's text. temperature: None for that of the whole run.
-    """
+    """What conditions are compared on: one prompt in one repeat, both counted from 1. digest: of
+    the prompt's text. temperature: None for that of the whole run."""
 
     prompt_set: str
     number: int
@@ -179,10 +177,8 @@ class Comparison:
 
 
 def compare(measurements: Iterable[Measurement]) -> Comparison:
-    """Compare every condition with plain decoding, by set of prompts and over all.
-
-    Prompts without a plain decoding are left out.
-    """
+    """Compare every condition with plain decoding, by set of prompts and over all. Prompts without
+    a plain decoding are left out."""
     measurements = list(measurements)
     plain = {m.block: m for m in measurements if m.condition.is_plain}
     compared = [m for m in measurements if m.block in plain]

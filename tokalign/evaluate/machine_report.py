@@ -72,10 +72,7 @@ class Result(_Part, frozen=True, kw_only=True):
 
 class Equality(_Part, frozen=True, kw_only=True):
     """How many ids of outputs are plain decoding's, after contexts of at most `context` ids (null:
-    longer).
-
-    equal: how many of the ids that were compared stood before the first that differs.
-    """
+    longer). equal: how many of the ids that were compared stood before the first that differs."""
 
     context: int | None
     compared: int

@@ -80,9 +80,7 @@ _RUN = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictionarySaving:
     """Tokens per pass of the target when it writes this text, if a verified row cost nothing.
-
-    found: with the target's dictionaries. own: with one of nine tenths of the text, on the rest.
-    """
+    found: with the target's dictionaries. own: with one of nine tenths of the text, on the rest."""
 
     found: float | None
     own: float | None

@@ -132,11 +132,8 @@ class TimedPasses:
         return perf_counter() - began
 
     def search(self, shape: BeamShape) -> float:
-        """A draft of the trained drafter, until its tree is ready.
-
-        It starts after a pass that has just ended; a session never goes back, so each draft has its
-        own.
-        """
+        """A draft of the trained drafter, until its tree is ready. It starts after a pass that has
+        just ended; a session never goes back, so each draft has its own."""
         assert self._trained is not None
         self.verify(1)
         session = self._trained.session(self._target)

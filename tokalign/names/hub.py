@@ -38,10 +38,7 @@ def missing_from_tokenizer(folder: Path) -> list[str]:
 
 def _weights(folder: Path) -> list[str]:
     """The weight files that belong into a folder: those of the index, else by the numbers of those
-    present.
-
-    mlx-lm ignores the index, which may be left over from before a conversion.
-    """
+    present. mlx-lm ignores the index, which may be left over from before a conversion."""
     present = sorted(file.name for file in folder.glob("model*.safetensors"))
     indexed = _indexed_weights(folder / "model.safetensors.index.json")
     if indexed and (not present or set(present) & set(indexed)):
@@ -110,9 +107,7 @@ def _cached(repository: str, revision: str) -> Path | None:
 
 def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tuple[str, Path]:
     """Download or complete the snapshot of the first repository from which that is possible.
-
-    Raises: MissingAssetError about the repository that is here in part, or else about the first.
-    """
+    Raises: MissingAssetError about the repository that is here in part, or else about the first."""
     failures: list[tuple[bool, str]] = []
     for repository in repositories:
         command = f"tokalign models pull {repository}"
@@ -174,10 +169,8 @@ def read_part(repository: str, file: str, begin: int, end: int) -> bytes:
 
 
 def upload(repository: str, files: Mapping[str, bytes], *, message: str) -> None:
-    """Add files (content by path) to a Hub repository in one commit, all of them or none.
-
-    Raises: MissingAssetError if it cannot be reached; UsageError if the Hub refuses the commit.
-    """
+    """Add files (content by path) to a Hub repository in one commit, all of them or none. Raises:
+    MissingAssetError if it cannot be reached; UsageError if the Hub refuses the commit."""
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 

@@ -48,9 +48,7 @@ _CONTROL = 3
 
 def packaged_model(file: Path) -> Path:
     """The folder of the "llama" model in a GGUF file, which is written when it is first asked for.
-
-    Raises: MissingAssetError without mlx; UsageError for a cache that cannot be written to.
-    """
+    Raises: MissingAssetError without mlx; UsageError for a cache that cannot be written to."""
     try:
         import mlx.core as mx
     except ImportError as error:

@@ -81,10 +81,7 @@ def require_published(target: str | Path | None) -> PublishedDrafter:
 
 def named_or_published(name: str, target: str | Path | None) -> Path:
     """The folder of the drafter that is named, or published for `target`; downloaded if it is not
-    here.
-
-    Raises: as `resolve_drafter` and `require_published`.
-    """
+    here. Raises: as `resolve_drafter` and `require_published`."""
     if name != AUTO:
         return resolve_drafter(name)
     published = require_published(target)

@@ -40,18 +40,14 @@ _REMEDY = "give --ignore-chat-template to use the prompt as it is"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """The ids that the target reads first, and the draft's rendering of the same conversation.
-
-    draft: None if the draft model reads the target's prompt, special tokens matched by role.
-    """
+    draft: None if the draft model reads the target's prompt, special tokens matched by role."""
 
     target: Sequence[TargetId]
     draft: Sequence[DraftId] | None = None
 
     def draft_text(self, pair: Pair, *, chunked: bool = False) -> DraftText:
-        """The draft's view of the prompt, to be extended by the output.
-
-        chunked: encode each round's output separately, as the published systems do.
-        """
+        """The draft's view of the prompt, to be extended by the output. chunked: encode each
+        round's output separately, as the published systems do."""
         kind = ChunkedText if chunked else DraftText
         if self.draft is not None:
             return kind(pair.target, pair.draft, draft_prompt=self.draft, covered=self.target)
@@ -62,9 +58,7 @@ class Prompt:
 
 class ChatTemplate:
     """The chat template of a model's folder, rendered by transformers' `apply_chat_template`.
-
-    program: mlx-lm's own function of the same arguments, in place of a template (DeepSeek V3.2).
-    """
+    program: mlx-lm's own function of the same arguments, in place of a template (DeepSeek V3.2)."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizer, program: Callable[..., str] | None = None
@@ -97,9 +91,7 @@ class ChatTemplate:
 @lru_cache(maxsize=8)
 def find_template(folder: Path, text: str | None = None) -> ChatTemplate | None:
     """The chat template of a model's folder, or `text` in its place; None if the model has none.
-
-    Raises: UsageError if transformers cannot read the folder's configuration.
-    """
+    Raises: UsageError if transformers cannot read the folder's configuration."""
     try:
         tokenizer = _template_reader().from_pretrained(folder, local_files_only=True)
     except (OSError, TypeError, ValueError) as error:
@@ -130,10 +122,8 @@ def _program(name: str, folder: Path) -> Callable[..., str]:
 
 @cache
 def _template_reader() -> type[PreTrainedTokenizer]:
-    """A transformers tokenizer that reads templates and special tokens, but no vocabulary.
-
-    Cost: some milliseconds per folder, where Llama 3's tokenizer takes 2 s with its vocabulary.
-    """
+    """A transformers tokenizer that reads templates and special tokens, but no vocabulary. Cost:
+    some milliseconds per folder, where Llama 3's tokenizer takes 2 s with its vocabulary."""
     from transformers import PreTrainedTokenizer
 
     class TemplateReader(PreTrainedTokenizer):  # type: ignore[misc]
@@ -192,11 +182,8 @@ def plain_text(messages: Sequence[Message]) -> str:
 
 
 def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
-    """The ids of a text as it is, with what mlx-lm puts before and after it (BOS, EOS).
-
-    Spellings of special tokens become those tokens; nothing is put around a text that begins with
-    BOS.
-    """
+    """The ids of a text as it is, with what mlx-lm puts before and after it (BOS, EOS). Spellings
+    of special tokens become those tokens; nothing is put around a text that begins with BOS."""
     spec, ids = tokenizer.spec, tokenizer.encode(text, specials=True)
     bos = spec.specials.get(cast("int", spec.roles.bos), "")
     if bos and text.startswith(bos):

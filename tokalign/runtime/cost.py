@@ -154,10 +154,8 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, saved: Any, *, name: str) -> Self:
-        """Read what `to_json` wrote; a time may also be a single number.
-
-        Raises: UsageError, with `name`, for anything that is not a curve of this version.
-        """
+        """Read what `to_json` wrote; a time may also be a single number. Raises: UsageError, with
+        `name`, for anything that is not a curve of this version."""
         try:
             if (saved["format"], saved["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"it has format {saved['format']} version {saved['version']}")
@@ -183,10 +181,8 @@ def shipped_names() -> list[str]:
 
 
 def published_curve(device: str, bits: int) -> str | None:
-    """The name of the shipped curve of a device; of several, that of the nearest bits.
-
-    None for a device of which none was published.
-    """
+    """The name of the shipped curve of a device; of several, that of the nearest bits. None for a
+    device of which none was published."""
     of_device = PUBLISHED.get(device, {})
     nearest = min(of_device, key=lambda known: abs(known - bits), default=None)
     return None if nearest is None else of_device[nearest]

@@ -45,10 +45,8 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel(Generic[Id]):
-    """A model with its tokenizer, typed by whose ids it speaks.
-
-    model: an mlx-lm model. folder: where its files are, if known. stop_ids: end its output.
-    """
+    """A model with its tokenizer, typed by whose ids it speaks. model: an mlx-lm model. folder:
+    where its files are, if known. stop_ids: end its output."""
 
     model: Any
     tokenizer: Tokenizer[Id]

@@ -172,10 +172,8 @@ def make_model_drafter(
     *,
     trees: bool = True,
 ) -> NeuralDrafter:
-    """A draft model with its translation as a drafter for one request.
-
-    trees: whether it may propose alternatives beside its chain. Raises: as `make_translation`.
-    """
+    """A draft model with its translation as a drafter for one request. trees: whether it may
+    propose alternatives beside its chain. Raises: as `make_translation`."""
     options = drafting.options
     return NeuralDrafter(
         session,

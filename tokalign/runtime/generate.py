@@ -106,10 +106,8 @@ class Generation:
             yield from pieces
 
     def by_round(self) -> Generator[list[Piece], None, None]:
-        """The pieces of each round; none after a step of reading the prompt, see `reading`.
-
-        Between two rounds or steps a generation may be left for good.
-        """
+        """The pieces of each round; none after a step of reading the prompt, see `reading`. Between
+        two rounds or steps a generation may be left for good."""
         with wired(self._decoder.target.model):
             for event in self.events:
                 self.statistics.observe(event)
@@ -219,10 +217,8 @@ class TextStream:
         return text
 
     def _decode(self, tokenizer: Tokenizer[TargetId], token: TargetId) -> str:
-        """The text that a token adds, where only the tokenizer itself can tell.
-
-        A few tokens before it are decoded with it, since what they are decides about spaces.
-        """
+        """The text that a token adds, where only the tokenizer itself can tell. A few tokens before
+        it are decoded with it, since what they are decides about spaces."""
         if token in self._silent:
             return ""
         self._pending.append(token)

@@ -88,10 +88,8 @@ class Limits:
         return most
 
     def fitting(self, proposal: Proposal) -> Proposal:
-        """The same without ids that the target lacks.
-
-        Tokenizers, tables and draft models may know more ids than the target has rows.
-        """
+        """The same without ids that the target lacks. Tokenizers, tables and draft models may know
+        more ids than the target has rows."""
         if self.target is None:
             return proposal
         tree = proposal.tree.below(self.target.vocabulary_size)

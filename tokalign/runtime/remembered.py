@@ -125,9 +125,7 @@ def open_remembered(
     model: str, tokenizer: str, width: int, *, known: LogitRows | None = None, note: Note
 ) -> LogitStore:
     """The one store of a target in this process; without a file where its folder cannot be used.
-
-    model: a fingerprint of the target's weights. known: rows of a table, with which it begins.
-    """
+    model: a fingerprint of the target's weights. known: rows of a table, with which it begins."""
     folder = remembered_folder() / model[:20]
     with _opening:
         store: LogitStore | None = _open.get(folder) if folder.is_dir() else None
@@ -152,10 +150,8 @@ def remembered_folder() -> Path:
 
 
 def forget_remembered() -> list[Path]:
-    """Delete what is remembered of every target, and its contexts; returns what is gone.
-
-    Processes that still run keep nothing more of them. Raises: UsageError if one cannot be deleted.
-    """
+    """Delete what is remembered of every target, and its contexts; returns what is gone. Processes
+    that still run keep nothing more of them. Raises: UsageError if one cannot be deleted."""
     parents = [parent for parent in (remembered_folder(), contexts_folder()) if parent.is_dir()]
     folders = sorted(folder for parent in parents for folder in parent.iterdir())
     for folder in folders:
@@ -254,10 +250,8 @@ _SESSIONS = OutputStores()
 
 
 def session_store(name: str, fingerprint: str, width: int) -> OutputStore:
-    """The store of a session, a tokenizer and targets with logits of this width.
-
-    Models of one tokenizer may pad their vocabularies differently, and so must not share ids.
-    """
+    """The store of a session, a tokenizer and targets with logits of this width. Models of one
+    tokenizer may pad their vocabularies differently, and so must not share ids."""
     return _SESSIONS.of((name, fingerprint, width))
 
 

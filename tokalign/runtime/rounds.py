@@ -33,10 +33,8 @@ def common_prefix(left: list[Id], right: list[Id]) -> int:
 
 
 class Context:
-    """Prompt and committed output as target ids. It only grows; committed ids never change.
-
-    Owners of caches compare it with what they hold, and trim or extend that.
-    """
+    """Prompt and committed output as target ids. It only grows; committed ids never change. Owners
+    of caches compare it with what they hold, and trim or extend that."""
 
     def __init__(self, prompt: Iterable[TargetId]) -> None:
         self._ids = list(prompt)
@@ -216,10 +214,8 @@ class Verifier(Protocol):
 
 
 class RowStore(Protocol):
-    """Keeps the target's top-k logits after the rows that it verified, for later drafts.
-
-    width: how many of the most probable ids of every row it is told.
-    """
+    """Keeps the target's top-k logits after the rows that it verified, for later drafts. width: how
+    many of the most probable ids of every row it is told."""
 
     @property
     def width(self) -> int: ...

@@ -9,10 +9,8 @@ from tokalign.runtime.rounds import TARGET, Event, Finished, Reading, Round, Sta
 
 
 class Statistics:
-    """Counts of the events so far; every figure is right after every event.
-
-    The events of several generations may be counted together, to average over texts.
-    """
+    """Counts of the events so far; every figure is right after every event. The events of several
+    generations may be counted together, to average over texts."""
 
     def __init__(self) -> None:
         self.prompt_tokens = 0

@@ -109,10 +109,8 @@ class HealingTrie:
         self.extending = lru_cache(maxsize=4096)(self._extending)
 
     def _extending(self, pending: bytes) -> NDArray[np.uint32]:
-        """Ids of the tokens that begin with `pending` and are longer, u32[], sorted by bytes.
-
-        Cost: 2 µs, the first time 0.2 s for 128,000 tokens; the latest 4,096 answers are cached.
-        """
+        """Ids of the tokens that begin with `pending` and are longer, u32[], sorted by bytes. Cost:
+        2 µs, the first time 0.2 s for 128,000 tokens; the latest 4,096 answers are cached."""
         order, ids = self._sorted
         first, last = order.extending(pending)
         return ids[first:last]
@@ -197,10 +195,8 @@ class Alignment:
     def from_bundle(
         cls, bundle: Bundle, *, draft: Sequence[bytes] | None = None, target_size: int | None = None
     ) -> Alignment:
-        """The tables in a bundle, every id of which is checked. Raises: BundleError.
-
-        draft: the draft's tokens, id -> bytes; without them (`verify`) nothing can be healed.
-        """
+        """The tables in a bundle, every id of which is checked. Raises: BundleError. draft: the
+        draft's tokens, id -> bytes; without them (`verify`) nothing can be healed."""
         intersection = Intersection.from_bundle(
             bundle, None if draft is None else len(draft), target_size
         )

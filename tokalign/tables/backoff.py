@@ -140,10 +140,8 @@ class BackoffTable:
         return np.asarray(slots), np.asarray(self._ids), np.asarray(self._probabilities)
 
     def predict(self, suffix: Sequence[TargetId]) -> tuple[TargetId, float] | None:
-        """The most probable next id and its probability; None if no suffix is stored.
-
-        Cost: about 0.7 µs for each id of the longest stored suffix and for one more.
-        """
+        """The most probable next id and its probability; None if no suffix is stored. Cost: about
+        0.7 µs for each id of the longest stored suffix and for one more."""
         _, stored = self._search(suffix)
         if not stored or stored[-1] >= len(self._ids):
             return None
@@ -179,10 +177,8 @@ class BackoffTable:
         return last, stored
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
-        """See `Dictionary`. First the answers of the longest stored suffix.
-
-        Cost: as `predict`, 0.7 µs for each alternative and 0.4 µs for each shorter suffix.
-        """
+        """See `Dictionary`. First the answers of the longest stored suffix. Cost: as `predict`, 0.7
+        µs for each alternative and 0.4 µs for each shorter suffix."""
         last, stored = self._search(suffix)
         if not stored:
             return ()

@@ -97,9 +97,7 @@ _SEEDS = 64
 
 def peel(places: Integers, slots: int) -> Rounds | None:
     """The rounds in which all keys can be taken, or None if some cannot. places: i64[3, keys].
-
-    Cost: about 1 µs per key, 32 bytes per slot.
-    """
+    Cost: about 1 µs per key, 32 bytes per slot."""
     keys = places.shape[1]
     users = np.bincount(places.ravel(), minlength=slots)
     # Where a slot has one key only, the sum of its keys is that key.

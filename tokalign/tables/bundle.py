@@ -45,9 +45,7 @@ Section = bytes | memoryview
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Header):
     """The content of a table file. sections: name -> content; views of the file that was read.
-
-    Methods that read a section raise a BundleError with the names of file and section.
-    """
+    Methods that read a section raise a BundleError with the names of file and section."""
 
     sections: Mapping[str, Section]
 
@@ -140,9 +138,7 @@ def read_header(path: Path) -> Header:
 
 def read_bundle(path: Path, *, name: str | None = None) -> Bundle:
     """Read a table file and check every byte of it. name: for messages; by default the path.
-
-    Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError.
-    """
+    Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError."""
     name = name or shown_path(path)
     with _opened(path, name) as (file, start, header, places):
         return _bundle(start + file.read(), header, places, name)
@@ -150,9 +146,7 @@ def read_bundle(path: Path, *, name: str | None = None) -> Bundle:
 
 def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundle:
     """Read the bytes of a file, every one of which is checked. The sections are views of `data`.
-
-    Raises: BundleError for anything but a whole file of this version.
-    """
+    Raises: BundleError for anything but a whole file of this version."""
     return _bundle(data, *_decode_header(data, len(data), name), name)
 
 

@@ -44,9 +44,7 @@ class Dictionary(Protocol):
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree[TargetId]:
         """The likely continuation of a text that ends in `suffix`, a chain of at most `limit` ids.
-
-        p_min: the least probability of all ids together; None for the table's own.
-        """
+        p_min: the least probability of all ids together; None for the table's own."""
         ...
 
 

@@ -28,10 +28,8 @@ class Kept(Generic[T]):
         self._known: OrderedDict[Hashable, tuple[FileState, T | Exception]] = OrderedDict()
 
     def get(self, key: Hashable, path: Path, read: Callable[[Path], T]) -> T:
-        """What `read` makes of the file at `path`, which is read again only if it has changed.
-
-        key: of what is made of it. Raises: as `read`.
-        """
+        """What `read` makes of the file at `path`, which is read again only if it has changed. key:
+        of what is made of it. Raises: as `read`."""
         state = file_state(path)
         known = self._known.get(key)
         if state is None:
@@ -61,9 +59,7 @@ def kept_header(path: Path) -> Header:
 def kept_table(
     target: Tokenizer[Any], key: tuple[Hashable, ...], path: Path, read: Callable[[Path], T]
 ) -> T:
-    """What `read` makes of a table of this tokenizer, as long as there is the tokenizer.
-
-    key: what it is made into. Raises: as `read`.
-    """
+    """What `read` makes of a table of this tokenizer, as long as there is the tokenizer. key: what
+    it is made into. Raises: as `read`."""
     tables = _tables.setdefault(target, Kept(_MOST_TABLES))
     return tables.get((*key, path), path, read)  # type: ignore[return-value]  # by its key

@@ -88,10 +88,8 @@ class LogitRows:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> Self:
-        """The table in a bundle, every id of which is checked.
-
-        vocabulary_size: of the tokenizer in use, where it is known. Raises: BundleError.
-        """
+        """The table in a bundle, every id of which is checked. vocabulary_size: of the tokenizer in
+        use, where it is known. Raises: BundleError."""
         size = bundle.vocabulary_size(vocabulary_size)
         keys = bundle.array(f"{KIND}.keys", "<u8")
         ids = bundle.array(f"{KIND}.ids", "<u4")

@@ -54,11 +54,8 @@ COUNTS = np.unique(np.rint(1.12 ** np.arange(300))).astype(np.int64)[:200]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordNgrams:
-    """The word n-grams of one order.
-
-    prefix, suffix: among those of the next lower order. last: the number of the last word. levels:
-    of their counts, see `COUNTS`.
-    """
+    """The word n-grams of one order. prefix, suffix: among those of the next lower order. last: the
+    number of the last word. levels: of their counts, see `COUNTS`."""
 
     prefix: Numbers
     suffix: Numbers
@@ -153,10 +150,8 @@ def _read_words(bundle: Bundle) -> tuple[list[str], Numbers]:
 
 
 def _siblings(shorter: WordNgrams) -> tuple[Numbers, Numbers]:
-    """For each n-gram, where the children of its suffix begin, and how many there are.
-
-    All words are children of the suffix of a single word, the empty n-gram.
-    """
+    """For each n-gram, where the children of its suffix begin, and how many there are. All words
+    are children of the suffix of a single word, the empty n-gram."""
     parents = 1 + max(int(shorter.prefix.max(initial=0)), int(shorter.suffix.max(initial=0)))
     sizes = np.bincount(shorter.prefix, minlength=parents)
     firsts = np.cumsum(sizes) - sizes

@@ -161,9 +161,7 @@ def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
     """Turn whatever goes wrong with a file in the body into one VocabularyError about `path`.
-
-    Libraries raise errors of their own, and a panic in Rust is a BaseException.
-    """
+    Libraries raise errors of their own, and a panic in Rust is a BaseException."""
     try:
         yield
     except VocabularyError as error:

@@ -92,10 +92,8 @@ def _without_collection() -> Iterator[None]:
 
 
 def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any]:
-    """The highest level at which a tokenizer is what its reference is.
-
-    Raises: VocabularyError about the highest level; as `reference_of_folder`.
-    """
+    """The highest level at which a tokenizer is what its reference is. Raises: VocabularyError
+    about the highest level; as `reference_of_folder`."""
     refused: TokalignError | None = None
     if file.files:
         written = file.document if "tokenizer.json" in file.files else {}
@@ -283,9 +281,7 @@ def _check_against_reference(
 
 def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int, str]:
     """Refuse (VocabularyError) special tokens of other ids, and those that words can forge.
-
-    Returns: the tokens that no text has, id -> spelling.
-    """
+    Returns: the tokens that no text has, id -> spelling."""
     added = library.get_added_tokens_decoder()
     read = tokenizer.spec.specials
     theirs = {i: library.id_to_token(i) for i in read} | {i: t.content for i, t in added.items()}

@@ -53,9 +53,7 @@ def read_pieces(
     spellings: Sequence[str], *, fallback: bool = True
 ) -> tuple[tuple[bytes, ...], frozenset[int]]:
     """SentencePiece spellings as bytes: `▁` is a space and, with byte fallback, `<0xNN>` a byte.
-
-    Returns: the bytes of each token, and the indices of the `<0xNN>`.
-    """
+    Returns: the bytes of each token, and the indices of the `<0xNN>`."""
     tokens, spelled = [], set()
     for index, piece in enumerate(spellings):
         if fallback and len(piece) == 6 and _BYTE.fullmatch(piece):
@@ -75,10 +73,8 @@ def write_pieces(tokens: Sequence[bytes], fallback: frozenset[int]) -> list[str]
 
 
 def spelled_in(text: str, spellings: Iterable[str]) -> regex.Pattern[str]:
-    """Finds those of the spellings that a text has, the longest first, as groups.
-
-    Cost: 0.3 ms for 6,000 spellings, of which an expression of all takes 0.3 s to compile.
-    """
+    """Finds those of the spellings that a text has, the longest first, as groups. Cost: 0.3 ms for
+    6,000 spellings, of which an expression of all takes 0.3 s to compile."""
     return _expression(frozenset(spelling for spelling in spellings if spelling in text))
 
 

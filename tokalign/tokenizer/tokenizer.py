@@ -43,9 +43,7 @@ _FEW = 1 << 17
 
 class Tokenizer(Generic[Id]):
     """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`.
-
-    library, fingerprint: those of `spec`, if they are known already.
-    """
+    library, fingerprint: those of `spec`, if they are known already."""
 
     _loaded: Library | None = None
     _fingerprint = ""
@@ -138,9 +136,7 @@ class Tokenizer(Generic[Id]):
     @cached_property
     def bpe(self) -> BytePairEncoding[Id]:
         """The canonical encoder with its merges. Cost: 0.1 s for 32,000 tokens, 0.5 s for 128,000.
-
-        Raises: IncompatibleError where the merges are not known.
-        """
+        Raises: IncompatibleError where the merges are not known."""
         self.require(Level.ALIGNED)
         spec, vocabulary = self.spec, self.vocabulary
         if spec.by_characters:

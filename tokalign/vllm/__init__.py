@@ -34,9 +34,7 @@ logger = logging.getLogger("vllm.tokalign")  # so that vLLM's handlers print it
 
 def _read_options(additional_config: object) -> dict[str, Any]:
     """The options in a configuration, see `DictionaryProposer`; one text stands for a list of one.
-
-    Raises: UsageError for an option that is unknown or of a wrong type.
-    """
+    Raises: UsageError for an option that is unknown or of a wrong type."""
     given = additional_config.get(_SECTION, {}) if isinstance(additional_config, dict) else {}
     _require(isinstance(given, Mapping), _SECTION, "a map", given)
     if unknown := sorted(set(given) - set(_DEFAULTS)):
@@ -127,9 +125,7 @@ def _open(
     tokenizer: str, options: Mapping[str, Any], vocabulary_size: int
 ) -> dict[str, BackoffTable]:
     """The dictionaries that the options name, or those that fit the tokenizer, by source.
-
-    vocabulary_size: of the model. Raises: IncompatibleError for a table with other ids.
-    """
+    vocabulary_size: of the model. Raises: IncompatibleError for a table with other ids."""
     resolved: Resolved[TargetId] = resolve_tokenizer(tokenizer)
     found = open_dictionary(
         resolved.tokenizer,

@@ -144,11 +144,8 @@ class ContextMatches:
         self._row, self._next, self._lengths = _longest_matches(rows, lengths)
 
     def expected(self) -> tuple[tuple[Ids, Floats], tuple[Ids, Floats]]:
-        """What followed the latest occurrence, and the first one where that differs.
-
-        Returns: twice i64[requests] ids, NO_ID for none, and f64[requests], how often they are
-        right.
-        """
+        """What followed the latest occurrence, and the first one where that differs. Returns: twice
+        i64[requests] ids, NO_ID for none, and f64[requests], how often they are right."""
         count, row = len(self._text_lengths), self._row
         following = self._following()
         starts = np.flatnonzero(np.diff(row, prepend=NO_ID))

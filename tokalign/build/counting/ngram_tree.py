@@ -69,10 +69,8 @@ class Level:
 
 
 def grow_tree(orders: Iterable[TokenNgrams]) -> list[Level]:
-    """Link the n-grams of each order, from order 1 on, to those of the next lower order.
-
-    Cost: about 0.5 µs and 26 bytes per n-gram.
-    """
+    """Link the n-grams of each order, from order 1 on, to those of the next lower order. Cost:
+    about 0.5 µs and 26 bytes per n-gram."""
     levels: list[Level] = []
     shorter: IdArray | None = None
     for ngrams in orders:

@@ -162,9 +162,7 @@ def encode(
     most: int | None = None,
 ) -> tuple[list[Path], list[FileStamp]]:
     """Turn corpus files into few runs in this folder (at most `most`), or into shards of words.
-
-    Files that are whole already are not made again. Returns: these files, and what was read.
-    """
+    Files that are whole already are not made again. Returns: these files, and what was read."""
     shards: list[Path] = []
     stamps: list[FileStamp] = []
 

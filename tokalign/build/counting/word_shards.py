@@ -70,10 +70,8 @@ def _read(path: Path) -> _Shard:
 
 
 def find_words(shards: Sequence[Path]) -> list[str]:
-    """The words with a count of 1 or more, the most frequent `MAX_WORDS` of them, sorted.
-
-    They are counted part by part, so that a large corpus does not fill the memory.
-    """
+    """The words with a count of 1 or more, the most frequent `MAX_WORDS` of them, sorted. They are
+    counted part by part, so that a large corpus does not fill the memory."""
     parts = 1 + sum(path.stat().st_size for path in shards) // _AT_ONCE
     best: list[tuple[int, str]] = []
     for part in range(parts):

@@ -50,9 +50,7 @@ def jobs_for(corpus_bytes: int) -> int:
 
 def plan_processes(memory: int, *, jobs: int, vocabulary_size: int) -> tuple[int, int]:
     """How many processes (at most `jobs`) fit in `memory` bytes, and how many words each may keep.
-
-    Raises: UsageError if one process does not fit.
-    """
+    Raises: UsageError if one process does not fit."""
     process = _PROCESS + _PER_TOKEN * vocabulary_size
     least = process + _SORTING + _FEWEST_WORDS * BYTES_PER_WORD
     if memory < least:
@@ -80,9 +78,7 @@ class Apply(Protocol):
 @contextmanager
 def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
     """Open `jobs` processes, with a state each; with one job everything happens in this process.
-
-    Raises: OutputError in the body if one of the processes is killed.
-    """
+    Raises: OutputError in the body if one of the processes is killed."""
     if jobs == 1:
         state = make_state()
         yield lambda function, tasks: (function(state, *task) for task in tasks)

@@ -32,9 +32,7 @@ def make_table(
     levels: list[Level], *, vocabulary_size: int, max_bytes: int, p_min: float = P_MIN
 ) -> BackoffTable:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
-
-    Cost: about 5 µs and 80 bytes per n-gram, and 4 µs per entry.
-    """
+    Cost: about 5 µs and 80 bytes per n-gram, and 4 µs per entry."""
     width = _width(vocabulary_size)
     candidates = find_candidates(levels, p_min)
     entries = candidates.best(entries_within(max_bytes, id_width=width))

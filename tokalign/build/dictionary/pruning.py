@@ -64,10 +64,7 @@ class Predictions(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
     """The contexts of one length to be stored. rank: 0 for the most probable next ids, 1 and 2 for
-    alternatives.
-
-    nodes: indices into the level of their n-grams. ids: of the next token.
-    """
+    alternatives. nodes: indices into the level of their n-grams. ids: of the next token."""
 
     length: int
     rank: int = 0

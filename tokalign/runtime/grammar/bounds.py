@@ -73,10 +73,8 @@ def check_choices(texts: Sequence[str]) -> None:
 
 
 def check_lark(text: str, check_schema: Callable[[Any], object]) -> None:
-    """Raises: UsageError for a grammar in Lark's format that goes beyond a bound.
-
-    check_schema: is given every JSON schema in it.
-    """
+    """Raises: UsageError for a grammar in Lark's format that goes beyond a bound. check_schema: is
+    given every JSON schema in it."""
     check_text("the grammar", text)
     rules = levels = depth = deepest = at = 0
     while match := _LARK.search(text, at):
@@ -156,10 +154,8 @@ class SchemaBounds:
         self._levels, self._patterns, self._steps = -1, 0, 1
 
     def count_levels(self, value: Any) -> None:
-        """Count the levels of the whole, and those of everything that it refers to.
-
-        Their sum does not depend on the order in which references are followed.
-        """
+        """Count the levels of the whole, and those of everything that it refers to. Their sum does
+        not depend on the order in which references are followed."""
         self._levels += 1 + _levels(value)
         at_most(_WHOLE, "levels below its references", self._levels, _MOST_REFERRED)
 

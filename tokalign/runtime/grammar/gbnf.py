@@ -39,10 +39,8 @@ _MOST_ITEMS = 50_000
 
 
 def lark_of(text: str) -> str:
-    """A grammar in GBNF as one in Lark's format. Cost: linear in the text.
-
-    Raises: UsageError for one that cannot be read.
-    """
+    """A grammar in GBNF as one in Lark's format. Cost: linear in the text. Raises: UsageError for
+    one that cannot be read."""
     rules = _Reader(text).rules()
     if "root" not in rules:
         raise UsageError("the grammar has no rule named root, which is where a text begins")
@@ -54,10 +52,8 @@ def lark_of(text: str) -> str:
 
 
 def with_ids(definition: str, ids: Mapping[bytes, int]) -> str:
-    """A grammar whose tokens are named by their ids. ids: of spellings.
-
-    Raises: UsageError for a token that the tokenizer does not have.
-    """
+    """A grammar whose tokens are named by their ids. ids: of spellings. Raises: UsageError for a
+    token that the tokenizer does not have."""
 
     def numbered(match: re.Match[str]) -> str:
         spelling = bytes.fromhex(match[2])

@@ -22,10 +22,8 @@ EMPTY = '""'
 
 @dataclass(slots=True)
 class Item:
-    """A part of a sequence, repeated from `least` to `most` times; None is no bound.
-
-    rule: the name of a rule. lark: without one, a regular expression between slashes or a token.
-    """
+    """A part of a sequence, repeated from `least` to `most` times; None is no bound. rule: the name
+    of a rule. lark: without one, a regular expression between slashes or a token."""
 
     rule: str = ""
     lark: str = ""

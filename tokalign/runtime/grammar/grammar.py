@@ -119,9 +119,7 @@ def json_lark(
     root: Mapping[str, Any] | None = None,
 ) -> str:
     """JSON of a schema, as a part of a rule in Lark's format. Raises: as `Grammar.json_schema`.
-
-    root: the schema that references lead into, if it is another one.
-    """
+    root: the schema that references lead into, if it is another one."""
     return f"%json {json.dumps(json_part(schema, strict=strict, root=root)[0])}"
 
 

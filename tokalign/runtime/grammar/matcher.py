@@ -59,10 +59,8 @@ def matcher_of(
     stop_ids: frozenset[TargetId],
     size: int = UNBOUNDED,
 ) -> LLMatcher:
-    """A matcher before the first id, which knows ids below `size` only.
-
-    Raises: UsageError for a grammar that cannot be used.
-    """
+    """A matcher before the first id, which knows ids below `size` only. Raises: UsageError for a
+    grammar that cannot be used."""
     from llguidance import LLMatcher
 
     engine = engine_of(tokenizer, stop_ids, size)
@@ -109,9 +107,7 @@ class _Tokens:
 
     def __call__(self, text: bytes | str) -> list[TargetId]:
         """The canonical encoding, without a dummy prefix; of a long text, that of its beginning.
-
-        All that is forced is encoded at every id, which costs 50 ms for a text of 10 KB.
-        """
+        All that is forced is encoded at every id, which costs 50 ms for a text of 10 KB."""
         data = text.encode() if isinstance(text, str) else text
         ids = self._encode(data[: self._enough])
         if len(data) <= self._enough:
@@ -135,10 +131,8 @@ class _Tokens:
 def engine_of(
     tokenizer: Tokenizer[TargetId], stop_ids: frozenset[TargetId], size: int = UNBOUNDED
 ) -> LLTokenizer:
-    """A tokenizer as llguidance has it; the last few are kept.
-
-    Cost: 0.4 s for 49,000 tokens, 2.3 s for 262,000, once, with the global interpreter lock held.
-    """
+    """A tokenizer as llguidance has it; the last few are kept. Cost: 0.4 s for 49,000 tokens, 2.3 s
+    for 262,000, once, with the global interpreter lock held."""
     with _ENGINE:
         return _engine(tokenizer, stop_ids, size)
 

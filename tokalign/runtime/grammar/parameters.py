@@ -49,9 +49,7 @@ _HINTS: Mapping[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """What a value may be: it fits one of these alternatives, which have no references themselves.
-
-    root: the schema that references lead into.
-    """
+    root: the schema that references lead into."""
 
     alternatives: Sequence[Schema]
     root: Schema

@@ -139,10 +139,8 @@ def _why_not(name: str, value: Any) -> str:
 
 
 class _Reader:
-    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf.
-
-    alone: leave out what stands beside a reference, which llguidance refuses in recursion.
-    """
+    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf. alone:
+    leave out what stands beside a reference, which llguidance refuses in recursion."""
 
     def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: bool) -> None:
         self._document, self._strict, self._alone = document, strict, alone

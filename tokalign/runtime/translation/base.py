@@ -77,10 +77,8 @@ def chain_with_leaves(
     leaves: Sequence[tuple[TargetId, float]] = (),
     source: str = SOURCE,
 ) -> TokenTree[TargetId]:
-    """A drafted chain, and other ids in the place of its first one.
-
-    stated: probabilities of the leading ids. leaves: each with its probability.
-    """
+    """A drafted chain, and other ids in the place of its first one. stated: probabilities of the
+    leading ids. leaves: each with its probability."""
     length = len(ids)
     if not length:
         return EMPTY_TREE
@@ -95,10 +93,8 @@ def chain_with_leaves(
 
 @dataclass(frozen=True)
 class Pair:
-    """Two tokenizers, and how their special tokens correspond.
-
-    size: how many ids the target model has; its tokenizer may know more, which are never drafted.
-    """
+    """Two tokenizers, and how their special tokens correspond. size: how many ids the target model
+    has; its tokenizer may know more, which are never drafted."""
 
     target: Tokenizer[TargetId]
     draft: Tokenizer[DraftId]

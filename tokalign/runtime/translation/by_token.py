@@ -30,10 +30,8 @@ _ROOTS = 8
 
 
 class MappedIds:
-    """The ids of the target as the draft's: those that `shared` has, and others as spelled.
-
-    ids: the draft's ids of all that was read so far, as of `DraftText`.
-    """
+    """The ids of the target as the draft's: those that `shared` has, and others as spelled. ids:
+    the draft's ids of all that was read so far, as of `DraftText`."""
 
     def __init__(self, shared: Intersection, spelled: Mapping[TargetId, Sequence[DraftId]]) -> None:
         self._shared, self._spelled = shared, spelled
@@ -115,9 +113,7 @@ class ByToken:
 
 def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
     """`none`: both models have the same ids, except that special tokens may differ in number.
-
-    sampler: as for `ByToken`. Raises: IncompatibleError for two different tokenizers.
-    """
+    sampler: as for `ByToken`. Raises: IncompatibleError for two different tokenizers."""
     target, draft = pair.target, pair.draft
     if target.fingerprint != draft.fingerprint:
         raise IncompatibleError(

@@ -134,9 +134,7 @@ class ChunkedText(DraftText):
 
 def map_specials(source: Tokenizer[Id], other: Tokenizer[OtherId]) -> dict[Id, OtherId]:
     """For each special token of `source` that of the other tokenizer, by role or else by spelling.
-
-    Each way in which `source` ends a turn becomes the way in which the other one does.
-    """
+    Each way in which `source` ends a turn becomes the way in which the other one does."""
     ids = other.vocabulary.special_ids
     by_spelling = {
         token: ids[spelling]
@@ -183,10 +181,8 @@ class Boundary:
         self._edge: Spine[TargetId] = ()  # of the last committed token
 
     def follow(self, ids: Sequence[TargetId]) -> None:
-        """Move the boundary to the end of `ids`, which extend those of the last call.
-
-        ids: the whole prompt and output. Cost: 10 µs plus encoding the new bytes.
-        """
+        """Move the boundary to the end of `ids`, which extend those of the last call. ids: the
+        whole prompt and output. Cost: 10 µs plus encoding the new bytes."""
         tokens = self._encoder.tokens
         new = [tokens[token] if token < len(tokens) else b"" for token in ids[self._seen :]]
         if b"" in new:  # a segment begins after a special token

@@ -122,11 +122,8 @@ class CandidateCovers:
         self._covers = covers  # not looked at yet, the most probable last
 
     def look(self, enough: int | None = None) -> None:
-        """Translate all likely covers, or `enough` of them.
-
-        If none of them gives a target token, go on with less likely ones until one does.
-        Cost: 5 µs per cover.
-        """
+        """Translate all likely covers, or `enough` of them. If none of them gives a target token,
+        go on with less likely ones until one does. Cost: 5 µs per cover."""
         covers, mass, translator = self._covers, self.mass, self._translator
         size = translator.size
         while covers:

@@ -160,10 +160,8 @@ class ExactTranslation:
         return join(growth.finish(), possible), roots[0].back
 
     def _pending_bytes(self) -> list[bytes]:
-        """The bytes of none, the last one, two, ... J tokens that may still change.
-
-        The first token of all is never among them: the draft model needs one to go on from.
-        """
+        """The bytes of none, the last one, two, ... J tokens that may still change. The first token
+        of all is never among them: the draft model needs one to go on from."""
         tokens, segment = self._pair.draft.vocabulary.tokens, self._text.segment
         pending, tail = [b""], b""
         most = min(self._most_back, len(self._text.ids) - 1)
@@ -192,10 +190,7 @@ class ExactTranslation:
         counts: Counter[str],
     ) -> tuple[Sequence[TargetId], int]:
         """A chain after the best cover of the first of `ranked`, and how many tokens that takes
-        back; nothing if none is allowed.
-
-        covers: all that are likely enough have been looked at.
-        """
+        back; nothing if none is allowed. covers: all that are likely enough have been looked at."""
         if not ranked:
             return (), 0
         cover = covers.best_with(ranked[0])
@@ -235,9 +230,7 @@ class ExactTranslation:
         self, covers: CandidateCovers, ids: Sequence[TargetId], noise: Array | None
     ) -> list[TargetId]:
         """The next target token, then alternatives to it if it is drawn; none if none is allowed.
-
-        Covers that were not looked at are not drawn from.
-        """
+        Covers that were not looked at are not drawn from."""
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
         logprobs = covers.logprobs()

@@ -53,10 +53,8 @@ class Splitter(Protocol):
         ...
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
-        """How many of the first `pieces` of `text` stay what they are, whatever follows.
-
-        text: begins with the text or at a final cut. The answer may be too small, never too large.
-        """
+        """How many of the first `pieces` of `text` stay what they are, whatever follows. text:
+        begins with the text or at a final cut. The answer may be too small, never too large."""
         ...
 
 
@@ -100,10 +98,8 @@ class Reach:
         return end
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
-        """`Splitter.count_settled` of the pieces that these steps cut.
-
-        The last piece is settled only if a step matches exactly that piece.
-        """
+        """`Splitter.count_settled` of the pieces that these steps cut. The last piece is settled
+        only if a step matches exactly that piece."""
         spelled = as_text(text[: len(text) - incomplete_tail(text)])
         count, at = count_pieces(pieces, len(as_bytes(spelled[: self.end(spelled)])))
         if not count:
@@ -144,9 +140,7 @@ def count_pieces(pieces: Sequence[bytes], end: int) -> tuple[int, int]:
 
 class RegexSplitter:
     """The pre-tokenizer of a byte-level tokenizer whose one expression is among `KNOWN_PATTERNS`.
-
-    Its matches are the pieces; a character that no alternative matches is a piece of its own.
-    """
+    Its matches are the pieces; a character that no alternative matches is a piece of its own."""
 
     merges_decide = False
     cuts_at_spaces = False
@@ -169,9 +163,7 @@ class RegexSplitter:
 
     def word_around(self, text: bytes, at: int) -> tuple[int, int] | None:
         """Begin and end of the word that holds the byte before `at`, if `text` is plain words.
-
-        Whatever follows `text`, it begins and ends there; at the end of the text, it may go on.
-        """
+        Whatever follows `text`, it begins and ends there; at the end of the text, it may go on."""
         spelled = text.decode("utf-8", "surrogateescape")
         if not self._takes_words or not _LETTERS_AND_SPACE.issuperset(spelled):
             return None

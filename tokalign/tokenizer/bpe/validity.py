@@ -96,10 +96,8 @@ class Merges:
         return pairs, packed >> 32, packed & _LOW
 
     def apply(self, symbols: list[Id]) -> Merged[Id]:
-        """Merge `symbols` as one piece, the lowest rank first, ties from the left.
-
-        Cost: O(n log n), 5 µs for 8 symbols.
-        """
+        """Merge `symbols` as one piece, the lowest rank first, ties from the left. Cost: O(n log
+        n), 5 µs for 8 symbols."""
         return self._apply_short(symbols) if len(symbols) <= _SHORT else self._apply_long(symbols)
 
     def _apply_short(self, symbols: list[Id]) -> Merged[Id]:
@@ -195,10 +193,8 @@ def crosses(rank: int, a: EdgeToken[Id], b: EdgeToken[Id]) -> bool:
 
 
 class PairValidity(Generic[Id]):
-    """Decides which tokens of one tokenizer may follow which within a piece.
-
-    tokens: id -> bytes. merge: merges the symbols of some bytes. fallback: ids of byte fallback.
-    """
+    """Decides which tokens of one tokenizer may follow which within a piece. tokens: id -> bytes.
+    merge: merges the symbols of some bytes. fallback: ids of byte fallback."""
 
     derivation: Callable[[Id], Merged[Id]]
     """How the merges make a token from its own bytes. `ids` is empty if they do not make it: such
