@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
-from tokalign.cli.page import STYLE
+import tokalign.cli
+
+STYLE = Path(tokalign.cli.__file__).with_name("page.css")
 
 
 class Html(str):

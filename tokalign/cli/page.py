@@ -1,9 +1,4 @@
-"""A run as tokens to be shown, with the origin of each, and its page: one HTML document.
-
-On the page the text is coloured as in the appendix of the DictSpec paper; rejected proposals are
-shown too, and what every source contributed. The template is `page.html`, which escapes everything;
-the style for light, dark and print is `page.css`.
-"""
+"""A run as tokens to be shown, with the origin of each, and its page (`page.html`)."""
 
 from __future__ import annotations
 
@@ -11,15 +6,14 @@ import codecs
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 from tokalign.cli.generation import OUTCOMES, times_plain
+from tokalign.cli.report import render, timeline_plot
 from tokalign.runtime.rounds import Outcome, Round
-from tokalign.runtime.statistics import ratio
+from tokalign.runtime.statistics import Statistics
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary, token_bytes
-
-STYLE = Path(__file__).with_name("page.css")
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _VISIBLE = str.maketrans(
@@ -128,74 +122,22 @@ def _origin(round_: Round, index: int) -> str:
 
 def run_page(run: Run) -> str:
     """Make one HTML document that needs nothing else. Cost: some microseconds per token."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    from tokalign.cli.report import timeline_plot
-
-    environment = Environment(
-        loader=FileSystemLoader(STYLE.parent),
-        autoescape=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
-    tokens = list(shown_tokens(run))
+    tokens, counted = list(shown_tokens(run)), Statistics()
+    for one in run.rounds:
+        counted.observe(one)
     about = {**run.models, **{n: run.figures.get(n) for n in ("method", "translation", "seed")}}
-    made = environment.get_template("page.html").render(
-        introduction=", ".join(
-            f"{name} {value}" for name, value in about.items() if value is not None
-        ),
+    made = render(
+        "page.html",
+        run=run,
+        introduction=", ".join(f"{name} {v}" for name, v in about.items() if v is not None),
         prompt=run.prompt.translate(_VISIBLE),
         timeline=timeline_plot(run.rounds),
-        figures=_figures(run, tokens),
+        counted=counted,
+        compared=times_plain(run.rounds),
         outcomes=OUTCOMES,
         counts=Counter(token.outcome for token in tokens),
         tokens=tokens,
-        sources=_sources(run),
-        rounds=_round_rows(run),
+        quoted=partial(quoted, run),
+        proposal=partial(proposal_in_words, run),
     )
     return made.encode("utf-8", "replace").decode()  # half a character becomes a question mark
-
-
-def _figures(run: Run, tokens: Sequence[ShownToken]) -> dict[str, str]:
-    proposed = sum(len(round_.tree) for round_ in run.rounds)
-    accepted = sum(round_.accepted for round_ in run.rounds)
-    shown = {
-        "tokens": f"{len(tokens):,}",
-        "rounds": f"{len(run.rounds):,}",
-        "tokens per round": f"{ratio(len(tokens), len(run.rounds)):.2f}",
-        "of the proposed accepted": f"{ratio(accepted, proposed):.1%}",
-    }
-    speed = run.figures.get("tokens_per_second")
-    if isinstance(speed, float | int) and speed > 0:
-        shown["tokens per second"] = f"{speed:.1f}"
-    if (compared := times_plain(run.rounds)) is not None:
-        shown["times plain decoding"] = f"{compared[0]:.2f} to {compared[1]:.2f}"
-    return shown
-
-
-def _sources(run: Run) -> Iterator[tuple[str, ...]]:
-    proposed = Counter(source for round_ in run.rounds for source in round_.tree.sources)
-    accepted = Counter(round_.tree.sources[index] for round_ in run.rounds for index in round_.path)
-    emitted = sum(len(round_.emitted) for round_ in run.rounds)
-    for source, count in sorted(proposed.items()):
-        yield (
-            source,
-            f"{count:,}",
-            f"{accepted[source]:,}",
-            f"{ratio(accepted[source], count):.1%}",
-            f"{ratio(accepted[source], emitted):.1%}",
-        )
-
-
-def _round_rows(run: Run) -> Iterator[tuple[str, ...]]:
-    """The rounds without colours: the accessible form of the text."""
-    for number, round_ in enumerate(run.rounds, start=1):
-        yield (
-            str(number),
-            f"{round_.seconds * 1e3:.1f}",
-            str(round_.accepted),
-            OUTCOMES[round_.outcome(len(round_.emitted) - 1)],
-            ", ".join(dict.fromkeys(round_.tree.sources)),
-            quoted(run, round_.emitted),
-            proposal_in_words(run, round_),
-        )

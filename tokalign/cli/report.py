@@ -59,17 +59,18 @@ def require_page(path: Path) -> None:
         )
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Raises: as `write_file`."""
+def render(template: str, **values: Any) -> str:
+    """The page that a template beside this module makes of these values, all escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
-    write_file(path, environment.get_template("report.html").render(report=report))
+    files = FileSystemLoader(Path(__file__).parent)
+    pages = Environment(loader=files, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    return pages.get_template(template).render(**values)
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Raises: as `write_file`."""
+    write_file(path, render("report.html", report=report))
 
 
 def curve_plot(curve: CostCurve | None) -> Plot:
