@@ -214,8 +214,7 @@ def private_folder(folder: Path) -> None:
 
 
 def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
-    """Check before long work that its result can be written here; nothing is made. Raises:
-    UsageError."""
+    """Check before long work that its result can be written here. Raises: UsageError."""
     missing = [folder for folder in path.absolute().parents if parents and not folder.exists()]
     folder = missing[-1].parent if missing else path.parent
     for number, is_so in (

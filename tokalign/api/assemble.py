@@ -42,8 +42,7 @@ BeforeCosts = Callable[[Any, Any], object]
 
 
 def choose_dtype(dtype: str | None, *, note: Note = no_note) -> str | None:
-    """The number format of the weights: `dtype`, else this device's; None leaves them as they
-    are."""
+    """The weights' number format: `dtype`, else this device's; None leaves them as they are."""
     from tokalign.runtime.mlx.weights import default_dtype
 
     chosen = dtype or default_dtype()
@@ -216,8 +215,7 @@ def _why_unusable(
 
 
 def _unrewindable(name: str, model: LanguageModel[Any], options: DraftingOptions) -> str | None:
-    """Why method auto cannot draft with a model's cache; with others, opening the session is the
-    error."""
+    """Why method auto cannot draft with a model's cache; with others, a session's error says it."""
     from tokalign.runtime.mlx.cache import kinds_without_rewinding
 
     if options.method != AUTO or not (kinds := kinds_without_rewinding(model.model)):

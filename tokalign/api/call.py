@@ -42,8 +42,7 @@ class Call:
 
     prompt: what follows what the target's cache holds. prompt_cache: the target's layers, then the
     draft's. embeddings: f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for
-    no
-    bound. stream: of mlx. store: keeps the output. limits: further keywords of `Generation`.
+    no bound. stream: of mlx. store: keeps the output. limits: further keywords of `Generation`.
     """
 
     def __init__(

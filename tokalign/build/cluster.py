@@ -48,8 +48,8 @@ class Job:
     """A dictionary of a target, or a pack for None, to be counted in shares. It can be pickled.
 
     options.workspace: a folder that all machines see, by default next to the table. shares: how
-    many
-    tasks encode; the table does not depend on it. jobs: how many processes count for the table.
+    many tasks encode; the table does not depend on it. jobs: how many processes count for the
+    table.
     max_words: how many words a task remembers, see `WordEncoder`.
     """
 

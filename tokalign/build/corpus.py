@@ -101,8 +101,7 @@ class Corpus:
         return [[source.name, source.require()] for source in self._sources]
 
     def require_room(self, most_bytes: int) -> None:
-        """Raises: CorpusError if a stamp of all files does not fit into so many bytes, before hours
-        of reading."""
+        """Raises: CorpusError, before hours of reading, if a stamp of all files is too large."""
         least = [TextFile(source).stamp() for source in self._sources]
         size = len(msgpack.packb(least))
         if size > most_bytes:
@@ -147,8 +146,7 @@ class Corpus:
             )
 
     def finish(self, stamps: Iterable[FileStamp]) -> None:
-        """Take the stamps of a complete reading. Raises: CorpusError if there was no text at
-        all."""
+        """Take the stamps of a complete reading. Raises: CorpusError if there was no text."""
         read = sorted(stamps, key=lambda stamp: stamp["name"])
         if not sum(stamp["lines"] for stamp in read):
             skipped = sum(stamp["skipped"] for stamp in read)

@@ -23,8 +23,7 @@ SECONDS = 30.0
 
 
 class DocumentReader:
-    """A context manager; called with a path, returns the text of the document. limit: seconds for
-    one."""
+    """A context manager that gives a function from a path to its text. limit: seconds for one."""
 
     def __init__(self, limit: float = SECONDS, read: Callable[[Path], str] = read_document) -> None:
         self.limit, self._read = limit, read

@@ -123,8 +123,7 @@ class InstalledPacks:
 def language_of_prompt(
     target: Tokenizer[TargetId], prompt: Sequence[TargetId], packs: Mapping[str, Path]
 ) -> str | None:
-    """The language of the last text between special tokens that has one, which is a user's
-    message."""
+    """The language of the last text between special tokens that has one: a user's message."""
     specials, texts = target.vocabulary.specials, [list[TargetId]()]
     for token in prompt[-_MOST_IDS:]:
         if token in specials:

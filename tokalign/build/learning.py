@@ -176,8 +176,7 @@ def learn(
     folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
     `Rules`. What is not given stays as it was.
     Raises: UsageError for a wrong name, a missing folder or target, or while another process
-    learns;
-    MissingAssetError for what is not there; CorpusError if there is no text at all.
+    learns; MissingAssetError for what is not there; CorpusError if there is no text at all.
     """
     collection = Collection(check_name(name))
     known = collection.settings()

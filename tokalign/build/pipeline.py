@@ -25,8 +25,7 @@ Builder = Callable[..., Bundle]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTable:
-    """One table file. previous: where the table that it replaced is kept, if that had other
-    content."""
+    """One table file. previous: where the table that it replaced is kept, if it differs."""
 
     path: Path
     kind: str
@@ -53,8 +52,7 @@ def build_tables(
     """Build every table, then write every table. builders: by file.
 
     Raises: before anything is read, CorpusError for more files than a header can name and
-    UsageError
-    for a file that cannot be written or is being built; then what the builders raise.
+    UsageError for a file that cannot be written or is being built; then what the builders raise.
     """
     started = time.monotonic()
     corpus.require_room(MOST_HEADER_BYTES)

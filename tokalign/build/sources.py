@@ -63,8 +63,7 @@ _MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a corpus. name: for stamps and weights. location: a path, or a URL that fsspec
-    knows."""
+    """One file of a corpus. name: for stamps and weights. location: a path, or a URL of fsspec."""
 
     name: str
     location: str
@@ -84,8 +83,7 @@ class Source:
         return name.with_suffix("").suffix if name.suffix in PACKINGS else name.suffix
 
     def require(self) -> int:
-        """The size in bytes. Raises: CorpusError for what is no file that can be a part of a
-        corpus."""
+        """The size in bytes. Raises: CorpusError for what can be no part of a corpus."""
         if not is_text(self.name):
             raise CorpusError("its name is not UTF-8; rename it", path=self.location)
         if not self.name.endswith(KINDS):
@@ -98,8 +96,7 @@ class Source:
             return size or 0
 
     def chunks(self) -> Iterator[bytes]:
-        """The whole file in pieces of at most 64 KiB. Raises: CorpusError, also if it changes
-        meanwhile."""
+        """The whole file in pieces of at most 64 KiB. Raises: CorpusError, also if it changes."""
         read = 0
         with open_source(self.location) as (file, size):
             while size is None or read <= size:

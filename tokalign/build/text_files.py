@@ -93,8 +93,7 @@ class TextFile:
         """One text per line, object or row; some may be empty.
 
         Raises: CorpusError for a file that cannot be read, changes meanwhile, is damaged or in
-        UTF-16,
-        and for a field that the first object or the Parquet file lacks.
+        UTF-16, and for a field that the first object or the Parquet file lacks.
         """
         return self._texts_of_rows() if self._source.kind == ".parquet" else self._texts_of_lines()
 

@@ -107,9 +107,7 @@ _DECISIVE = ("name", "k", "tokens_per_round", "speedup", "low", "high", "against
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """
-    The command line, as typed.
-    """
+    """The command line, as typed."""
 
     target: str
     draft: str | None
@@ -275,9 +273,7 @@ def _prompt(one: PromptText, decoder: Decoder) -> Prompt:
 
 
 def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Settings and every figure of every row, ready for JSON.
-    """
+    """Settings and every figure of every row, ready for JSON."""
     return {
         "about": dict(about),
         "ids_that_differ": comparison.ids_that_differ,

@@ -184,8 +184,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a corpus is read, as typed. skipped: messages about lines that cannot be read, once for
-    each."""
+    """How a corpus is read, as typed. skipped: messages about lines that cannot be read."""
 
     weights: Sequence[str]
     on_invalid: str

@@ -19,8 +19,7 @@ from tokalign.runtime.options import METHODS, MODEL_METHODS, TABLE_METHODS
 
 
 class Rule(NamedTuple):
-    """One of `needs` must hold, none of `excludes` may. only_in: the commands in which it applies,
-    if not all."""
+    """One of `needs` must hold, none of `excludes` may. only_in: the commands it applies to."""
 
     options: str
     needs: str = ""

@@ -125,8 +125,7 @@ class EntryLines:
 
 @dataclass(slots=True)
 class Dialogue:
-    """The messages of a conversation. left_out: how many of the oldest turns the model no longer
-    reads."""
+    """The messages of a conversation. left_out: how many of the oldest turns are not read."""
 
     system: str | None = None
     turns: list[Mapping[str, Any]] = field(default_factory=list)
@@ -166,8 +165,7 @@ class Dialogue:
         self.turns.append({"role": "assistant", "content": text})
 
     def undo(self) -> str:
-        """Forget the user's last message and its answer, and return it. Raises: UsageError if there
-        is none."""
+        """Forget the last message and its answer, and return it. Raises: UsageError if none is."""
         if not self.turns:
             raise UsageError("there is no message to take back; say something first")
         self.retry()

@@ -138,8 +138,7 @@ def styled(text: str, outcome: Outcome) -> str:
 
 
 class Printer:
-    """Prints a text as it is generated, coloured by outcome or its Markdown rendered; nothing with
-    --json."""
+    """Prints a text as it is generated, in colours or as Markdown; nothing with --json."""
 
     def __init__(self, *, color: bool, markdown: bool = False) -> None:
         self._color, self._is_reading = color, False

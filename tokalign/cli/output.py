@@ -144,8 +144,7 @@ def to_json(result: Mapping[str, Any]) -> str:
 
 
 def show(result: Mapping[str, Any], in_words: Callable[[], str] | None = None) -> None:
-    """Print the result of a command: with --json as an object, else as `in_words` or a table of all
-    values."""
+    """Print a command's result: with --json as an object, else `in_words` or as a table."""
     if flags.as_json:
         print_json(result)
     else:

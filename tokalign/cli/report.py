@@ -28,9 +28,7 @@ _SHOWN_ROWS = 9
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """
-    A drawing and what it shows.
-    """
+    """A drawing and what it shows."""
 
     caption: str
     svg: str

@@ -170,8 +170,7 @@ def _drafter(source: Path) -> _Read:
 
 
 def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
-    """Write verified tables to where they are found; a repository may have folders for several
-    models."""
+    """Write verified tables to where they are found, from one folder of a repository."""
     kept = []
     for table in tables:
         own = slug if table.folder in ("", FOLDER) else f"{slug}--{table.folder}"

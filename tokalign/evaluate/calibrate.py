@@ -107,8 +107,7 @@ def time_passes(
 
 
 def why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
-    """Why a curve of these times is not to be kept, by their quartiles; None if nothing speaks
-    against it."""
+    """Why a curve of these times is not to be kept, by their quartiles; None if it is."""
     if len(times[1]) < 2:
         return "there was time to measure every pass once only"
     timings = {what: Timing.of(times[what]) for what in times if isinstance(what, int)}

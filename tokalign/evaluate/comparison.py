@@ -119,8 +119,7 @@ def conditions_of(
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
     with_drafter: bool = False,
 ) -> list[Condition]:
-    """The baselines, and the methods and translations of these names (all by default) by draft
-    length."""
+    """The baselines, and the methods and translations of these names (all by default)."""
     if names is None:
         translations: Sequence[str] = ()
         if pair is not None:

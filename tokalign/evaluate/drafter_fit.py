@@ -74,8 +74,7 @@ def drafter_facts(name: str, target: str) -> DrafterFacts:
 def judge_drafter(
     facts: DrafterFacts, target: Tokenizer[TargetId], config: Config | None, lines: Iterable[str]
 ) -> tuple[str, dict[str, object]]:
-    """A verdict on a drafter, and what it rests on. config: the target's; None where it is not
-    here."""
+    """A verdict on a drafter, and why. config: the target's; None where it is not here."""
     covered, count = 0, 0
     for line in lines:
         ids = target.encode(line)

@@ -36,8 +36,7 @@ class Software(_Part, frozen=True, kw_only=True):
 
 
 class Models(_Part, frozen=True, kw_only=True):
-    """The models, by repository or folder. memory: bytes of the target's weights. bits: of most of
-    them."""
+    """The models, by repository or folder. memory: bytes of the target's weights. bits: of most."""
 
     target: str
     draft: str | None
@@ -56,8 +55,7 @@ class Passes(_Part, frozen=True, kw_only=True):
 
 
 class Result(_Part, frozen=True, kw_only=True):
-    """A way to draft on the prompts of one kind. speedup: the median; low, high: of the middle
-    half."""
+    """A way to draft on prompts of one kind. speedup: median; low, high: of the middle half."""
 
     prompts: str
     count: int
@@ -120,8 +118,7 @@ def report_of(
     temperature: float,
     max_tokens: int,
 ) -> MachineReport:
-    """The report of a run of `bench`. curve: the cost curve of these models here, if there is
-    one."""
+    """The report of a run of `bench`. curve: these models' cost curve here, if there is one."""
     passes = []
     if curve is not None and curve.unit == "seconds":
         rows = {m: round(timing.median, 6) for m, timing in sorted(curve.rows.items())}

@@ -57,8 +57,7 @@ def replay_texts(
     prompt_tokens: int = 0,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Statistics:
-    """Statistics of all texts together, each with so many ids as its prompt. progress: called with
-    1 for each."""
+    """Statistics of all texts together, each with so many ids as its prompt."""
     statistics = Statistics()
     for ids in texts:
         for event in replay(ids, make(ids), prompt_tokens=prompt_tokens):
@@ -92,8 +91,7 @@ def measure_dictionaries(
     found: Dictionary | None,
     build: Callable[[Tokenizer[TargetId], Sequence[str]], Dictionary],
 ) -> DictionarySaving:
-    """What `found`, and a dictionary that `build` makes of the text, save. Cost: 2 s per
-    megabyte."""
+    """What `found`, and a dictionary that `build` makes of the text, save. Cost: 2 s per MB."""
     held = [line for number, line in enumerate(lines) if number // _RUN % 10 == 0]
     rest = [line for number, line in enumerate(lines) if number // _RUN % 10]
     return DictionarySaving(

@@ -60,8 +60,7 @@ class TimedPasses:
         self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
 
     def read_context(self, limit: float) -> None:
-        """Have the models read the context, or a part of it if all takes more than `limit`
-        seconds."""
+        """Have the models read the context, or as much as `limit` seconds allow."""
         began, whole = perf_counter(), self.length
         self.length = min(_FIRST_IDS, whole)
         while True:
@@ -92,8 +91,7 @@ class TimedPasses:
         return timed
 
     def verify(self, rows: int) -> float:
-        """A round that verifies `rows` rows, host and device in turn, after the id of the round
-        before."""
+        """A round that verifies `rows` rows, host and device in turn, after the last one's id."""
         context = Context([*self._ids[: self.length - 1], self._chosen])
         proposed = tuple(self._ids[self.length : self.length + rows - 1])
         proposal = Proposal(tree=TokenTree.chain(proposed, ""))

@@ -42,8 +42,7 @@ class Alias:
 
     @property
     def bytes(self) -> float:
-        """About the bytes of the MLX weights; groups of 64 quantized weights add half a bit to
-        each."""
+        """About the bytes of the MLX weights; a group of 64 quantized ones adds half a bit each."""
         return self.parameters * (self.bits + (0.5 if self.bits < 16 else 0)) / 8
 
 

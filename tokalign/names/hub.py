@@ -204,8 +204,7 @@ def _download(
     remedy: str,
     folder: Path | None = None,
 ) -> str | None:
-    """Download files into the Hub's cache or a folder; returns why not all arrived, and what to
-    do."""
+    """Download files into the Hub's cache or a folder; returns why not all arrived."""
     from huggingface_hub import snapshot_download
 
     try:

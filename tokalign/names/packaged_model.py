@@ -75,8 +75,7 @@ def packaged_model(file: Path) -> Path:
 
 
 def _place(name: str) -> Path:
-    """In the cache; for a home that cannot be written to, in a folder of one's own of temporary
-    files."""
+    """In the cache; for a home that cannot be written to, among one's temporary files."""
     usual = cache_folder() / "models" / name
     if usual.exists():
         return usual

@@ -104,8 +104,7 @@ def resolve_drafter(name: str) -> Path:
 
 
 def resolve_config(name: str) -> Path:
-    """The folder of a model's `config.json`, found as `resolve_model` finds weights. Raises: as
-    that."""
+    """The folder of a model's `config.json`, found as `resolve_model` finds weights."""
     path = as_path(name)
     if path.exists():
         if not (path / "config.json").is_file():

@@ -63,8 +63,7 @@ class LanguageModel(Generic[Id]):
         trust_remote_code: bool = False,
         ends: str = ALL_ENDS,
     ) -> LanguageModel[Id]:
-        """Load a folder in mlx-lm's layout. Raises: as `load_weights`, `read_tokenizer` and
-        `ends_of`."""
+        """Load an mlx-lm folder. Raises: as `load_weights`, `read_tokenizer`, `ends_of`."""
         model, config = load_weights(
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
         )
@@ -123,8 +122,7 @@ class Decoder:
 
         messages: the last one is the user's, or the beginning of the answer; a text stands for one
         message. If only the target has a template, the draft reads the target's prompt; without
-        one,
-        or without `use_template`, both read the texts. variables: as in `ChatTemplate.render`.
+        one, or without `use_template`, both read the texts. variables: as in `ChatTemplate.render`.
         Raises: UsageError.
         """
         messages = as_messages(messages) if isinstance(messages, str) else messages
@@ -153,8 +151,7 @@ class Decoder:
 
         layers: a cache to go on with. rewinds: whether even plain decoding has to rewind it.
         Raises: CacheError if the cache cannot be rewound; IncompatibleError for a drafter with a
-        model
-        whose hidden states cannot be had.
+        model whose hidden states cannot be had.
         """
         drafter = self.drafter if self.drafting.options.uses_drafter else None
         return TargetModelSession(

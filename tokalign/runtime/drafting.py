@@ -104,8 +104,7 @@ class Drafting:
         )
 
     def with_stores(self, size: int = UNBOUNDED) -> Drafting:
-        """The same with a logit store, if the method needs one, that begins with the rows that are
-        known."""
+        """The same with a logit store, if the method needs one, of the rows that are known."""
         if not self.uses_logits:
             return self
         store = LogitStore() if self.logits is None else self.logits

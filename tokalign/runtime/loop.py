@@ -343,9 +343,8 @@ class TargetVerifier:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
 
         Callables may keep a state, so they are told what plain decoding would tell them: each
-        history
-        once, longer by one id than the last, none with a rejected id. That costs a wait for each
-        accepted id, and spares the rows that were guessed wrong.
+        history once, longer by one id than the last, none with a rejected id. That costs a wait for
+        each accepted id, and spares the rows that were guessed wrong.
         """
         history = list(ids)
         choices: dict[int, TargetId] = {}

@@ -208,8 +208,7 @@ class OutputStore:
         self._adding = Lock()
 
     def add(self, output: Sequence[TargetId]) -> None:
-        """Keep one more output, or its end if it is longer than half the store. Cost: 2-3 µs per
-        id."""
+        """Keep one more output, or its end if it is over half the store. Cost: 2-3 µs per id."""
         output = output[-self._most_ids // 2 :]
         if not output:
             return

@@ -178,8 +178,7 @@ class Started(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A step of reading a long prompt is done. done: ids of it in the cache. seconds: of this
-    step."""
+    """A step of reading a long prompt is done. done: ids in the cache. seconds: it took."""
 
     done: int
     total: int

@@ -24,8 +24,7 @@ class Saved(Protocol):
 
 
 class WrittenLater:
-    """Writes what it is asked to write. Several threads may ask. pause: seconds between two times
-    of writing."""
+    """Writes what it is asked to, by several threads. pause: seconds between two writings."""
 
     def __init__(self, pause: float = _PAUSE) -> None:
         self._pause, self._next = pause, 0.0

@@ -159,9 +159,7 @@ class MergeSites:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int) -> MergeSites:
-        """
-        The table in a bundle. Raises: BundleError.
-        """
+        """The table in a bundle. Raises: BundleError."""
         # Lengths of 0 would let a small file ask for any amount of memory.
         row_lengths = bundle.array("merge_sites.row_lengths", "<u4")
         site_lengths = bundle.array("merge_sites.site_lengths", "u1")

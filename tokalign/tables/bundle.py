@@ -50,8 +50,7 @@ class Bundle(Header):
     sections: Mapping[str, Section]
 
     def array(self, section: str, dtype: str, *, length: int | None = None) -> NDArray[Any]:
-        """A section as an array; no copy where it lies as it should. dtype: as in the file, such as
-        "<u2"."""
+        """A section as an array, not copied if aligned. dtype: as in the file, such as "<u2"."""
         if section not in self.sections:
             raise self.wrong(f"the section {section} is missing")
         data = self.sections[section]

@@ -49,8 +49,7 @@ def pulled_folder() -> Path:
 
 
 def learned_folder() -> Path:
-    """Where `tokalign learn` keeps its tables. $TOKALIGN_TABLES does not move it, as that may be
-    shared."""
+    """Where `tokalign learn` keeps its tables, whatever $TOKALIGN_TABLES is: that may be shared."""
     return _user_data() / "learned"
 
 

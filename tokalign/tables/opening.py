@@ -159,9 +159,7 @@ def verify_bundle(bundle: Bundle) -> None:
 
 
 class _Opened(NamedTuple):
-    """
-    A dictionary that was read, with its file and language.
-    """
+    """A dictionary that was read, with its file and language."""
 
     path: Path
     language: str
@@ -194,8 +192,7 @@ def _usable(
     read: Callable[[Path], T],
     note: Note,
 ) -> Iterator[T]:
-    """For each language and file name, the first table that can be used; all languages if none is
-    named."""
+    """For each language and file name, the first usable table; all languages if none is named."""
     same: dict[tuple[str, str], list[Path]] = {}
     for path, header in found:
         same.setdefault((header.language, path.name), []).append(path)

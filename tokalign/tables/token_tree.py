@@ -137,8 +137,7 @@ class TokenTree(Generic[Id]):
         return next((i for i, pair in enumerate(found) if pair == (index, token)), None)
 
     def agreed_path(self, chosen: Sequence[int] | Mapping[int, int]) -> list[int]:
-        """The indices that a target agrees with, by its choice after the text and after each id of
-        the tree."""
+        """The indices that a target agrees with, by its choice after the text and after each id."""
         path: list[int] = []
         ids, last = self.ids, -1
         for index, parent in enumerate(self.parents):

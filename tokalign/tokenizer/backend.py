@@ -62,8 +62,7 @@ def build_library(spec: TokenizerSpec, splitter: Splitter) -> Library:
 
 
 def take_bytes(library: Library, spec: TokenizerSpec, splitter: Splitter) -> None:
-    """Have the library leave out what is done to whole texts before, and get every piece by
-    itself."""
+    """Have the library leave out what is done to whole texts, and get every piece by itself."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     marks = normalizers.Replace(" ", SPACE_MARK) if spec.by_characters else None

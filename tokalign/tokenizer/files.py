@@ -128,8 +128,7 @@ def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> Tok
 
 
 def read_spec(file: TokenizerFile) -> TokenizerSpec:
-    """What a tokenizer file says. Raises: VocabularyError when it is broken, or does what is not
-    known here."""
+    """What a tokenizer file says. Raises: VocabularyError if it is broken or not modelled."""
     with refusing(file.path):
         if file.is_tokenizer_json:
             return read_tokenizer_json(file.document, file.config)

@@ -16,9 +16,8 @@ def fingerprint_of(spec: TokenizerSpec) -> str:
     """SHA-256 of what decides how the bytes of a text are encoded, 64 hex digits.
 
     It leaves out the special tokens, so that a fine-tune that adds some keeps every table valid,
-    and
-    which texts get no dummy prefix, because tables are about bytes. The same tokenizer has the same
-    fingerprint whichever kind of file it was read from. Cost: 0.2 s for 128,000 tokens.
+    and which texts get no dummy prefix, because tables are about bytes. The same tokenizer has the
+    same fingerprint whichever kind of file it was read from. Cost: 0.2 s for 128,000 tokens.
     """
     facts: list[Any] = [
         [(i, token, i in spec.fallback) for i, token in enumerate(spec.tokens) if token],

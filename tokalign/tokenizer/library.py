@@ -77,8 +77,7 @@ class LibrarySplitter:
 
     @cached_property
     def _reaches(self) -> list[Reach] | None:
-        """That of the steps up to ByteLevel, and of those after it; None if it is not known how far
-        one reads."""
+        """That of the steps up to ByteLevel, and of those after it; None if one is unknown."""
         types = [step["type"] for step in self._steps]
         middle = 1 + types.index("ByteLevel") if self._in_bytes else len(types)
         parts = (self._steps[:middle], self._steps[middle:])
@@ -89,8 +88,7 @@ class LibrarySplitter:
             return None
 
     def split(self, text: bytes) -> list[bytes]:
-        """Cost: 8 µs for two words. Raises: VocabularyError if the library gives up, or drops a
-        part."""
+        """Cost: 8 µs for two words. Raises: VocabularyError if the library drops a part."""
         spelled = as_text(text)
         read = spelled if text.isascii() else spelled.translate(_STRAY)
         cut = self.pre_tokenizer.pre_tokenize_str

@@ -31,8 +31,7 @@ def checked_id(value: Any, what: str) -> int:
 
 
 def checked_ids(ids: Mapping[Any, Any]) -> None:
-    """Raises: VocabularyError unless every token has an id of its own. Cost: 5 ms for 128,000
-    tokens."""
+    """Raises: VocabularyError unless every token has an id of its own. Cost: 40 ns a token."""
     values = ids.values()
     if set(map(type, values)) != {int} or min(values) < 0 or max(values) >= MAX_IDS:
         for token, value in ids.items():

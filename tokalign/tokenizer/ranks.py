@@ -70,8 +70,7 @@ def is_tekken(document: Any) -> bool:
 
 
 def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
-    """Read a tekken document. Raises: VocabularyError for ids and ranks that make no sense, or as
-    any reader."""
+    """Read a tekken document. Raises: VocabularyError for ids and ranks that make no sense."""
     config = document["config"]
     first = checked_id(config["default_num_special_tokens"], "the first token")
     last = checked_id(config["default_vocab_size"] - 1, "the last token")

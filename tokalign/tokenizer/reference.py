@@ -128,8 +128,7 @@ def reference_of_folder(
 
     files: those that decide, by name. transformers gets a copy of them; with `trust_remote_code` it
     gets the folder itself. Raises: VocabularyError; MissingAssetError for a package that is
-    missing,
-    and UsageError for a program that is not trusted.
+    missing, and UsageError for a program that is not trusted.
     """
     try:
         with _quiet():

@@ -48,8 +48,7 @@ def is_control(spelling: str, *, special: bool, in_vocabulary: bool) -> bool:
     """Whether an added token must never be made of a user's words.
 
     All special tokens are, and what is spelled as markup (`<tool_call>`, `[INST]`), but not the
-    tags
-    of HTML that a vocabulary was trained with.
+    tags of HTML that a vocabulary was trained with.
     """
     if special:
         return True

@@ -26,8 +26,7 @@ _OTHER = "choose another model, or its tokenizer.json"
 def read_sentencepiece(
     data: bytes, supplement: Supplement | None, config: Mapping[str, Any]
 ) -> TokenizerSpec:
-    """Raises: VocabularyError for what tokalign does not model; protobuf's DecodeError for a broken
-    file."""
+    """Raises: VocabularyError for what is not modelled; protobuf's DecodeError if broken."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()

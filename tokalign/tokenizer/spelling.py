@@ -27,8 +27,7 @@ def byte_alphabet() -> tuple[str, ...]:
 
 
 def read_byte_level(spellings: Sequence[str]) -> tuple[bytes | None, ...]:
-    """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet; None for
-    others."""
+    """Byte-level spellings as bytes, one byte of GPT-2's alphabet a character; None for others."""
     bytes_by_character = np.full(0x144, 256, dtype=np.uint16)
     bytes_by_character[[*map(ord, byte_alphabet())]] = np.arange(256)
     characters = np.frombuffer("".join(spellings).encode("utf-32-le", "surrogatepass"), np.uint32)

@@ -225,8 +225,8 @@ class Tokenizer(Generic[Id]):
         """Encode parts of texts as they are, without adding a dummy prefix, on all cores.
 
         A prompt of an aligned tokenizer is encoded without the library: loading its vocabulary
-        takes
-        longer than encoding 100,000 characters. Raises: VocabularyError if the library gives up.
+        takes longer than encoding 100,000 characters. Raises: VocabularyError if the library gives
+        up.
         """
         if self.level is Level.ALIGNED:
             self._encoded += sum(map(len, parts))
@@ -265,8 +265,7 @@ class Tokenizer(Generic[Id]):
         return str(self._whole.decode(list(ids), skip_special_tokens=False))
 
     def decode(self, ids: Iterable[Id]) -> str:
-        """The text of a whole encoding, without dummy prefix and special tokens; broken UTF-8 is
-        U+FFFD."""
+        """The text of a whole encoding, without dummy prefix and special tokens."""
         if self.level is Level.IDS_ONLY:
             return str(self._whole.decode(list(ids)))
         data = self.vocabulary.bytes_of(ids)

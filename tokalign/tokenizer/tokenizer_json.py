@@ -125,8 +125,7 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
 
 
 def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
-    """Whether an added token is found in ordinary text by its spelling alone; else it is left to
-    prompts."""
+    """Whether an added token is found in ordinary text by its spelling alone."""
     spelling, special = token["content"], bool(token.get("special", False))
     control = is_control(spelling, special=special, in_vocabulary=spelling in vocab)
     return not control and not any(token.get(option, False) for option in _AROUND)

@@ -156,8 +156,7 @@ class NgramFile:
             raise unwritable(self._path, error, REMEDY) from error
 
     def kept(self, more: int, *, whole: bool) -> TokenNgrams:
-        """Those that are frequent enough if the least count is raised by so much. Cost: 30 bytes
-        per n-gram."""
+        """Those that are frequent enough if the least count rises so much. Cost: 30 bytes each."""
         kept = [np.zeros(0, dtype=self._dtype)]
         with self._path.open("rb") as file:
             while data := file.read(_NGRAMS * self._dtype.itemsize):

@@ -106,8 +106,7 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The n-grams that are kept, as a tree. levels: of each order. words: by their numbers in a
-    pack."""
+    """The n-grams that are kept, as a tree. words: by their numbers in a pack."""
 
     levels: list[Level]
     words: Sequence[str] = ()
@@ -124,8 +123,8 @@ def count_corpus(
 
     memory: how many bytes all processes together may hold at once, without the result.
     workspace: a folder for finished files, about 40 to 80 bytes per token, from which a killed
-    count
-    resumes. Raises: UsageError if `memory` is too little, or another process uses the workspace.
+    count resumes. Raises: UsageError if `memory` is too little, or another process uses the
+    workspace.
     """
     size = counting.corpus.size
     jobs, max_words = plan_processes(

@@ -67,8 +67,7 @@ class TokenNgrams:
     """N-grams of one order, with how often each occurs.
 
     ids: u16 or u32 [k, n], sorted lexicographically, no row twice. counts: i64[k], or f64[k] where
-    a
-    file's weight is not a whole number.
+    a file's weight is not a whole number.
     """
 
     ids: IdArray

@@ -58,8 +58,7 @@ def encodes_words(tokenizer: Tokenizer[TargetId]) -> bool:
 
 
 class WordEncoder:
-    """Encodes shards, one after the other, and remembers the words it has met, `max_words` at
-    most."""
+    """Encodes shards, one after the other, and remembers up to `max_words` words."""
 
     def __init__(self, tokenizer: Tokenizer[TargetId], max_words: int = MAX_WORDS) -> None:
         self._tokenizer, self._max_words = tokenizer, max_words

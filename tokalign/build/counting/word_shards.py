@@ -36,8 +36,7 @@ _AT_ONCE = 1 << 29  # bytes of shards whose words are counted at once: some hund
 
 
 class _Shard(NamedTuple):
-    """words: different ones. begins: whether each begins a text. numbers: of the text's words among
-    these."""
+    """words: different ones. begins: whether each begins a text. numbers: the text, as indices."""
 
     words: list[str]
     begins: list[bool]

@@ -93,8 +93,7 @@ def pack(
 
 
 class NumberedPredictions(NamedTuple):
-    """The different predictions of some entries. numbers: of each entry. probabilities: in
-    1/255."""
+    """The different predictions of some entries. numbers: of each. probabilities: in 1/255."""
 
     numbers: NDArray[np.uint16]
     ids: NDArray[np.int64]

@@ -38,8 +38,8 @@ class BackoffOptions:
     """How to build a back-off dictionary.
 
     max_bytes: of the whole file. p_min: the least probability of a whole chain that is proposed;
-    the
-    table is chosen for it. min_count, memory, workspace: see `count_corpus`. Raises: UsageError.
+    the table is chosen for it. min_count, memory, workspace: see `count_corpus`. Raises:
+    UsageError.
     """
 
     max_bytes: int = DICTIONARY_BYTES

@@ -54,8 +54,7 @@ Mask = NDArray[np.bool_]
 
 
 class Predictions(NamedTuple):
-    """The most probable next id of each context of one length; probability 0 where none is
-    known."""
+    """The most probable next id of each context of one length; probability 0 where unknown."""
 
     ids: IdArray
     probabilities: Floats
@@ -90,8 +89,7 @@ class Candidates:
     worth: Sequence[Sequence[Floats]]
 
     def best(self, entries: int) -> list[Entries]:
-        """The best `entries` predictions at most, by rank and length. With a context, its suffix is
-        kept too."""
+        """The best `entries` predictions at most, by rank and length, with their suffixes."""
         low, high = 0.0, 1.0
         best = self._worth_more_than(low)
         if _total(best) > entries:
@@ -122,9 +120,7 @@ class Candidates:
 
 
 def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
-    """
-    What could be stored after each context of these n-grams.
-    """
+    """What could be stored after each context of these n-grams."""
     smoothed, weights = smooth(levels)
     probabilities = [smoothed[0], *map(in_other_text, smoothed[1:])] if smoothed else []
     predictions = ranked_predictions(levels, probabilities)
@@ -147,8 +143,7 @@ def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> En
 def ranked_predictions(
     levels: Sequence[Level], probabilities: Sequence[Floats]
 ) -> list[list[Predictions]]:
-    """The most probable next ids, then the alternatives by rank, for contexts of each length from 1
-    on."""
+    """The most probable next ids, then the alternatives by rank, by length of the context."""
     ranks: list[list[Predictions]] = []
     remaining = probabilities[1:]
     for _ in range(1 + ALTERNATIVES):
