@@ -43,11 +43,8 @@ def choose_drafting(
     background: bool = False,
     note: Note = no_note,
 ) -> Drafting:
-    """The method, the translation and the tables for two tokenizers. background: as in `assemble`.
-
-    Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
-    FingerprintError, MissingAssetError for a table that is named.
-    """
+    """The method, the translation and the tables for two tokenizers. Raises: UsageError,
+    MissingAssetError, BundleError, FingerprintError. background: as in `assemble`."""
     packs, dictionary = None, None
     if options.uses_dictionary:
         opened = partial(

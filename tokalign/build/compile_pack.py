@@ -113,11 +113,8 @@ def _next(word: str) -> str:
 
 
 def _before(word: str, ids: Sequence[int], tokens: Sequence[bytes], gap: int) -> list[int]:
-    """The ids of such a word, of those that were encoded with what comes next.
-
-    A token that also holds the next space, as Gemma's indentation does, is followed by a gap: what
-    comes after is not counted as its continuation.
-    """
+    """The ids of such a word, of those that were encoded with what comes next. A token that also
+    holds the next space, as Gemma's indentation does, is followed by a gap."""
     size, kept = len(word.encode()), list[int]()
     for token in ids:
         if size <= 0:

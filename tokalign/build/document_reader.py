@@ -1,8 +1,5 @@
-"""Documents are read in another process, which is ended where one of them takes too long.
-
-The libraries that read PDF and HTML are written in C: nothing in their own process can interrupt
-them, and a document that makes them crash takes their process with it.
-"""
+"""Documents are read in another process: nothing in their own could interrupt the libraries written
+in C that read PDF and HTML, and a document that makes them crash takes their process with it."""
 
 from __future__ import annotations
 

@@ -212,10 +212,8 @@ def read_document(path: Path) -> str:
 
 
 def unwrap(text: str) -> str:
-    """Join lines that were wrapped at a width: a long line that goes on with a small letter.
-
-    Example: "spotkali się wieczorem na rynku, żeby o tym\\npomówić" is one paragraph.
-    """
+    r"""Join lines that were wrapped at a width: a long line that goes on with a small letter, as in
+    "spotkali się wieczorem na rynku, żeby o tym\npomówić"."""
     paragraphs: list[list[str]] = []
     before = ""
     for line in text.splitlines():

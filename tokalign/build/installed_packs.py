@@ -1,5 +1,4 @@
-"""Installed packs: detect the language of a prompt and compile its pack when the model has no
-dictionary of it.
+"""Installed packs: the one of a prompt's language is compiled if the model has no dictionary of it.
 
 The language is the one that is named, else that of the prompt, else that of the user's locale; and
 `code`, where the prompt has code or names a language or format of it.
@@ -47,11 +46,8 @@ _FEWEST_WORDS = 3  # of a message in a chat, where the name of a role stands bef
 
 
 class InstalledPacks:
-    """The dictionaries of a tokenizer, to which prompts add those of the packs of their languages.
-
-    opened: opens the dictionaries that there are. waits: whether a prompt waits until its pack is
-    compiled. With $TOKALIGN_PACKS=named prompts add nothing.
-    """
+    """The dictionaries of a tokenizer, to which prompts add those of their languages' packs, if not
+    $TOKALIGN_PACKS=named. opened: opens those that there are. waits: for packs to be compiled."""
 
     def __init__(
         self,

@@ -114,11 +114,8 @@ class Collection:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Make the folder, which only its owner may enter, and keep other processes out of it.
-
-        What a killed process has left is deleted: it may know documents that are gone.
-        Raises: UsageError if another process is changing it; OutputError.
-        """
+        """Make the folder, which only its owner may enter, and keep other processes out of it. What
+        a killed one has left is deleted. Raises: UsageError if another one has it; OutputError."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.chmod(0o700)

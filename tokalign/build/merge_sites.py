@@ -126,9 +126,8 @@ class _Edges(NamedTuple):
 class Followers:
     """The tokens of an order that each of them rules out; see the module.
 
-    There are two lists for each a. If a enters after b, the list is sorted by the `blocking_rank`
-    that a needs; if b enters after a, by the max rank at which a may leave.
-    Cost to build: 1 s for 32,000 tokens.
+    There are two lists for each a: sorted by the `blocking_rank` that a needs if a enters after b,
+    else by the max rank at which a may leave. Cost to build: 1 s for 32,000 tokens.
     """
 
     def __init__(self, bpe: BytePairEncoding[TargetId]) -> None:

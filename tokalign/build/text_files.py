@@ -1,9 +1,7 @@
-"""Reading one file of texts: `.txt` (one per line), `.jsonl` (in a field of each object) or
-`.parquet`.
+"""Reading a file of texts: `.txt` (one per line), `.jsonl` (in a field of each), `.parquet`.
 
-The file is streamed and hashed as it lies on disk, in bounded memory whatever is in it: a text
-longer than `LONGEST_LINE` is reported like any other that cannot be read. Where the bytes come
-from: `sources.py`.
+It is streamed and hashed as it lies on disk, in bounded memory: a text longer than `LONGEST_LINE`
+is reported like any other that cannot be read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`tokalign build`: tables from two tokenizers and a corpus.
-
-Which recipes build which files: `build_plan.py`. How they are run: `tokalign/build/pipeline.py`.
-"""
+"""`tokalign build`: tables from two tokenizers and a corpus (recipes: `build_plan.py`)."""
 
 from __future__ import annotations
 

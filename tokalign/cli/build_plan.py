@@ -242,10 +242,7 @@ def _stem(name: str) -> str:
 
 def check_language(language: str | None, *, bundled: bool) -> str:
     """The language that names the table. bundled: whether the corpus is the bundled, Polish one.
-
-    Raises: UsageError if it is missing or no name of a file, and for another one of the bundled
-    corpus.
-    """
+    Raises: UsageError if it is missing, no name of a file, or does not fit the corpus."""
     if language is None and not bundled:
         raise UsageError(
             "a dictionary is named after the language of its corpus, and none was given; "

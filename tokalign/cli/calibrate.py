@@ -140,9 +140,7 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
 
 def measure_shape(name: str) -> CostCurve:
     """The cost curve of a model's shape, of which the configuration is read alone; it is kept.
-
-    Raises: UsageError for one that does not fit into memory; as `resolve_config`, `model_of_shape`.
-    """
+    Raises: UsageError if it does not fit into memory; as `resolve_config`, `model_of_shape`."""
     from tokalign.api.assemble import choose_dtype
     from tokalign.evaluate.calibrate import NOT_KEPT, measure_curve
     from tokalign.names.memory import require_bytes

@@ -64,10 +64,8 @@ class Command(NamedTuple):
 
 
 def read_entry(text: str) -> Command | str:
-    """ "/save a.json" is `Command("save", "a.json")`, and "//save" the message "/save".
-
-    Raises: UsageError for an unknown or wrong command, and for what is not UTF-8.
-    """
+    """ "/save a.json" is `Command("save", "a.json")`, and "//save" the message "/save". Raises:
+    UsageError for an unknown or wrong command, and for what is not UTF-8."""
     if not is_text(text):
         raise UsageError("what was typed is not UTF-8; give it in UTF-8")
     if text.startswith("//"):

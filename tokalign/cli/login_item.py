@@ -39,10 +39,7 @@ def item_path() -> Path:
 
 def install(words: Sequence[str]) -> tuple[Path, str]:
     """Write the login item that runs `tokalign serve` with these words, for this user alone.
-
-    Returns: its path, and the command that starts it now.
-    Raises: UsageError if it cannot be written; OutputError for a full disk.
-    """
+    Returns: its path, and the command that starts it now. Raises: UsageError, OutputError."""
     command, path = [sys.executable, "-m", "tokalign", "serve", *words], item_path()
     if sys.platform == "darwin":
         log = str(Path.home() / "Library" / "Logs" / "tokalign.log")

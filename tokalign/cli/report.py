@@ -1,5 +1,4 @@
-"""The page that `check`, `bench` and `calibrate` write with --html: a verdict, plots by pygal, and
-figures."""
+"""The page that `check`, `bench` and `calibrate` write with --html: a verdict, plots, figures."""
 
 from __future__ import annotations
 

@@ -135,11 +135,9 @@ class AnswerForm:
         choice: str | None,
         several: bool,
     ) -> Grammar | None:
-        """The grammar of an answer: a text that matches `asked`, or a call.
-
-        choice: the tool that has to be called, as of `calls_grammar`; None if none has to be.
-        several: whether it may be more than one call. Raises: UsageError.
-        """
+        """The grammar of an answer: a text that matches `asked`, or a call, or several. choice: the
+        tool that has to be called, as of `calls_grammar`; None if none has to be. Raises:
+        UsageError."""
         text = None if asked is None else self._placed(asked, vocabulary)
         if choice is not None:
             return calls_grammar(self.calls, vocabulary, tools, choice, several=several)

@@ -1,7 +1,5 @@
-"""The messages of a chat, from any API, as a chat template reads them. Nothing is dropped silently.
-
-Every API's messages are first written in the form of chat completions (`other_histories.py`).
-"""
+"""The messages of a chat in the form of chat completions (`other_histories.py` writes other APIs'
+so) as a chat template reads them. Nothing is dropped silently."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Histories of Anthropic's messages and OpenAI's responses in the form of chat completions.
-
-`history.py` reads that form, whoever wrote it.
-"""
+"""Histories of Anthropic's messages and OpenAI's responses in the form of chat completions."""
 
 from __future__ import annotations
 

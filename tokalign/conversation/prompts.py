@@ -104,11 +104,8 @@ class Prompts:
         return Beginning(Prompt(target=cast("Sequence[TargetId]", given)))
 
     def _others(self, messages: Sequence[Message]) -> Iterator[tuple[list[Message], bool]]:
-        """Conversations that begin like this one, and whether any chat may begin so.
-
-        The first shares only the system's message, the second all but the last question, the third
-        is the next turn.
-        """
+        """Conversations that share only the system's message, all but the last question, and the
+        whole as the next turn does; and whether any chat may begin so."""
         question: Message = {"role": "user", "content": ""}
         roles = [message["role"] for message in messages]
         begin = next((i for i, role in enumerate(roles) if role != "system"), 0)

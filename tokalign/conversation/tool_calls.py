@@ -68,10 +68,8 @@ def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
 
 
 def bare_calls(source: Incoming, tools: Tools) -> Calls:
-    """JSON calls without the marks of a format, as they are or fenced; only of tools given.
-
-    Example: "```json", a line with `{"name": "f", "arguments": {}}`, and "```".
-    """
+    """JSON calls of the given tools without the marks of a format, as they are or fenced:
+    "```json", a line with `{"name": "f", "arguments": {}}`, and "```"."""
     fence = ""
     if (yield from source.peek()) == "`":
         fence = yield from source.expect("```")
@@ -393,10 +391,7 @@ READERS: Mapping[str, Callable[[Incoming, str, Tools], Calls]] = {
 
 
 def read_calls(parser: str, source: Incoming, end: str, tools: Tools) -> Calls:
-    """The calls of a format, which is named as mlx-lm's parser of it, up to their end mark.
-
-    tools: those of the request.
-    Raises: UnreadableError for what is no call, CutOffError for one that ends too early.
-    """
+    """The calls of a format, named as mlx-lm's parser of it, up to their end mark. Raises:
+    UnreadableError for what is no call, CutOffError for one that ends too early."""
     reader = READERS.get(parser) or partial(_whole, parser)
     yield from reader(source, end, tools)

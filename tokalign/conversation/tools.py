@@ -1,8 +1,5 @@
-"""Tools: which one has to be called, in what format, and the grammar of its calls.
-
-A tool is called in the text that the model's chat template writes. `_LARK` has the formats that can
-be written as a grammar; `tool_calls.py` reads all of them.
-"""
+"""Tools: which one has to be called, in what format (`tool_calls.py` reads all of them), and the
+grammar of its calls, where the format can be written as one (`_LARK`)."""
 
 from __future__ import annotations
 
@@ -144,11 +141,8 @@ def calls_grammar(
     *,
     several: bool = False,
 ) -> Grammar:
-    """The grammar of an answer that calls a tool.
-
-    choice: as in `ANY_TOOL`. several: whether it may be more than one call.
-    Raises: UsageError for a tool that is not there, and a format that no grammar is written for.
-    """
+    """The grammar of an answer that calls a tool, or several. choice: as in `ANY_TOOL`. Raises:
+    UsageError for a tool that is not there, or a format without a grammar."""
     functions = [tool["function"] for tool in tools]
     if choice != ANY_TOOL:
         functions = [function for function in functions if function["name"] == choice]

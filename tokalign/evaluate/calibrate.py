@@ -83,11 +83,8 @@ def time_passes(
     advance: Callable[[float], object],
     clock: Callable[[], float],
 ) -> dict[Pass, list[float]]:
-    """Time everything, repetition by repetition. Returns: seconds of each pass.
-
-    budget: seconds after which it ends, once two passes are timed. The first time of a pass is a
-    warm-up and left out, unless there is no other.
-    """
+    """Time everything, repetition by repetition. Returns: seconds of each pass, without its first,
+    a warm-up, if there are more. budget: seconds after which it ends, once two passes are timed."""
     order, times = [*passes], defaultdict[Pass, list[float]](list)
     start, shown, last, number = clock(), 0.0, 0.0, 0
     for repetition in range(_MOST_REPETITIONS + 1):
@@ -185,11 +182,7 @@ def conditional_acceptance(rounds: Iterable[Round], longest: int) -> list[float]
 
 def speedup_at(rounds: Iterable[Round], costs: Costs, passes: int) -> float:
     """How much faster than plain decoding rounds of at most this many draft passes would be, as
-    chains.
-
-    How many ids a pass brings depends on both tokenizers and is not known: they are spread evenly
-    over the passes of a round, which is right on average only.
-    """
+    chains. Which ids a pass brings is not known: they are spread evenly over those of a round."""
     seconds, tokens = 0.0, 0
     for one in rounds:
         taken = min(passes, one.draft_passes)

@@ -54,11 +54,8 @@ class DrafterFacts:
 
 
 def drafter_facts(name: str, target: str) -> DrafterFacts:
-    """What is known of a drafter: a folder, or a repository; `auto` for that published for
-    `target`.
-
-    Raises: UsageError, MissingAssetError; BundleError for files that are not those of a drafter.
-    """
+    """What is known of a drafter: a folder, or a repository; `auto` for `target`'s. Raises:
+    UsageError, MissingAssetError; BundleError for files that are not those of a drafter."""
     place, read = _files(require_published(target).repository if name == AUTO else name)
     try:
         config = parse_json((place / DRAFTER_CONFIG).read_bytes())

@@ -1,7 +1,5 @@
-"""What `bench --publish` writes: what tokalign brought on one machine, for others to read.
-
-It has figures and names of models and programs: no text, no path, no host's or user's name.
-"""
+"""What `bench --publish` writes, for others to read: figures and names of models and programs, no
+text, no path, no host's or user's name."""
 
 from __future__ import annotations
 

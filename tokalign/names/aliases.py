@@ -59,10 +59,8 @@ def aliases() -> Mapping[str, Alias]:
 
 
 def find_alias(name: str) -> Alias:
-    """What `name`, which is no path, stands for: an alias in any case, or else a Hub repository.
-
-    Raises: UsageError for a name that can be neither; MissingAssetError for a path that is missing.
-    """
+    """What `name`, which is no path, stands for: an alias in any case, or a Hub repository. Raises:
+    UsageError if it can be neither; MissingAssetError for a path that is missing."""
     alias = aliases().get(name.lower())
     if alias is not None:
         return alias

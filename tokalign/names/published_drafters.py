@@ -1,8 +1,5 @@
-"""Trained drafters that are published, by the model that they were trained for: drafters.toml.
-
-A model is known by its repository's name, whatever its format: an alias, a repository of the Hub, a
-snapshot in the Hub's cache, or a local folder that is called as the repository.
-"""
+"""Trained drafters that are published (drafters.toml), by the name of their model's repository,
+whatever its format: an alias, a repository, a snapshot in the cache, or a folder called so."""
 
 from __future__ import annotations
 

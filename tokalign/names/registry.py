@@ -1,8 +1,5 @@
-"""What a name on the command line stands for: an alias, a local path, or a Hub repository.
-
-Tokenizers and models are looked for in a local path, the Hub's cache, an installed distribution
-(nothing of it is imported) and the Hub, in this order.
-"""
+"""Tokenizers and models by name, looked for in a local path, the Hub's cache, an installed
+distribution (nothing of it is imported) and the Hub, in this order."""
 
 from __future__ import annotations
 

@@ -54,11 +54,8 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a measured curve holds for; a change of any field makes the curve stale.
-
-    target, draft: fingerprints of the shapes and number formats of the weights. draft: of the draft
-    model or the trained drafter; empty without either.
-    """
+    """What a measured curve holds for; a change of any field makes the curve stale. target, draft:
+    fingerprints of the shapes and number formats of weights; draft may be empty."""
 
     device: str
     mlx: str
@@ -207,11 +204,8 @@ def read_curve(name: str) -> CostCurve:
 
 
 def find_curve(machine: Machine) -> CostCurve | None:
-    """Find the stored curve; None if there is none, or if it is of another machine or version.
-
-    A curve of the same target with another draft model, or with none, is used for the target's
-    part, because the cost of the target's passes does not depend on the draft.
-    """
+    """The stored curve; None if there is none for this machine and version. The target's part of
+    one with another draft model, or with none, is used: it does not depend on the draft."""
     found = None
     for curve in _stored():
         if curve.machine == machine:
@@ -234,10 +228,8 @@ def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
 
 
 def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
-    """Write a curve to `path`, or a measured one to its place in the cache; returns where it is.
-
-    The cache has one file for each target and draft on a device, whatever the version of mlx. The
-    file is written whole or not at all. Raises: UsageError if it cannot be written.
+    """Write a curve to `path`, or a measured one to its place in the cache, which has one for each
+    target and draft on a device. Returns: where it is. Raises: UsageError if it cannot be written.
     """
     remedy = "choose a file that you may write"
     if path is None:

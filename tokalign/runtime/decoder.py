@@ -1,7 +1,4 @@
-"""A decoder: models, tables and options of a run, from which every request gets its own drafters.
-
-`api/assemble.py` makes decoders of names and options; `generate.py` turns their events into text.
-"""
+"""A decoder: models, tables and options of a run, from which requests get their drafters."""
 
 from __future__ import annotations
 
@@ -285,11 +282,9 @@ def ends_of(
     *,
     trust_remote_code: bool = False,
 ) -> frozenset[Id]:
-    """The ids that end an output of the model in `folder`.
-
-    ends: "all" for those of `stop_ids`, "mlx-lm" for those at which mlx-lm ends, which knows no
-    roles of special tokens. Raises: UsageError for another value.
-    """
+    """The ids that end an output of the model in `folder`: with "all" those of `stop_ids`, with
+    "mlx-lm" those of mlx-lm, which knows no roles of special tokens. Raises: UsageError for another
+    `ends`."""
     if ends == ALL_ENDS:
         return stop_ids(tokenizer, config)
     if ends != MLX_LM_ENDS:

@@ -1,7 +1,4 @@
-"""One generation: its events as output tokens with their text, and the statistics so far.
-
-Text comes as whole characters only, and nothing of it from a stop string on.
-"""
+"""One generation: its output tokens with their text, in whole characters, and its statistics."""
 
 from __future__ import annotations
 
@@ -34,10 +31,10 @@ _UNKNOWN = frozenset({"<unk>", "[UNK]", "<UNK>"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One output token. text: what can be printed once it is known, see `TextStream.push`.
+    """One output token. text: what can be printed by now, see `TextStream.push`.
 
-    source: the drafter that proposed it, or "target". logprobs: f[vocabulary], lazy; None if no
-    model was asked. ends: of the last token, why it is the last.
+    source: the drafter that proposed it, or "target". logprobs: f[vocabulary], lazy, if a model was
+    asked. ends: of the last token, why.
     """
 
     token: TargetId

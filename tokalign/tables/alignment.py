@@ -1,8 +1,5 @@
-"""The tables of one (draft, target) pair: which tokens are equal, and where the target merges.
-
-They are read-only views of a bundle's sections; `docs/table-format.md` has the layout.
-`build.alignment` makes them, `runtime.translation` uses them.
-"""
+"""The tables of one (draft, target) pair: which tokens are equal, and where the target merges. They
+are read-only views of a bundle's sections (`docs/table-format.md`), made by `build.alignment`."""
 
 from __future__ import annotations
 
@@ -98,11 +95,7 @@ def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
 
 class HealingTrie:
     """The draft's tokens (id -> bytes) sorted by their bytes, to find those that extend pending
-    bytes.
-
-    They are sorted when they are first looked for. A marisa trie takes 4 ms and more where a
-    thousand tokens match (`lab/results/tries.md`).
-    """
+    bytes. A marisa trie takes 4 ms where a thousand match (`lab/results/tries.md`)."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens

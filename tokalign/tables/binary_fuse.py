@@ -129,12 +129,8 @@ def assign(places: Integers, rounds: Rounds, values: NDArray[np.integer], slots:
 def find_shape(
     keys: int, hash_keys: Callable[[int], Hashes]
 ) -> tuple[FuseShape, Hashes, Integers, Rounds]:
-    """The shape with the first seed under which all keys find a slot; their hashes, slots and
-    rounds.
-
-    hash_keys: gives the hashes of all keys, from `FuseShape.start` on.
-    Raises: ValueError if no seed will do, so that two keys are equal.
-    """
+    """The shape with the first seed that works, the keys' hashes, slots and rounds. hash_keys:
+    gives the hashes, from `FuseShape.start` on. Raises: ValueError if two keys are equal."""
     for seed in range(_SEEDS):
         shape = FuseShape.holding(keys, seed=seed)
         hashes = hash_keys(shape.start)

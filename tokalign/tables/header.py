@@ -1,7 +1,4 @@
-"""The header of a table file, its schema, and the kinds of tables.
-
-Whatever a file says, only a header of this shape is used. `bundle.py` reads the bytes.
-"""
+"""The header of a table file, its schema, and the kinds of tables. No other header is used."""
 
 from __future__ import annotations
 

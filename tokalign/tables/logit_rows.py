@@ -34,11 +34,9 @@ LOG_ODDS = tuple([(code - 128) * _STEP for code in range(256)])
 
 
 def keys_of(tails: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """For each length the keys of texts that end so: u64[LONGEST_KEY, tails].
-
-    tails: the last `LONGEST_KEY` ids of each text in one number, the last one lowest. The two
-    lowest bits of a key are its length.
-    """
+    """For each length the keys of texts that end so, the length in their two lowest bits:
+    u64[LONGEST_KEY, tails]. tails: each text's last `LONGEST_KEY` ids in one number, the last one
+    lowest."""
     two = np.uint64(2)
     return np.stack(
         [

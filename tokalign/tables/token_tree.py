@@ -1,5 +1,4 @@
-"""The one value for guessed ids, which dictionaries, copies and models answer with and the target
-verifies."""
+"""The one value for guessed ids, which sources answer with and the target verifies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Limits of tokenizer files, several times what the largest need, and checks of the values in
-them."""
+"""Limits of tokenizer files, several times what the largest need, and checks of values in them."""
 
 from __future__ import annotations
 

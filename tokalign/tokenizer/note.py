@@ -1,8 +1,5 @@
-"""Notes of checked tokenizers, in the user's cache folder: a whole `TokenizerSpec` and its
-fingerprint.
-
-Reading one takes a tenth of the time that reading and checking the tokenizer's files takes.
-"""
+"""Notes of checked tokenizers in the user's cache folder: a whole `TokenizerSpec` and fingerprint,
+read in a tenth of the time that reading and checking the tokenizer's files takes."""
 
 from __future__ import annotations
 

@@ -45,11 +45,8 @@ def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[
 
 
 def is_control(spelling: str, *, special: bool, in_vocabulary: bool) -> bool:
-    """Whether an added token must never be made of a user's words.
-
-    All special tokens are, and what is spelled as markup (`<tool_call>`, `[INST]`), but not the
-    tags of HTML that a vocabulary was trained with.
-    """
+    """Whether an added token must never be made of a user's words: special ones, and those spelled
+    as markup (`<tool_call>`, `[INST]`), but not tags of HTML."""
     if special:
         return True
     if len(spelling) < 3 or spelling[0] + spelling[-1] not in ("<>", "[]"):

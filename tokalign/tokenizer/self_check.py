@@ -1,5 +1,4 @@
-"""The check of every tokenizer that is read: up to which level does it encode as its reference
-does?
+"""The check of every tokenizer that is read: up to which level does it encode as its reference?
 
 The reference is what mlx-lm loads for a folder, or the library that owns a file's format; rank
 files are checked against the `tokenizers` library with the same vocabulary. At a level that
@@ -237,10 +236,8 @@ def _check_tokens(tokenizer: Tokenizer[Any]) -> None:
 
 
 def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:
-    """Refuse (VocabularyError) a token that may only stand for a piece where pieces are not ours.
-
-    Without an expression texts are cut into words here, which makes no difference to merges alone.
-    """
+    """Refuse (VocabularyError) a token that may only stand for a piece where texts are cut into
+    words instead, which makes no difference to merges alone."""
     if tokenizer.spec.ignore_merges and tokenizer.splitter.merges_decide:
         for token in tokenizer.bpe.order.ids:
             if not tokenizer.bpe.validity.reachable(token):

@@ -1,8 +1,5 @@
-"""Reading tokenizer.model, the file of SentencePiece.
-
-Modelled are BPE models with byte fallback that leave text as it is, but for the spaces that become
-`▁` and the dummy prefix. Whatever else changes ids is refused by name.
-"""
+"""Reading tokenizer.model, the file of SentencePiece: BPE models with byte fallback that leave text
+as it is, but for the spaces that become `▁` and the dummy prefix. Others are refused by name."""
 
 from __future__ import annotations
 

@@ -150,11 +150,8 @@ def as_triples(merges: Sequence[tuple[int, int, int]] | NDArray[np.int64]) -> ND
 def every_triple(
     order: Iterable[int], tokens: Sequence[bytes], literal: Mapping[bytes, int]
 ) -> NDArray[np.int64]:
-    """Every way to make each token from two others, which files mean that rank tokens.
-
-    order: the tokens in order of rank; literal: bytes -> id, without byte fallback.
-    Raises: VocabularyError for a token that is too long.
-    """
+    """Every way to make each token from two others, which files mean that rank tokens. order: by
+    rank. literal: bytes -> id, without byte fallback. Raises: VocabularyError."""
     check_lengths(tokens)
     triples: list[tuple[int, int, int]] = []
     for result in order:

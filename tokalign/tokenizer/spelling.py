@@ -1,5 +1,4 @@
-"""How tokenizer files spell bytes: GPT-2's alphabet with its `Ġ`, SentencePiece's `▁` and
-`<0x0A>`."""
+"""How tokenizer files spell bytes: GPT-2's alphabet with its `Ġ`, SentencePiece's `▁`, `<0x0A>`."""
 
 from __future__ import annotations
 
@@ -17,10 +16,8 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def byte_alphabet() -> tuple[str, ...]:
-    """GPT-2's printable stand-in for each byte (openai/gpt-2, `encoder.py`, bytes_to_unicode).
-
-    Printable Latin-1 characters stand for themselves; the 68 others take U+0100 and up, in order.
-    """
+    """GPT-2's printable stand-in for each byte (openai/gpt-2, `encoder.py`): Latin-1 characters
+    that can be printed stand for themselves; the 68 others take U+0100 and up, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     stand_ins = iter(range(0x100, 0x200))
     return tuple(chr(b) if b in printable else chr(next(stand_ins)) for b in range(256))

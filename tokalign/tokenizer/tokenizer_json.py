@@ -196,11 +196,8 @@ _MARKING = (_PREPENDS, _TAKES_SPACES, _KEEPS_PREFIX)
 
 
 def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict[str, Any]:
-    """What happens to a text before the model, as fields of `TokenizerSpec`.
-
-    tokens: as bytes; a step that cuts where no token lies across cuts nothing.
-    Raises: VocabularyError for steps that spell neither bytes nor the spaces of a text.
-    """
+    """What happens to a text before the model, as fields of `TokenizerSpec`. Raises:
+    VocabularyError for steps that spell neither bytes nor the spaces of a text."""
     normalizer = _read_steps(document.get("normalizer"), "normalizers")
     steps = _read_steps(document.get("pre_tokenizer"), "pretokenizers")
     marks = [step for step in steps if step["type"] == "Metaspace"]

@@ -22,10 +22,8 @@ TargetId = NewType("TargetId", int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles(Generic[Id]):
-    """What the special tokens of a vocabulary are for; eos: all that end a text or a turn.
-
-    Two vocabularies are matched by roles, never by spelling: Bielik's `<|im_end|>` and Llama's
-    `<|eot_id|>` are both `turn_end`.
+    """What the special tokens of a vocabulary are for, by which two vocabularies are matched, never
+    by spelling: Bielik's `<|im_end|>` and Llama's `<|eot_id|>` end turns. eos: all that end a text.
     """
 
     bos: Id | None = None
@@ -36,11 +34,8 @@ class Roles(Generic[Id]):
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary(Generic[Id]):
-    """One tokenizer's vocabulary: id -> bytes, and the roles of its special tokens.
-
-    `tokens[i]` is `b""` exactly when `i` is special. `fallback` holds the ids that spell a single
-    byte because no literal piece does (SentencePiece's `<0xNN>`).
-    """
+    """id -> bytes, and the roles of special tokens, which alone are `b""`. fallback: ids that spell
+    a single byte because no literal piece does (SentencePiece's `<0xNN>`)."""
 
     tokens: tuple[bytes, ...]
     fallback: frozenset[Id]

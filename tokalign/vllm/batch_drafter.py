@@ -106,11 +106,8 @@ class BatchDrafter:
     def _surest(
         self, endings: Ids, matches: ContextMatches | None, alive: Ids
     ) -> tuple[Ids, Floats]:
-        """The id that the surest source expects of each request, and its probability.
-
-        alive: the requests to which `endings` belong. Returns: NO_ID and 0 where no source knows
-        anything. Ties go to the first source, copies first.
-        """
+        """The id that the surest source expects of each request (ties: copies first), NO_ID for
+        none, and its probability. alive: the requests to which `endings` belong."""
         expected: list[tuple[Ids, Floats]] = []
         if matches is not None:
             expected += [(theirs[alive], right[alive]) for theirs, right in matches.expected()]

@@ -1,5 +1,4 @@
-"""The files of a count: sorted windows, merged as an external sort does it, n-grams of one order,
-and their folder.
+"""The files of a count: sorted windows, merged as an external sort does it; n-grams; their folder.
 
 A *run* is a file with the different windows of a shard, sorted, and a checksum: runs are not synced
 to the disk, so a power cut may leave half a file. They are read block by block: all windows up to

@@ -64,11 +64,8 @@ class IdSpace:
 
 @dataclass(frozen=True, slots=True)
 class TokenNgrams:
-    """N-grams of one order, with how often each occurs.
-
-    ids: u16 or u32 [k, n], sorted lexicographically, no row twice. counts: i64[k], or f64[k] where
-    a file's weight is not a whole number.
-    """
+    """N-grams of one order. ids: u16 or u32 [k, n], sorted lexicographically, no row twice. counts:
+    i64[k], or f64[k] where a file's weight is not a whole number."""
 
     ids: IdArray
     counts: NDArray[np.int64 | np.float64]

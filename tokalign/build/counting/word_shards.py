@@ -1,5 +1,4 @@
-"""The words of a megabyte of text (`tables/pack.py`) as a file, and numbers for the words of all
-files."""
+"""The words of a megabyte of text (`tables/pack.py`) as a file, and numbers for all words."""
 
 from __future__ import annotations
 

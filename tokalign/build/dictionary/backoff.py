@@ -1,7 +1,4 @@
-"""A back-off table from counted token n-grams: smooth, predict, prune, pack.
-
-The reader, and what a back-off table is: `tables/backoff.py`.
-"""
+"""A back-off table (`tables/backoff.py`) from counted n-grams: smooth, predict, prune, pack."""
 
 from __future__ import annotations
 

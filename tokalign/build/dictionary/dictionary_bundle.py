@@ -35,11 +35,8 @@ _OF_TABLE = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffOptions:
-    """How to build a back-off dictionary.
-
-    max_bytes: of the whole file. p_min: the least probability of a whole chain that is proposed;
-    the table is chosen for it. min_count, memory, workspace: see `count_corpus`. Raises:
-    UsageError.
+    """How to build a back-off dictionary. max_bytes: of the whole file. p_min: the least
+    probability of a whole chain that is proposed. min_count, memory, workspace: see `count_corpus`.
     """
 
     max_bytes: int = DICTIONARY_BYTES

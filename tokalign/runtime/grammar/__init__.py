@@ -1,8 +1,5 @@
-"""Grammars: what an output has to match, and which ids may follow a text.
-
-`Grammar` is what a user asks for (`grammar.py`). A `Constraint` is that for one tokenizer and one
-request (`constraint.py`); `constrain` makes one, in any thread.
-"""
+"""Grammars: what an output has to match (`Grammar`, asked for by a user), and which ids may follow
+a text (`Constraint`: a grammar for one tokenizer and one request)."""
 
 from tokalign.runtime.grammar.constraint import Constraint as Constraint
 from tokalign.runtime.grammar.constraint import State as State

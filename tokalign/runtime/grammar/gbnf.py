@@ -1,8 +1,4 @@
-r"""llama.cpp's grammars (GBNF), read in one pass and written as a grammar in Lark's format.
-
-Read next: `gbnf_rules.py`, which writes what was read.
-Source: llama.cpp, grammars/README.md.
-"""
+"""llama.cpp's grammars (GBNF, grammars/README.md), read in one pass."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a user asks for: a grammar, made of a schema, an expression, some texts or a grammar's text.
-
-Read next: `constraint.py`.
-"""
+"""What a user asks for: a grammar, made of a schema, an expression, some texts or its text."""
 
 from __future__ import annotations
 
@@ -21,10 +18,8 @@ from tokalign.runtime.grammar.schema import check_schema, json_part
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar in llguidance's own format; the class methods make one of each common format.
-
-    ignored: the paths of what a schema asks for and no grammar follows, as `properties.x.pattern`.
-    """
+    """A grammar in llguidance's own format. ignored: the paths of what a schema asks for and no
+    grammar follows, as `properties.x.pattern`."""
 
     definition: str
     ignored: tuple[str, ...] = ()

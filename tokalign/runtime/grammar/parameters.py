@@ -85,11 +85,8 @@ class Parameter:
     # -- grammar -----------------------------------------------------------------------------------
 
     def lark(self, end: str, terminals: dict[str, str]) -> str:
-        """A value and the text that ends it, as a part of a rule in Lark's format.
-
-        end: a tag with white space around it, or nothing where a special token ends the value.
-        terminals: get the names of those that the part needs.
-        """
+        """A value and the text that ends it, as a part of a rule in Lark's format. end: "" where a
+        special token ends the value. terminals: get the names of those that the part needs."""
         literals = [_written(v) for schema in self.alternatives for v in schema.get("enum", ())]
         tag, ending = end.strip(), lark_literal(end) if end else ""
         literals = [text for text in literals if not tag or tag not in text]

@@ -49,11 +49,8 @@ class MappedIds:
 
 
 class ByToken:
-    """One draft token is one target token.
-
-    text: what the draft model reads. shared: which target id each draft id stands for; the draft
-    may choose only ids that stand for one.
-    sampler: how the target chooses; None if it takes its argmax.
+    """One draft token is one target token. text: what the draft model reads. shared: the target id
+    of each draft id; no other may be chosen. sampler: how the target chooses; None for its argmax.
     """
 
     def __init__(

@@ -218,11 +218,7 @@ class Boundary:
 
     def encode(self, data: bytes) -> tuple[TargetId, ...] | None:
         """The ids of `data` after the committed ones; None if a text that ends there changes those.
-
-        Text that the target cannot spell, and what comes after it, is left out.
-
-        Cost: 3 µs for a word seen before, 10 µs for a new one.
-        """
+        What the target cannot spell is left out, with all after it. Cost: 3 to 10 µs a word."""
         if self._encoder.missing:
             data = self._encoder.spelled(data)
         if self._validity is None:

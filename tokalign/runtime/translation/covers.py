@@ -146,11 +146,8 @@ class CandidateCovers:
                     self.doubtful.append(Node(logprob, -1, back, token, data, None))
 
     def expected(self, sampler: Sampling, noise: Array | None) -> list[Node]:
-        """The translated covers as a target that draws as `sampler` does would choose among them.
-
-        The most probable come first; those that a filter rules out are left out.
-        noise: as for `Sampling.expect_among`.
-        """
+        """The translated covers in the order in which a target that draws as `sampler` does chooses
+        among them, without those that a filter rules out. noise: as for `Sampling.expect_among`."""
         logprobs = self.logprobs()
         expected = sampler.expect_among(logprobs, noise=noise)
         nodes = []

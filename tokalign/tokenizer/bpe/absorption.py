@@ -39,11 +39,8 @@ FALLBACK = -1
 
 
 class Absorption(Generic[Id]):
-    """Decides what the tokens of a tokenizer absorb.
-
-    known: whether a token absorbs bytes with which more than MIN_FANOUT tokens begin, as the table
-    of merge sites says; without it every answer is derived from the merges.
-    """
+    """Decides what the tokens of a tokenizer absorb. known: whether one absorbs bytes with which
+    more than MIN_FANOUT tokens begin, by the table of merge sites; else the merges say it."""
 
     def __init__(
         self, bpe: BytePairEncoding[Id], known: Callable[[Id, bytes], bool] | None = None
@@ -147,11 +144,8 @@ class Absorption(Generic[Id]):
         return self._validity.reachable(token) and not self.within_piece(token, rest)
 
     def beginnings(self, data: bytes) -> tuple[int, ...]:
-        """The tokens shorter than `data` that it can begin with, so that its rest may follow them.
-
-        They are indices into `bpe.order`; FALLBACK for a character that is spelled in bytes, which
-        may follow any token.
-        """
+        """The tokens shorter than `data` that it can begin with and its rest may follow, as indices
+        into `bpe.order`; FALLBACK for a character that is spelled in bytes."""
         if self._falls_back(data):
             return (FALLBACK,)
         return tuple(at for at, rest in self._splits(data) if self._goes_on(at, rest))

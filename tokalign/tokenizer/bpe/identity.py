@@ -43,11 +43,8 @@ def are_implied(tokens: Sequence[bytes], triples: Ints, apart: Set[int]) -> bool
 
 
 def _count_ways(tokens: Sequence[bytes]) -> Ints:
-    """How many ways there are to cut each token into two tokens.
-
-    A stretch of bytes is known by its polynomial hash of 64 bits. Two that happen to have the same
-    one make a count too large, which costs nothing but a longer fingerprint.
-    """
+    """How many ways there are to cut each token into two tokens. Stretches of bytes are known by a
+    hash of 64 bits; two that share one cost nothing but a longer fingerprint."""
     sizes = np.array([*map(len, tokens)])
     ends = np.cumsum(sizes)
     text = np.frombuffer(b"".join(tokens), np.uint8).astype(np.uint64) + np.uint64(1)

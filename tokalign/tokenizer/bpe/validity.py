@@ -56,11 +56,8 @@ _SHORT = 32
 
 
 class Merged(NamedTuple, Generic[Id]):
-    """What became of some symbols: the tokens that are left, and the last merge.
-
-    last_rank, last_pair: rank and halves of the last merge; max_rank: the highest rank of all
-    merges. They are -1 and None if there was none.
-    """
+    """What became of some symbols: the tokens that are left; the last merge's rank and halves, and
+    the highest rank of all (-1 and None without merges)."""
 
     ids: list[Id]
     last_rank: int
