@@ -15,7 +15,7 @@ from places import DEMO
 from poison import EVERY_NAME, poisoned
 from polish import SENTENCES
 
-from tokalign.build.cluster import Job, run_job
+from tokalign.build.cluster import ClusterJob, run_job
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.workers import workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
@@ -47,7 +47,7 @@ def count_with_processes(_folder: Path) -> None:
 def count_with_datatrove(folder: Path) -> None:
     options = BackoffOptions(max_bytes=4000, workspace=folder / "workspace")
     path, corpus = folder / "pl.dictionary.tok", small_corpus(folder)
-    job = Job(
+    job = ClusterJob(
         target=small_tokenizer(), corpus=corpus, options=options, language="pl", path=path, shares=2
     )
     run_job(job, processes=2)

@@ -17,7 +17,7 @@ from places import ROOT
 from polish import SENTENCES
 from processes import small_disk
 
-from tokalign.build.cluster import Job, Task
+from tokalign.build.cluster import ClusterJob, Task
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
@@ -44,17 +44,17 @@ def small_parts() -> Iterator[None]:
         yield
 
 
-def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> Job:
+def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> ClusterJob:
     usual = {
         "target": small_tokenizer(),
         "options": BackoffOptions(max_bytes=4000, workspace=folder / "workspace"),
         "language": "pl",
         "path": folder / "pl.dictionary.tok",
     }
-    return Job(corpus=corpus, shares=shares, **usual | options)
+    return ClusterJob(corpus=corpus, shares=shares, **usual | options)
 
 
-def run_job(job: Job, **options: Any) -> BuildReport:
+def run_job(job: ClusterJob, **options: Any) -> BuildReport:
     """By datatrove's local executor, in this process."""
     return run_on_datatrove(job, processes=1, **options)
 

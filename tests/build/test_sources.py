@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.sources import Source, find_sources
+from tokalign.build.sources import CorpusFile, find_sources
 from tokalign.build.text_files import LONGEST_LINE
 from tokalign.errors import CorpusError
 
@@ -144,7 +144,7 @@ def test_a_folder_is_all_corpus_files_in_it_by_their_paths(folder: Path) -> None
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    source = Source("z\udcff.txt", str(tmp_path / "z.txt"))
+    source = CorpusFile("z\udcff.txt", str(tmp_path / "z.txt"))
     (tmp_path / "z.txt").write_text("Raz.\n")
     with pytest.raises(CorpusError, match="not UTF-8; rename it"):
         Corpus([source])

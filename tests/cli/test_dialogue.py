@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polish import texts
 
-from tokalign.cli.dialogue import COMMANDS, HELP, Command, Dialogue, EntryLines, read_entry
+from tokalign.cli.dialogue import COMMANDS, HELP, ChatCommand, Dialogue, EntryLines, read_entry
 from tokalign.errors import UsageError
 
 
@@ -37,19 +37,19 @@ def test_a_line_without_signs_is_itself(line: str) -> None:
 
 
 def test_commands_are_read() -> None:
-    assert read_entry("/save  a b.json ") == Command("save", "a b.json")
-    assert read_entry("/system") == Command("system", "")
+    assert read_entry("/save  a b.json ") == ChatCommand("save", "a b.json")
+    assert read_entry("/system") == ChatCommand("system", "")
     assert read_entry("//exit to nie komenda") == "/exit to nie komenda"
     for typed in ("exit", "quit ", "/bye", "/quit", "/exit"):
-        assert read_entry(typed) == Command("exit", "")
+        assert read_entry(typed) == ChatCommand("exit", "")
     assert [read_entry(typed) for typed in ("/?", "/reset", "exit now")] == [
-        Command("help", ""),
-        Command("clear", ""),
+        ChatCommand("help", ""),
+        ChatCommand("clear", ""),
         "exit now",
     ]
     for name, (takes, _) in COMMANDS.items():
         typed = f"/{name} x" if takes == "FILE" else f"/{name}"
-        assert read_entry(typed) == Command(name, "x" if takes == "FILE" else "")
+        assert read_entry(typed) == ChatCommand(name, "x" if takes == "FILE" else "")
         assert f"/{name}" in HELP
 
 

@@ -14,7 +14,7 @@ from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import BASELINES, Block, Condition, Measurement, compare
 from tokalign.evaluate.machine_report import (
     MachineReport,
-    Models,
+    MeasuredModels,
     Software,
     equality_of,
     public_name,
@@ -64,7 +64,7 @@ def report(**changes: Any) -> MachineReport:
         "device": "Apple M9",
         "memory": 64 << 30,
         "software": Software(system=system_name(), mlx="1", tokalign="2"),
-        "models": Models(
+        "models": MeasuredModels(
             target="a", draft=None, drafter=None, memory=1 << 30, format="bfloat16", bits=8
         ),
         "language": "pl",

@@ -44,7 +44,7 @@ _TAKEN = "give each machine ranks of its own with --local-rank-offset, or wait u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ClusterJob:
     """A dictionary of a target, or a pack for None, to be counted in shares. It can be pickled.
 
     options.workspace: a folder that all machines see, by default next to the table. shares: how
@@ -115,7 +115,7 @@ class Job:
 class Task:
     """What datatrove calls: does one share of one step."""
 
-    def __init__(self, job: Job, step: StepName) -> None:
+    def __init__(self, job: ClusterJob, step: StepName) -> None:
         self.job, self.step = job, step
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ def log_problem(problem: CorpusError) -> None:
     logger.warning("skipped {}", problem)
 
 
-def _encode(job: Job, rank: int, world_size: int) -> None:
+def _encode(job: ClusterJob, rank: int, world_size: int) -> None:
     """Turn every `world_size`th corpus file into one run, or into shards of words."""
     counting = job.counting
     folder = job.folder / f"encode-{rank:05d}"
@@ -160,7 +160,7 @@ def _encode(job: Job, rank: int, world_size: int) -> None:
     shutil.rmtree(folder)
 
 
-def _make_table(job: Job) -> BuildReport:
+def _make_table(job: ClusterJob) -> BuildReport:
     records = [_read_record(job, rank) for rank in range(job.shares)]
     shards = [job.folder / name for record in records for name in record["runs"]]
     job.corpus.finish(stamp for record in records for stamp in record["stamps"])
@@ -177,7 +177,7 @@ def _make_table(job: Job) -> BuildReport:
     return replace(built, peak_memory=max(most, built.peak_memory))
 
 
-def _read_record(job: Job, rank: int) -> Any:
+def _read_record(job: ClusterJob, rank: int) -> Any:
     """Raises: UsageError if the task has left nothing; OutputError for a damaged run."""
     try:
         record = json.loads(job.record(rank).read_text("utf-8"))
@@ -195,7 +195,9 @@ def _read_record(job: Job, rank: int) -> Any:
     return record
 
 
-def run_job(job: Job, *, processes: int, first: int = 0, tasks: int | None = None) -> BuildReport:
+def run_job(
+    job: ClusterJob, *, processes: int, first: int = 0, tasks: int | None = None
+) -> BuildReport:
     """Encode, and on the machine that does task 0 make the table; finished tasks are skipped.
 
     processes: how many tasks run at once. first, tasks: those of this machine; by default all.

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
-from tokalign.build.counting.ngram_tree import Level, grow_tree
+from tokalign.build.counting.ngram_tree import NgramLevel, grow_tree
 from tokalign.build.counting.runs import open_workspace, write_run
 from tokalign.build.counting.token_ngrams import Counting, count
 from tokalign.build.counting.windows import WEIGHT_UNIT, IdArray, IdSpace, merge_windows
@@ -67,7 +67,7 @@ def compile_pack(
 
 def _count(
     target: Tokenizer[TargetId], bundle: Bundle, min_count: float, folder: Path, stage: Stage
-) -> list[Level]:
+) -> list[NgramLevel]:
     """The n-grams of tokens. The pack is out of memory when they come."""
     pack = Pack.from_bundle(bundle)
     positions = positions_of(pack)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from tokalign.build.sources import Source
+from tokalign.build.sources import CorpusFile
 from tokalign.build.text_files import Report, TextFile, refuse
 from tokalign.errors import CorpusError
 from tokalign.tables.header import FileStamp
@@ -20,7 +20,7 @@ Progress = Callable[[int], None]
 """Called with the number of units done since the last call: bytes on disk for a corpus."""
 
 Stage = Callable[[int, str], AbstractContextManager[Progress]]
-"""Opens a step of so many units under a label, such as a progress bar."""
+"""Opens a step under a label, such as a progress bar, given its number of units."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ class Corpus:
 
     def __init__(
         self,
-        files: Sequence[Path | Source],
+        files: Sequence[Path | CorpusFile],
         *,
         field: str = "text",
         report: Report = refuse,
@@ -58,7 +58,9 @@ class Corpus:
         Raises: CorpusError for a missing, irregular or unknown file, one named twice, or a wrong
         weight.
         """
-        sources = [file if isinstance(file, Source) else Source.of_path(file) for file in files]
+        sources = [
+            file if isinstance(file, CorpusFile) else CorpusFile.of_path(file) for file in files
+        ]
         self._sources = sorted(sources, key=lambda source: source.name)
         self._field, self._report, self._private = field, report, private
         self._stamps: list[FileStamp] = []
@@ -159,7 +161,7 @@ class Corpus:
 
 
 def batches(lines: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Whole lines; a batch ends after the line that reaches so many characters."""
+    """Whole lines; a batch ends after the line that reaches `characters`."""
     batch: list[str] = []
     size = 0
     for line in lines:

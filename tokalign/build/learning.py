@@ -58,7 +58,7 @@ _BROKEN = "is broken; forget the collection and learn it again: tokalign tables 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CollectionSettings:
     """What a collection is made from, and for. targets: names of tokenizers, as the user gave them.
     seen: a digest of what the dictionaries were built from; empty while that is not known."""
 
@@ -102,13 +102,13 @@ class Collection:
     def tables(self) -> list[Path]:
         return sorted(self.folder.glob("*.dictionary.tok"))
 
-    def settings(self) -> Settings:
+    def settings(self) -> CollectionSettings:
         """The saved settings, or the default ones. Raises: CorpusError if they are broken."""
         path = self.folder / _SETTINGS
         if not self.exists:
-            return Settings()
+            return CollectionSettings()
         try:
-            return msgspec.convert(parse_json(path.read_text("utf-8")), Settings)
+            return msgspec.convert(parse_json(path.read_text("utf-8")), CollectionSettings)
         except (OSError, ValueError) as error:
             raise CorpusError(_BROKEN, path=str(path)) from error
 
@@ -127,7 +127,7 @@ class Collection:
             shutil.rmtree(self.counting, ignore_errors=True)
             yield
 
-    def save(self, settings: Settings) -> None:
+    def save(self, settings: CollectionSettings) -> None:
         """Write the settings; only in `changing`."""
         # ASCII also holds the names of folders that are not UTF-8.
         write_file(self.folder / _SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
@@ -177,7 +177,7 @@ def learn(
     """
     collection = Collection(check_name(name))
     known = collection.settings()
-    settings = Settings(
+    settings = CollectionSettings(
         folders=tuple(str(folder.absolute()) for folder in folders) or known.folders,
         targets=tuple(dict.fromkeys((*known.targets, *map(_lasting, targets)))),
         rules=Rules(
@@ -216,7 +216,7 @@ def learn(
 
 def _build(
     collection: Collection,
-    settings: Settings,
+    settings: CollectionSettings,
     tables: Mapping[Path, Tokenizer[TargetId]],
     documents: Sequence[FoundFile],
     learned: Learned,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.ngram_tree import Floats, Level, smooth
+from tokalign.build.counting.ngram_tree import Floats, NgramLevel, smooth
 from tokalign.build.counting.token_ngrams import Count, Counted, Counting, count_corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
@@ -29,7 +29,7 @@ RARE_ORDERS = 2
 _BITS = 25.0, 15.0, 9.0  # about what an n-gram of 1, of 2, of more words takes
 _BITS_INSIDE = 8.0  # what knowing a word saves inside it
 _TRIALS = 5
-_FULL = 0.97  # of the bytes allowed; a pack that takes so many is full
+_FULL = 0.97  # of the bytes allowed; a pack that takes this share is full
 
 
 def build_pack(
@@ -71,8 +71,8 @@ def pack_bundle(
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The most valuable of these n-grams in so many bytes. stamp: of the corpus. Raises: UsageError
-    if nothing fits."""
+    """The most valuable of these n-grams in `options.max_bytes`. stamp: of the corpus. Raises:
+    UsageError if nothing fits."""
     levels, max_bytes, best = counted.levels, options.max_bytes, None
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:
@@ -107,7 +107,7 @@ def pack_bundle(
     return best
 
 
-def _worth(levels: Sequence[Level]) -> list[Floats]:
+def _worth(levels: Sequence[NgramLevel]) -> list[Floats]:
     """What each n-gram of each order saves for each bit that it takes."""
     probabilities, _ = smooth(levels)
     often = [np.maximum(level.counts - RARELY_SEEN, 0) for level in levels]
@@ -118,8 +118,10 @@ def _worth(levels: Sequence[Level]) -> list[Floats]:
     return worth
 
 
-def _most_valuable(levels: Sequence[Level], worth: Sequence[Floats], room: float) -> list[Mask]:
-    """Those that are worth most, with their prefixes and suffixes, in about so many bits."""
+def _most_valuable(
+    levels: Sequence[NgramLevel], worth: Sequence[Floats], room: float
+) -> list[Mask]:
+    """Those that are worth most, with their prefixes and suffixes, in about `room` bits."""
     low, high = 0.0, 1e9
     if _bits(kept := _keep(levels, worth, low)) <= room:
         return kept
@@ -136,7 +138,7 @@ def _bits(kept: Sequence[Mask]) -> float:
     return sum(float(mask.sum()) * _BITS[min(n, len(_BITS) - 1)] for n, mask in enumerate(kept))
 
 
-def _keep(levels: Sequence[Level], worth: Sequence[Floats], price: float) -> list[Mask]:
+def _keep(levels: Sequence[NgramLevel], worth: Sequence[Floats], price: float) -> list[Mask]:
     """Those that are worth more than their price, with their prefixes and suffixes."""
     kept = [values > price for values in worth]
     for n in range(len(levels) - 1, 0, -1):
@@ -145,7 +147,7 @@ def _keep(levels: Sequence[Level], worth: Sequence[Floats], price: float) -> lis
     return kept
 
 
-def select(words: Sequence[str], levels: Sequence[Level], kept: Sequence[Mask]) -> Pack:
+def select(words: Sequence[str], levels: Sequence[NgramLevel], kept: Sequence[Mask]) -> Pack:
     """The pack of these n-grams, in its order: see `tables/pack.py`."""
     orders = list[WordNgrams]()
     numbers = first = np.zeros(0, dtype=np.int64)

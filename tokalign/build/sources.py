@@ -1,9 +1,9 @@
 """Where a corpus comes from: files, folders, quoted globs, standard input and URLs.
 
-`find_sources` turns what a user names into `Source`s, and `Source.chunks` reads the bytes of one.
-A location with `://` is a URL that fsspec opens (`hf://datasets/...`, `s3://`, `https://`). All
-others are local files, which have to be regular. `unpack` reads `.gz`, `.zst` and `.xz` in small
-steps, so that no archive can fill the memory. What the bytes mean: `text_files.py`.
+`find_sources` turns what a user names into `CorpusFile`s, and `CorpusFile.chunks` reads the bytes
+of one. A location with `://` is a URL that fsspec opens (`hf://datasets/...`, `s3://`, `https://`).
+All others are local files, which have to be regular. `unpack` reads `.gz`, `.zst` and `.xz` in
+small steps, so that no archive can fill the memory. What the bytes mean: `text_files.py`.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CorpusFile:
     """One file of a corpus. name: for stamps and weights. location: a path, or a URL of fsspec."""
 
     name: str
     location: str
 
     @classmethod
-    def of_path(cls, path: Path) -> Source:
+    def of_path(cls, path: Path) -> CorpusFile:
         return cls(path.name, str(path))
 
     @property
@@ -117,7 +117,7 @@ def find_sources(
     *,
     stdin: Callable[[], Path] | None = None,
     note: Callable[[str], object] = lambda _line: None,
-) -> list[Source]:
+) -> list[CorpusFile]:
     """The corpus files that a user named, in that order.
 
     names: files, folders (every corpus file in them, at any depth), globs in quotation marks, URLs
@@ -128,7 +128,7 @@ def find_sources(
     read.
     """
     named = [source for name in dict.fromkeys(names) for source in _find(name, stdin)]
-    sources: dict[str, Source] = {}
+    sources: dict[str, CorpusFile] = {}
     for source in named:
         sources.setdefault(_place(source), source)
     again = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -139,7 +139,7 @@ def find_sources(
     return list(sources.values())
 
 
-def _place(source: Source) -> str:
+def _place(source: CorpusFile) -> str:
     """One text for every way to write a source's path. Links to folders are followed, a link to a
     file is not: so a text can be counted several times on purpose."""
     if source.is_remote:
@@ -148,13 +148,13 @@ def _place(source: Source) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
+def _find(name: str, stdin: Callable[[], Path] | None) -> list[CorpusFile]:
     if not name:
         raise CorpusError("the name of a corpus file is empty; give a file or a folder")
     if name == STDIN:
         if stdin is None:
             raise CorpusError("standard input cannot be read here; save it to a file", path=name)
-        return [Source.of_path(stdin())]
+        return [CorpusFile.of_path(stdin())]
     if _is_url(name):
         return _find_remote(name)
     path = Path(name)
@@ -162,21 +162,21 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
         return _in_folder(name, str(path), map(str, filter(Path.is_file, path.rglob("*"))))
     if any(c in name for c in _MAGIC) and not path.exists():
         return _under_glob(name, filter(os.path.isfile, glob.glob(name, recursive=True)))
-    return [Source.of_path(path)]
+    return [CorpusFile.of_path(path)]
 
 
-def _find_remote(url: str) -> list[Source]:
+def _find_remote(url: str) -> list[CorpusFile]:
     with _file_system(url) as (system, path):
         whole = system.unstrip_protocol
         if any(c in path for c in _MAGIC_IN_URLS):
             return _under_glob(whole(path), map(whole, system.glob(path)))
         if system.isdir(path):
             return _in_folder(url, whole(path), map(whole, system.find(path)))
-    return [Source(PurePosixPath(path.partition("?")[0]).name, url)]
+    return [CorpusFile(PurePosixPath(path.partition("?")[0]).name, url)]
 
 
-def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[Source]:
-    files = [Source(_relative(file, folder), file) for file in locations]
+def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[CorpusFile]:
+    files = [CorpusFile(_relative(file, folder), file) for file in locations]
     known = [
         file
         for file in files
@@ -191,9 +191,9 @@ def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[Source
     return sorted(known, key=lambda file: file.name)
 
 
-def _under_glob(pattern: str, locations: Iterable[str]) -> list[Source]:
+def _under_glob(pattern: str, locations: Iterable[str]) -> list[CorpusFile]:
     fixed = pattern[: min(pattern.find(c) for c in _MAGIC if c in pattern)].rpartition("/")[0]
-    files = [Source(_relative(file, fixed), file) for file in sorted(locations)]
+    files = [CorpusFile(_relative(file, fixed), file) for file in sorted(locations)]
     if not files:
         raise CorpusError("no file matches this pattern; check it with ls", path=pattern)
     return files

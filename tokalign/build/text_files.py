@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from tokalign.build.sources import BROKEN, PACKINGS, Source, unpack, why_not_unpacked
+from tokalign.build.sources import BROKEN, PACKINGS, CorpusFile, unpack, why_not_unpacked
 from tokalign.errors import CorpusError, UsageError
 from tokalign.installation import install_line
 from tokalign.storage import unwritable
@@ -50,7 +50,7 @@ class TextFile:
 
     def __init__(
         self,
-        file: Path | Source,
+        file: Path | CorpusFile,
         *,
         field: str = "text",
         weight: float = 1.0,
@@ -59,7 +59,7 @@ class TextFile:
     ) -> None:
         """field: where an object has its text, or the column. weight: for the stamp. report: called
         with each line or row that cannot be read. progress: called with bytes read since."""
-        self._source = file if isinstance(file, Source) else Source.of_path(file)
+        self._source = file if isinstance(file, CorpusFile) else CorpusFile.of_path(file)
         self._field, self.weight = field, weight
         self._report, self._progress = report, progress
         self._digest = hashlib.sha256()

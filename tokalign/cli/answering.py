@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tokalign.cli.dialogue import Dialogue, Settings
+from tokalign.cli.dialogue import AnswerSettings, Dialogue
 from tokalign.cli.entries import Interrupts, typing_hidden
 from tokalign.cli.generation import Printer, PromptOptions
 from tokalign.cli.output import note
@@ -39,7 +39,7 @@ class Answering:
         name: str,
         decoder: Decoder,
         options: PromptOptions,
-        settings: Settings,
+        settings: AnswerSettings,
         *,
         keeps: bool,
     ) -> None:

@@ -21,7 +21,7 @@ from tokalign.cli.command import (
     Command,
     FilePath,
     Option,
-    Reads,
+    ReadType,
     flag,
     several,
 )
@@ -86,7 +86,7 @@ OPTIONS = (
     Option(
         "-k --num-draft-tokens lengths",
         "Tokens drafted in a round: numbers, auto, or both.",
-        Reads("n,n,...", _read_lengths),
+        ReadType("n,n,...", _read_lengths),
         "2,4",
     ),
     Option("-m --max-tokens", "Tokens to generate at most.", AT_LEAST_1, 64),
@@ -211,8 +211,8 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Me
         language = language_of_model(target.tokenizer.fingerprint, target.folder)
         note(f"prompts -> those in {language}; --language CODE chooses others")
         texts = read(language=language)
-    for one in texts:  # packs of their languages are compiled before a clock runs
-        prompt = decoder.prompt(one.text, use_template=False)
+    for text in texts:  # packs of their languages are compiled before a clock runs
+        prompt = decoder.prompt(text.text, use_template=False)
         decoder = replace(decoder, drafting=decoder.drafting.for_prompt(prompt.target))
     about = {
         "target": options.target,
@@ -252,7 +252,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
     say_once = cache(note)
     return Bench(
         decoder=decoder,
-        prompts={one.block: partial(_prompt, one) for one in texts},
+        prompts={prompt.block: partial(_prompt, prompt) for prompt in texts},
         conditions=conditions_of(
             decoder.drafting,
             names if options.methods else None,
@@ -262,14 +262,14 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
         ),
         max_tokens=options.max_tokens,
         seed=options.seed,
-        knowledge=lambda one: opening_knowledge(
-            one.target.model, *one.drafting_models, note=say_once
+        knowledge=lambda loaded: opening_knowledge(
+            loaded.target.model, *loaded.drafting_models, note=say_once
         ),
     )
 
 
-def _prompt(one: PromptText, decoder: Decoder) -> Prompt:
-    return decoder.prompt(one.text, use_template=not one.window)
+def _prompt(prompt: PromptText, decoder: Decoder) -> Prompt:
+    return decoder.prompt(prompt.text, use_template=not prompt.window)
 
 
 def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def publish(
 ) -> None:
     """Write a report, and show on stderr what is in it before."""
     from tokalign.evaluate.machine_report import (
-        Models,
+        MeasuredModels,
         Software,
         public_name,
         report_of,
@@ -54,7 +54,9 @@ def publish(
         device=about["machine"],
         memory=machine_memory(),
         software=Software(system=system_name(), mlx=about["mlx"], tokalign=about["tokalign"]),
-        models=Models(target=target, memory=weight_bytes(model), format=number, bits=bits, **named),
+        models=MeasuredModels(
+            target=target, memory=weight_bytes(model), format=number, bits=bits, **named
+        ),
         language=about["language"],
         temperature=about["temperature"],
         max_tokens=about["max_tokens"],

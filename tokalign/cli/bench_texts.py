@@ -45,8 +45,8 @@ def show_texts(options: Options) -> None:
         "files": [str(file) for file in options.files],
         "texts": len(texts),
         "conditions": [
-            {"name": one.name, "k": one.k, **_figures(statistics)}
-            for one, statistics in played.items()
+            {"name": condition.name, "k": condition.k, **_figures(statistics)}
+            for condition, statistics in played.items()
         ],
     }
     show(result, lambda: figures_table(("name", "k", *_SHOWN), result["conditions"]))
@@ -71,9 +71,9 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
     pair = None if model is None else (target, model.tokenizer)
     names = options.methods or None
     makers = {
-        one: _maker(drafting_of(drafting, one), target, model, options.prompt_tokens)
-        for one in conditions_of(drafting, names, lengths=options.lengths, pair=pair)
-        if one.drafts
+        condition: _maker(drafting_of(drafting, condition), target, model, options.prompt_tokens)
+        for condition in conditions_of(drafting, names, lengths=options.lengths, pair=pair)
+        if condition.drafts
     }
     return makers, encoded
 

@@ -119,17 +119,17 @@ def command(
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables, require_outputs
-    from tokalign.cli.build_plan import Plan, Reading, check_language
+    from tokalign.cli.build_plan import BuildPlan, CorpusReading, check_language
 
-    reading = take(Reading, values)
+    reading = take(CorpusReading, values)
     if pack and values["max_bytes"] is None:
         values["max_bytes"] = PACK_BYTES
-    values = {name: one for name, one in values.items() if one is not None}
+    values = {name: value for name, value in values.items() if value is not None}
     options = take(BackoffOptions, values)
     reads = not (alignment_only or from_pack)
     if reads:
         language = check_language(language, bundled=not files)
-    plan = Plan(
+    plan = BuildPlan(
         target=target,
         language=language or POLISH,
         output=output,

@@ -17,14 +17,14 @@ import click
 
 from tokalign.api.assemble import load_models
 from tokalign.build.alignment import build_alignment
-from tokalign.build.cluster import Job, log_problem, run_job
+from tokalign.build.cluster import ClusterJob, log_problem, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.workers import plan_processes
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import Builder, BuildReport
-from tokalign.build.sources import Source, find_sources
+from tokalign.build.sources import CorpusFile, find_sources
 from tokalign.build.text_files import refuse
 from tokalign.cli.output import note, reading_stdin
 from tokalign.errors import CorpusError, UsageError
@@ -43,7 +43,7 @@ Builders = dict[Path, Builder]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BuildPlan:
     """The tables of a target in a language; without a target, a pack of the language. Models are
     loaded when the outputs are checked."""
 
@@ -163,7 +163,7 @@ class Plan:
         if len(corpus.weights) < tasks:
             files = len(corpus.weights)
             note(f"{tasks} tasks share {files} corpus files; some of them encode nothing")
-        job = Job(
+        job = ClusterJob(
             target=target,
             corpus=corpus,
             options=options,
@@ -183,7 +183,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class CorpusReading:
     """How a corpus is read, as typed. skipped: messages about lines that cannot be read."""
 
     weights: Sequence[str]
@@ -221,7 +221,7 @@ def _save_stdin() -> Path:
     return path
 
 
-def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, float]:
+def read_weights(texts: Sequence[str], files: Sequence[CorpusFile]) -> dict[str, float]:
     """Read `NAME=W` options as file name -> weight. Raises: UsageError."""
     weights = {}
     for text in texts:

@@ -198,7 +198,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
         note("no time is left for the draft's acceptance; give more with --budget")
         return replace(curve, notes=notes)
     rounds = self_draft_rounds(decoder, prompts, tokens=tokens, limit=_LONGEST, seconds=left)
-    longest = max((one.draft_passes for one in rounds), default=0)
+    longest = max((round_.draft_passes for round_ in rounds), default=0)
     speedups = {0: 1.0} | {k: speedup_at(rounds, costs, k) for k in range(1, 1 + longest)}
     best = max(speedups, key=speedups.__getitem__)
     notes |= {
@@ -212,7 +212,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
 def _prompts(language: str, file: Path | None) -> list[str]:
     files = [] if file is None else [file]
     texts = read_prompts(files, field="text", limit=_PROMPTS, language=language)
-    return [" ".join(one.text.split()[:_PROMPT_WORDS]) for one in texts[:_PROMPTS]]
+    return [" ".join(text.text.split()[:_PROMPT_WORDS]) for text in texts[:_PROMPTS]]
 
 
 def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
@@ -228,8 +228,8 @@ def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | Non
 
 
 def _verdict(curve: CostCurve) -> str:
-    said = curve.expectation()
-    return f"{said[0].upper()}{said[1:]}."
+    expectation = curve.expectation()
+    return f"{expectation[0].upper()}{expectation[1:]}."
 
 
 def _summary(curve: CostCurve) -> dict[str, object]:

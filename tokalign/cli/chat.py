@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.answering import Answering
-from tokalign.cli.command import MAX_TOKENS, Option, Words, rare
-from tokalign.cli.command import Command as CheckedCommand
-from tokalign.cli.dialogue import HELP, Command, Dialogue, Settings, read_entry
+from tokalign.cli.command import MAX_TOKENS, Command, Option, Words, rare
+from tokalign.cli.dialogue import HELP, AnswerSettings, ChatCommand, Dialogue, read_entry
 from tokalign.cli.entries import Entries, open_entries
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
@@ -52,7 +51,7 @@ _OPTIONS = (
 )
 
 
-@click.command("chat", cls=CheckedCommand, params=[*_OPTIONS])
+@click.command("chat", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     max_tokens: int | None,
@@ -104,7 +103,9 @@ class Chat:
         decoder = load(model)
         sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
         self._use(
-            model, decoder, Settings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
+            model,
+            decoder,
+            AnswerSettings(sampling=sampling, max_tokens=max_tokens, markdown=markdown),
         )
         self._dialogue = Dialogue(system=options.system_prompt)
         self._begun = ""  # what the next entry begins with
@@ -131,9 +132,9 @@ class Chat:
             except TokalignError as error:
                 to_stderr(visible(f"tokalign: {error}"))
 
-    def _take(self, entry: Command | str) -> bool:
+    def _take(self, entry: ChatCommand | str) -> bool:
         """Carry out a command, or answer a message. Returns: False for /exit."""
-        if isinstance(entry, Command):
+        if isinstance(entry, ChatCommand):
             if entry.name == "exit":
                 return False
             self._carry_out(entry)
@@ -145,7 +146,7 @@ class Chat:
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def _carry_out(self, entry: Command) -> None:
+    def _carry_out(self, entry: ChatCommand) -> None:
         match entry.name:
             case "system":
                 self._dialogue.system = entry.argument or None
@@ -226,7 +227,7 @@ class Chat:
             self._use(before, self._load(before), settings)
             raise
 
-    def _use(self, name: str, decoder: Decoder, settings: Settings) -> None:
+    def _use(self, name: str, decoder: Decoder, settings: AnswerSettings) -> None:
         self._model = Answering(name, decoder, self._options, settings, keeps=self._keeps)
 
     def _statistics(self) -> str:

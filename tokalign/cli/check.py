@@ -152,9 +152,9 @@ _VERDICTS = ("verdict", "dictionaries", "this_machine")
 
 
 def _in_words(result: Mapping[str, object]) -> str:
-    said = [str(result[name]) for name in _VERDICTS]
-    figures = {name: value for name, value in result.items() if result[name] not in said}
-    return "\n\n".join([*map(paragraph, said), table(rows(figures))])
+    verdicts = [str(result[name]) for name in _VERDICTS]
+    figures = {name: value for name, value in result.items() if result[name] not in verdicts}
+    return "\n\n".join([*map(paragraph, verdicts), table(rows(figures))])
 
 
 def _config(folder: Path) -> dict[str, object] | None:

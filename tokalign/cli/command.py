@@ -48,7 +48,7 @@ class FilePath(click.Path):
         return path
 
 
-class Reads(click.ParamType[Any]):
+class ReadType(click.ParamType[Any]):
     """A value that a function reads of the option's name and its text, or raises UsageError."""
 
     def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:
@@ -69,7 +69,7 @@ def _read_model(flag: str, text: str) -> str:
     return check_name(_read_name(flag, text))
 
 
-class ModelName(Reads):
+class ModelName(ReadType):
     """A model's name; a shell completes aliases and paths."""
 
     def __init__(self) -> None:
@@ -126,9 +126,9 @@ def _read_variables(flag: str, text: str) -> dict[str, object]:
 
 
 FILE, FOLDER, PATH = FilePath(), FilePath(shown="FOLDER"), FilePath(shown="PATH")
-NAME, MODEL_NAME = Reads("name", _read_name), ModelName()
-TEXT, SIZE = Reads("text", _read_text), Reads("size", _read_size)
-MAX_TOKENS, VARIABLES = Reads("n", _read_max_tokens), Reads("json", _read_variables)
+NAME, MODEL_NAME = ReadType("name", _read_name), ModelName()
+TEXT, SIZE = ReadType("text", _read_text), ReadType("size", _read_size)
+MAX_TOKENS, VARIABLES = ReadType("n", _read_max_tokens), ReadType("json", _read_variables)
 
 
 class FiniteRange(click.FloatRange):
@@ -203,7 +203,7 @@ class Command(click.Command):
     def __init__(self, *given: Any, **attributes: Any) -> None:
         super().__init__(*given, **attributes)
         self.params += [JSON, QUIET]
-        if any(isinstance(one, click.Option) and one.hidden for one in self.params):
+        if any(isinstance(param, click.Option) and param.hidden for param in self.params):
             self.params.append(HELP_ALL)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -221,7 +221,7 @@ class Command(click.Command):
 def _show_all(context: click.Context, _option: click.Parameter, value: bool) -> None:
     if value:
         command = copy(context.command)
-        command.params = [copy(one) for one in command.params]
+        command.params = [copy(param) for param in command.params]
         for option in command.params:
             option.hidden = False  # type: ignore[attr-defined]
         click.echo(command.get_help(context))

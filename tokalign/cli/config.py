@@ -44,7 +44,7 @@ def read_config() -> dict[str, Any]:
 def defaults(config: dict[str, Any], command: click.Command) -> dict[str, Any]:
     """The defaults of a command, by the names of click. Raises: UsageError for an option that the
     command does not have, in its own table."""
-    options = {flag: one for one in command.params for flag in _names(one)}
+    options = {flag: option for option in command.params for flag in _names(option)}
     own = config.get(command.name or "", {})
     if unknown := next((name for name in own if name not in options), None):
         raise UsageError(

@@ -56,22 +56,22 @@ class _Message(TypedDict):
     content: str
 
 
-class Command(NamedTuple):
+class ChatCommand(NamedTuple):
     """One of `COMMANDS`, and the rest of the line."""
 
     name: str
     argument: str
 
 
-def read_entry(text: str) -> Command | str:
-    """ "/save a.json" is `Command("save", "a.json")`, and "//save" the message "/save". Raises:
+def read_entry(text: str) -> ChatCommand | str:
+    """ "/save a.json" is `ChatCommand("save", "a.json")`, and "//save" the message "/save". Raises:
     UsageError for an unknown or wrong command, and for what is not UTF-8."""
     if not is_text(text):
         raise UsageError("what was typed is not UTF-8; give it in UTF-8")
     if text.startswith("//"):
         return text[1:]
     if text.strip() in _LEAVING:
-        return Command("exit", "")
+        return ChatCommand("exit", "")
     if not text.startswith("/"):
         return text
     name, _, argument = text[1:].partition(" ")
@@ -84,7 +84,7 @@ def read_entry(text: str) -> Command | str:
         raise UsageError(f"/{name} takes nothing after it; leave out {argument!r}")
     if takes == "FILE" and not argument:
         raise UsageError(f"/{name} needs the name of a file: /{name} FILE")
-    return Command(name, argument)
+    return ChatCommand(name, argument)
 
 
 class EntryLines:
@@ -194,7 +194,7 @@ class Dialogue:
             messages = msgspec.json.decode(text, type=list[_Message])
             has_system = messages[:1] != [] and messages[0]["role"] == "system"
             turns = messages[has_system:]
-            if any(one["role"] != _ROLES[index % 2] for index, one in enumerate(turns)):
+            if any(message["role"] != _ROLES[index % 2] for index, message in enumerate(turns)):
                 raise ValueError("these are no messages of two people in turn")
         except (ValueError, RecursionError) as error:
             raise UsageError(
@@ -215,14 +215,14 @@ _TYPES = {**_SAMPLED, "max_tokens": MAX_TOKENS, "markdown": click.BOOL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AnswerSettings:
     """How answers are sampled, cut off (None: where the context ends) and shown."""
 
     sampling: Sampling
     max_tokens: int | None
     markdown: bool
 
-    def changed(self, typed: str) -> Settings:
+    def changed(self, typed: str) -> AnswerSettings:
         """The settings after "temperature 0.7" or "temperature=0.7". Raises: UsageError."""
         name, text = _parted(typed)
         if name not in _TYPES:

@@ -184,11 +184,11 @@ def times_plain(rounds: Sequence[Round]) -> tuple[float, float] | None:
     are few of them, or no others. The first round reads the prompt and does not count.
     """
     timed = rounds[1:]
-    plain = [one.seconds for one in timed if not one.tree]
+    plain = [round_.seconds for round_ in timed if not round_.tree]
     if len(plain) < _FEWEST_PLAIN or len(plain) == len(timed):
         return None
     low, _, high = quantiles(plain, n=4)
-    rate = sum(len(one.emitted) for one in timed) / sum(one.seconds for one in timed)
+    rate = sum(len(round_.emitted) for round_ in timed) / sum(round_.seconds for round_ in timed)
     return rate * low, rate * high
 
 

@@ -73,7 +73,7 @@ def remove(*, names: Sequence[str]) -> None:
         shutil.rmtree(place.path)
     show(
         {"deleted": deleted},
-        lambda: "\n".join(f"{_size(one['bytes'])} freed: {one['path']}" for one in deleted),
+        lambda: "\n".join(f"{_size(place['bytes'])} freed: {place['path']}" for place in deleted),
     )
 
 
@@ -117,7 +117,7 @@ def _alias(name: str) -> Alias:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Stored:
     """Files that are kept for later runs. instead: how they are deleted, if not by `models rm`."""
 
     name: str
@@ -143,25 +143,28 @@ _CACHES = {
 }
 
 
-def _places() -> Iterator[Place]:
+def _places() -> Iterator[Stored]:
     from tokalign.tables.finding import learned_folder, pulled_folder, table_folder
 
     cache, own = cache_folder(), table_folder()
-    compiled = [one for one in _folders(own) if re.fullmatch("[0-9a-f]{16}", one.name)]
-    built = [one for one in _folders(own) if one not in (*compiled, pulled_folder())]
+    compiled = [path for path in _folders(own) if re.fullmatch("[0-9a-f]{16}", path.name)]
+    built = [path for path in _folders(own) if path not in (*compiled, pulled_folder())]
     by_hand = "delete what you do not need of it"
     places = [
         *_models_in_hub_cache(),
-        *(Place(one.name, "a model out of a package", one) for one in _folders(cache / "models")),
-        *(Place(name, about, cache / name) for name, about in _CACHES.items()),
-        *(Place(one.name, _about_compiled(one), one) for one in compiled),
-        *(Place(one.name, "tables that you built", one, by_hand) for one in built),
-        Place("pulled", "tables of tokalign tables pull", pulled_folder()),
         *(
-            Place(one.name, "learned from documents", one, f"tokalign tables forget {one.name}")
-            for one in _folders(learned_folder())
+            Stored(path.name, "a model out of a package", path)
+            for path in _folders(cache / "models")
         ),
-        Place("shipped", "tables that come with tokalign", shipped(TABLES), "they are part of it"),
+        *(Stored(name, about, cache / name) for name, about in _CACHES.items()),
+        *(Stored(path.name, _about_compiled(path), path) for path in compiled),
+        *(Stored(path.name, "tables that you built", path, by_hand) for path in built),
+        Stored("pulled", "tables of tokalign tables pull", pulled_folder()),
+        *(
+            Stored(path.name, "learned from documents", path, f"tokalign tables forget {path.name}")
+            for path in _folders(learned_folder())
+        ),
+        Stored("shipped", "tables that come with tokalign", shipped(TABLES), "they are part of it"),
     ]
     yield from (place for place in places if place.path.exists())
 
@@ -172,10 +175,10 @@ def _about_compiled(folder: Path) -> str:
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
-def _models_in_hub_cache() -> Iterator[Place]:
+def _models_in_hub_cache() -> Iterator[Stored]:
     from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -183,12 +186,12 @@ def _models_in_hub_cache() -> Iterator[Place]:
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return
-    for one in sorted(repositories, key=lambda one: one.repo_id):
-        if one.repo_type == "model":
-            yield Place(one.repo_id, "the Hub's cache", one.repo_path)
+    for repository in sorted(repositories, key=lambda repository: repository.repo_id):
+        if repository.repo_type == "model":
+            yield Stored(repository.repo_id, "the Hub's cache", repository.repo_path)
 
 
-def _named(name: str) -> list[Place]:
+def _named(name: str) -> list[Stored]:
     """What a name stands for. Raises: MissingAssetError, UsageError."""
     alias = aliases().get(name.lower())
     meant = {name, *([] if alias is None else alias.repositories)}
@@ -233,10 +236,10 @@ def _in_words(
         for model in models
     )
     trained = (
-        (one["repository"], one["kind"], one["size"] or "", "here" if one["here"] else "")
-        for one in drafters
+        (it["repository"], it["kind"], it["size"] or "", "here" if it["here"] else "")
+        for it in drafters
     )
-    kept = ((_size(one["bytes"]), one["name"], one["about"]) for one in files)
+    kept = ((_size(file["bytes"]), file["name"], file["about"]) for file in files)
     parts = (
         paragraph(verdict),
         columns(("name", "size", "fits", "", "licence"), named),

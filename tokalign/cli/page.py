@@ -123,8 +123,8 @@ def _origin(round_: Round, index: int) -> str:
 def run_page(run: Run) -> str:
     """Make one HTML document that needs nothing else. Cost: some microseconds per token."""
     tokens, counted = list(shown_tokens(run)), Statistics()
-    for one in run.rounds:
-        counted.observe(one)
+    for round_ in run.rounds:
+        counted.observe(round_)
     about = {**run.models, **{n: run.figures.get(n) for n in ("method", "translation", "seed")}}
     made = render(
         "page.html",

@@ -98,7 +98,7 @@ def bar_plot(
     caption: str, labels: Sequence[str], bars: Mapping[str, Sequence[float | tuple[float, ...]]]
 ) -> Plot:
     """Bars by label. bars: values by series; a triple is a value with its interval's ends."""
-    ends = [max(one) if isinstance(one, tuple) else one for of in bars.values() for one in of]
+    ends = [max(bar) if isinstance(bar, tuple) else bar for of in bars.values() for bar in of]
     top = 1.05 * max([1.0, *ends])
     chart = _chart("Bar", series=len(bars), x_label_rotation=20, range=(0, top))
     chart.x_labels = list(labels)
@@ -111,11 +111,11 @@ def timeline_plot(rounds: Sequence[Round]) -> Plot | None:
     """Tokens over the seconds since the first round, which reads the prompt; None without more."""
     if len(rounds) < 2:
         return None
-    ends = [0.0, *accumulate(one.seconds for one in rounds[1:])]
+    ends = [0.0, *accumulate(round_.seconds for round_ in rounds[1:])]
     chart = _chart("XY", series=2, show_dots=False, x_title="seconds", y_title="tokens")
     for name, counts in (
-        ("written", [len(one.emitted) for one in rounds]),
-        ("of them drafted", [one.accepted for one in rounds]),
+        ("written", [len(round_.emitted) for round_ in rounds]),
+        ("of them drafted", [round_.accepted for round_ in rounds]),
     ):
         chart.add(name, [*zip(ends, accumulate(counts), strict=True)])
     return Plot("How the text grew after the prompt had been read.", _svg(chart))

@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import MODEL_NAME, VARIABLES, Command, Option, Reads, Words, rare, several
+from tokalign.cli.command import (
+    MODEL_NAME,
+    VARIABLES,
+    Command,
+    Option,
+    ReadType,
+    Words,
+    rare,
+    several,
+)
 from tokalign.cli.login_item import install, uninstall
 from tokalign.cli.options import (
     CACHE,
@@ -46,13 +55,13 @@ _OPTIONS = (
     rare(
         "--allowed-hosts",
         "Names of this server, such as host.docker.internal,x; * allows all.",
-        Reads("names", _read_names),
+        ReadType("names", _read_names),
         "",
     ),
     rare(
         "--allowed-origins",
         "Web origins whose pages may send requests, such as a,b; * allows all.",
-        Reads("origins", _read_names),
+        ReadType("origins", _read_names),
         "",
     ),
     *declared_options(Settings).values(),

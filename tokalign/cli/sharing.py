@@ -183,9 +183,9 @@ def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
 def model_card(tables: Sequence[Verified], repository: str) -> str:
     """A section for the README of a repository: what its tables are, and how to use them."""
     rows = "\n".join(
-        f"| `{_cell(one['path'])}` | {one['kind']} | {_cell(one['language'] or '')} | "
-        f"{one['bytes']:,} | {_cell(', '.join(one['corpus']))} | `{one['sha256']}` |"
-        for one in (table.about for table in tables)
+        f"| `{_cell(about['path'])}` | {about['kind']} | {_cell(about['language'] or '')} | "
+        f"{about['bytes']:,} | {_cell(', '.join(about['corpus']))} | `{about['sha256']}` |"
+        for about in (table.about for table in tables)
     )
     targets = sorted({table.about["target"] for table in tables} - {""})
     fitting = ", ".join(f"`{target[:12]}…`" for target in targets)

@@ -22,7 +22,7 @@ from tokalign.cli.command import (
     POSITIVE,
     Command,
     Option,
-    Reads,
+    ReadType,
     flag,
     rare,
     several,
@@ -59,7 +59,7 @@ _LABELLING, _LABELS, _FIT, _BLOCK = Labelling(), LabelOptions(), FitOptions(), B
 """Their fields have the defaults."""
 
 _FROM_2, _SHARE = click.IntRange(min=2), click.FloatRange(0, 1, min_open=True)
-_LAYERS = Reads("LAYERS", lambda flag, text: read_layers(flag, text))
+_LAYERS = ReadType("LAYERS", lambda flag, text: read_layers(flag, text))
 
 _OPTIONS = (
     *MODEL,

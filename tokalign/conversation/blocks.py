@@ -128,17 +128,16 @@ class AnswerForm:
 
     def grammar(
         self,
-        asked: Grammar | None,
+        wanted: Grammar | None,
         vocabulary: Vocabulary[TargetId],
         *,
         tools: Tools,
         choice: str | None,
         several: bool,
     ) -> Grammar | None:
-        """The grammar of an answer: a text that matches `asked`, or a call, or several. choice: the
-        tool that has to be called, as of `calls_grammar`; None if none has to be. Raises:
-        UsageError."""
-        text = None if asked is None else self._placed(asked, vocabulary)
+        """The grammar of an answer: a text that matches `wanted`, or calls. choice: the tool that
+        has to be called, as of `calls_grammar`; None if none has to be. Raises: UsageError."""
+        text = None if wanted is None else self._placed(wanted, vocabulary)
         if choice is not None:
             return calls_grammar(self.calls, vocabulary, tools, choice, several=several)
         if text is None or not tools or not can_call(self.calls):

@@ -164,13 +164,13 @@ def self_draft_rounds(
         generation = Generation(decoder, prompt, max_tokens=tokens)
         for _ in generation:
             pass
-        rounds += [one for one in generation.rounds if one.tree]
+        rounds += [round_ for round_ in generation.rounds if round_.tree]
     return rounds
 
 
 def conditional_acceptance(rounds: Iterable[Round], longest: int) -> list[float]:
     """Share of proposals right at the i-th id, of those right before it; i = 1, ..., `longest`."""
-    accepted = [one.accepted for one in rounds]
+    accepted = [round_.accepted for round_ in rounds]
     shares = []
     for position in range(longest):
         reached = [count for count in accepted if count >= position]
@@ -184,9 +184,9 @@ def speedup_at(rounds: Iterable[Round], costs: Costs, passes: int) -> float:
     """How much faster than plain decoding rounds of at most this many draft passes would be, as
     chains. Which ids a pass brings is not known: they are spread evenly over those of a round."""
     seconds, tokens = 0.0, 0
-    for one in rounds:
-        taken = min(passes, one.draft_passes)
-        kept = max(1, round(one.tree.chain_length * taken / one.draft_passes))
+    for round_ in rounds:
+        taken = min(passes, round_.draft_passes)
+        kept = max(1, round(round_.tree.chain_length * taken / round_.draft_passes))
         seconds += costs.round(kept, taken)
-        tokens += 1 + sum(index < kept for index in one.path)
+        tokens += 1 + sum(index < kept for index in round_.path)
     return tokens * costs.verify(1) / seconds

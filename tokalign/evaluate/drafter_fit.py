@@ -75,7 +75,7 @@ def judge_drafter(
     covered, count = 0, 0
     for line in lines:
         ids = target.encode(line)
-        covered += len(ids) if facts.ids is None else sum(one in facts.ids for one in ids)
+        covered += len(ids) if facts.ids is None else sum(token in facts.ids for token in ids)
         count += len(ids)
     share = covered / max(1, count)
     misfit = None if config is None else _misfit(facts, config)
@@ -163,7 +163,7 @@ def _facts(config: Config, read: Read) -> DrafterFacts:
     own = config.get("dflash_config") or config
     taps = own.get("target_layer_ids") or (config.get("eagle_config") or {}).get(_EAGLE)
     if inputs := config.get("aux_hidden_state_layer_ids") or config.get(_EAGLE):
-        taps = [one - 1 for one in inputs]  # `speculators` names the layers that follow
+        taps = [layer - 1 for layer in inputs]  # `speculators` names the layers that follow
     drafts = config.get("draft_vocab_size")
     reduced = drafts is not None and drafts != inner["vocab_size"]
     return DrafterFacts(
@@ -200,14 +200,14 @@ def _kind_of_last_state(config: Config) -> str | None:
 def _kind(config: Config) -> str:
     """Raises: ValueError for a `config.json` of no known format."""
     own = config.get("dflash_config") or {}
-    said = config.get("speculators_model_type") or own.get("projector_type")
-    said = said or ("dflash2" if "selector_rank" in own else None)
+    kind = config.get("speculators_model_type") or own.get("projector_type")
+    kind = kind or ("dflash2" if "selector_rank" in own else None)
     words = " ".join(config.get("architectures") or ()).lower()
     named = next((kind for kind in ("dspark", "eagle3", "dflash") if kind in words), None)
-    said = said or named or ("dflash" if own else None)
-    if said not in _KINDS:
-        raise ValueError(f"its {DRAFTER_CONFIG} is of no known format ({shown(said or words)})")
-    return _KINDS[said]
+    kind = kind or named or ("dflash" if own else None)
+    if kind not in _KINDS:
+        raise ValueError(f"its {DRAFTER_CONFIG} is of no known format ({shown(kind or words)})")
+    return _KINDS[kind]
 
 
 def _own_ids(read: Read) -> frozenset[int]:
@@ -216,6 +216,6 @@ def _own_ids(read: Read) -> frozenset[int]:
     if not 0 < length <= _LONGEST_HEADER:
         raise ValueError(f"{_WEIGHTS} is no safetensors file")
     found = parse_json(read(8, 8 + length))["d2t"]
-    begin, end = (8 + length + one for one in found["data_offsets"])
+    begin, end = (8 + length + offset for offset in found["data_offsets"])
     distances = np.frombuffer(read(begin, end), {"I64": "<i8", "I32": "<i4"}[found["dtype"]])
     return frozenset((np.arange(len(distances)) + distances).tolist())

@@ -33,7 +33,7 @@ class Software(_Part, frozen=True, kw_only=True):
     tokalign: str
 
 
-class Models(_Part, frozen=True, kw_only=True):
+class MeasuredModels(_Part, frozen=True, kw_only=True):
     """The models, by repository or folder. memory: bytes of the target's weights. bits: of most."""
 
     target: str
@@ -44,8 +44,8 @@ class Models(_Part, frozen=True, kw_only=True):
     bits: int
 
 
-class Passes(_Part, frozen=True, kw_only=True):
-    """Seconds of passes of the target by their rows, after a context of so many ids."""
+class PassTimes(_Part, frozen=True, kw_only=True):
+    """Seconds of passes of the target by their rows, after `context` ids."""
 
     context: int
     rows: dict[int, float]
@@ -82,11 +82,11 @@ class MachineReport(_Part, frozen=True, kw_only=True, tag_field="report", tag="t
     device: str
     memory: int
     software: Software
-    models: Models
+    models: MeasuredModels
     language: str | None
     temperature: float
     max_tokens: int
-    passes: list[Passes]
+    passes: list[PassTimes]
     results: list[Result]
     equality: list[Equality]
     form: Literal[1] = 1
@@ -111,7 +111,7 @@ def report_of(
     device: str,
     memory: int,
     software: Software,
-    models: Models,
+    models: MeasuredModels,
     language: str | None,
     temperature: float,
     max_tokens: int,
@@ -121,7 +121,7 @@ def report_of(
     if curve is not None and curve.unit == "seconds":
         rows = {m: round(timing.median, 6) for m, timing in sorted(curve.rows.items())}
         draft = None if curve.draft_pass is None else round(curve.draft_pass.median, 6)
-        passes.append(Passes(context=curve.context, rows=rows, draft_pass=draft))
+        passes.append(PassTimes(context=curve.context, rows=rows, draft_pass=draft))
     return MachineReport(
         date=datetime.now(UTC).date().isoformat(),
         device=device,
@@ -159,13 +159,13 @@ def _results(comparison: Comparison) -> list[Result]:
 
 def equality_of(measurements: Sequence[Measurement]) -> list[Equality]:
     """How many ids of the outputs are plain decoding's, by the length of their contexts."""
-    plain = {one.block: one for one in measurements if one.condition.is_plain}
+    plain = {measured.block: measured for measured in measurements if measured.condition.is_plain}
     counts: defaultdict[int | None, list[int]] = defaultdict(lambda: [0, 0])
-    for one in measurements:
-        if one.condition in BASELINES or one.block not in plain:
+    for measured in measurements:
+        if measured.condition in BASELINES or measured.block not in plain:
             continue
-        ours, theirs = one.token_ids, plain[one.block].token_ids
-        length = one.prompt_tokens + len(theirs)
+        ours, theirs = measured.token_ids, plain[measured.block].token_ids
+        length = measured.prompt_tokens + len(theirs)
         bound = next((bound for bound in _CONTEXTS if length <= bound), None)
         counts[bound][0] += max(len(ours), len(theirs))
         counts[bound][1] += common_prefix(list(ours), list(theirs))

@@ -57,7 +57,7 @@ def replay_texts(
     prompt_tokens: int = 0,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Statistics:
-    """Statistics of all texts together, each with so many ids as its prompt."""
+    """Statistics of all texts together, each with its first `prompt_tokens` ids as its prompt."""
     statistics = Statistics()
     for ids in texts:
         for event in replay(ids, make(ids), prompt_tokens=prompt_tokens):

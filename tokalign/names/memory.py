@@ -30,11 +30,11 @@ def weights_bytes(folder: Path, *, dtype: str | None = None) -> int:
 
 def require_memory(folders: Iterable[Path], *, dtype: str | None) -> None:
     """Raises: UsageError for models whose weights do not fit into memory together."""
-    require_bytes(sum(weights_bytes(one, dtype=dtype) for one in folders))
+    require_bytes(sum(weights_bytes(folder, dtype=dtype) for folder in folders))
 
 
 def require_bytes(needed: int) -> None:
-    """Raises: UsageError where so many bytes of weights do not fit into memory."""
+    """Raises: UsageError if `needed` bytes of weights do not fit into memory."""
     memory = machine_memory()
     if needed > memory:
         raise UsageError(

@@ -60,7 +60,11 @@ def published_for(target: str | Path | None) -> PublishedDrafter | None:
         return None
     names = {_bare(name) for name in _names(str(target))}
     return next(
-        (one for one in published_drafters() if names & {_bare(name) for name in one.targets}),
+        (
+            drafter
+            for drafter in published_drafters()
+            if names & {_bare(name) for name in drafter.targets}
+        ),
         None,
     )
 

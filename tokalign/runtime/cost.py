@@ -65,7 +65,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostCurve:
-    """Costs of passes on one machine, after a context of so many ids.
+    """Costs of passes on one machine, after `context` ids.
 
     source: where the figures come from, and every assumption behind them.
     machine: None for a curve that was not measured by `tokalign calibrate`.
@@ -263,7 +263,7 @@ def _as_json(value: Any) -> Any:
         case float():
             return round(value, 7)
         case dict():
-            return {str(key): _as_json(one) for key, one in value.items()}
+            return {str(key): _as_json(item) for key, item in value.items()}
         case tuple():
             return [*map(_as_json, value)]
     return value

@@ -141,16 +141,16 @@ class Generation:
             "seed": self._decoder.seed,
         }
 
-    def _pieces(self, one: Round) -> Iterator[Piece]:
-        for index, (token, source) in enumerate(zip(one.emitted, one.sources, strict=True)):
+    def _pieces(self, round_: Round) -> Iterator[Piece]:
+        for index, (token, source) in enumerate(zip(round_.emitted, round_.sources, strict=True)):
             self._shown.append(self._text.push(token))
             yield Piece(
                 token=token,
                 text=self._shown[-1],
                 source=source,
-                outcome=one.outcome(index),
-                logprobs=None if one.logprobs is None else one.logprobs[index],
-                ends=one.ends if index == len(one.emitted) - 1 else None,
+                outcome=round_.outcome(index),
+                logprobs=None if round_.logprobs is None else round_.logprobs[index],
+                ends=round_.ends if index == len(round_.emitted) - 1 else None,
             )
 
 

@@ -178,7 +178,7 @@ class Decoding:
         self._room -= len(ids)
         if self.ends is None and not self._room:
             self.ends = "length"
-        one = Round(
+        round_ = Round(
             limit=self._limit,
             tree=proposal.tree,
             path=verdict.path[: len(ids)],
@@ -193,9 +193,9 @@ class Decoding:
             ends=self.ends,
         )
         began = self._clock()
-        self.drafter.observe(one)
+        self.drafter.observe(round_)
         self._learning = self._clock() - began
-        return one
+        return round_
 
 
 def decode(

@@ -56,27 +56,27 @@ DEFAULT_ALTERNATIVES = 4
 """How many ids a draft model proposes besides one for each of its passes."""
 
 
-def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -> str:
-    """The method that `asked` stands for, by what there is.
+def choose_method(method: str, *, draft: bool, dictionary: bool, drafter: bool) -> str:
+    """What a method stands for, by what there is.
 
     draft, dictionary, drafter: whether there is a draft model, a dictionary, a trained drafter.
     `auto` stands for the hybrid of all sources that there are, ranked by expected gain.
     Raises: UsageError or MissingAssetError for a method that is unknown or lacks what it needs.
     """
-    if asked not in (AUTO, *METHODS):
-        raise UsageError(f"there is no method {asked!r}; choose one of auto, {', '.join(METHODS)}")
-    if asked == AUTO:
+    if method not in (AUTO, *METHODS):
+        raise UsageError(f"there is no method {method!r}; choose one of auto, {', '.join(METHODS)}")
+    if method == AUTO:
         return "hybrid"
-    if asked == "draft" and not draft:
+    if method == "draft" and not draft:
         raise UsageError("--method draft needs a draft model; give --draft NAME")
-    if asked == "drafter" and not drafter:
+    if method == "drafter" and not drafter:
         raise MissingAssetError(
             "--method drafter needs a trained drafter of this target, and none is named or found "
             "beside it; give --drafter FOLDER, or train one with: tokalign train"
         )
-    if asked == "dictionary" and not dictionary:
+    if method == "dictionary" and not dictionary:
         raise MissingAssetError(NO_DICTIONARY)
-    return asked
+    return method
 
 
 def check_draft_tokens(count: int | None) -> None:
@@ -96,11 +96,11 @@ def read_draft_tokens(given: str) -> int | None:
 
 
 def choose_translation(
-    asked: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
+    translation: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
 ) -> str:
-    """The translation asked for; by default `none` for one tokenizer and `exact` for two."""
-    if asked is not None:
-        return asked
+    """The translation to use; by default `none` for one tokenizer and `exact` for two."""
+    if translation is not None:
+        return translation
     return "none" if target.fingerprint == draft.fingerprint else "exact"
 
 
@@ -117,20 +117,20 @@ def check_translation(name: str | None) -> None:
 # -- options ---------------------------------------------------------------------------------------
 
 
-def declared(default: Any, about: str = "", **said: Any) -> Any:
-    """A field of options, with what is said of it where it is offered and checked.
+def declared(default: Any, about: str = "", **facts: Any) -> Any:
+    """A field of options, with what help and checks have to know of it.
 
     about: its help on the command line, which offers no field without one.
-    said: "takes", "FILE" or "FOLDER" for a path, else what its value is called; "among", the values
-    that there are; "least" and "most"; "several"; "shown" and "reads", the default as typed and
-    what makes a value of what is typed; "rare", for an option that only --help-all shows.
+    facts: "takes", "FILE" or "FOLDER" for a path, else what its value is called; "among", the
+    values that there are; "least" and "most"; "several"; "shown" and "reads", the default as typed
+    and what makes a value of what is typed; "rare", for an option that only --help-all shows.
     """
-    return field(default=default, metadata={"about": about, **said})
+    return field(default=default, metadata={"about": about, **facts})
 
 
 def take(kind: type[T], given: dict[str, Any]) -> T:
     """Make a dataclass of the values for its fields, and take these out of `given`."""
-    known = [one.name for one in fields(kind) if one.name in given]  # type: ignore[arg-type]
+    known = [option.name for option in fields(kind) if option.name in given]  # type: ignore[arg-type]
     return kind(**{name: given.pop(name) for name in known})
 
 
@@ -245,14 +245,14 @@ class CacheOptions:
 
     max_kv_size: int | None = declared(
         None,
-        "Keep at most so many tokens of the context, the first four and the latest. Once they "
+        "Keep at most this many tokens of the context, the first four and the latest. Once they "
         "are full nothing is drafted, because such a cache cannot be rewound.",
         least=8,
         rare=True,
     )
     kv_bits: int | None = declared(
         None,
-        "Quantize the KV cache to so many bits: 2, 3, 4, 6 or 8.",
+        "Quantize the KV cache to this many bits: 2, 3, 4, 6 or 8.",
         takes="N",
         among=("2", "3", "4", "6", "8"),
         reads=int,
@@ -277,27 +277,27 @@ class CacheOptions:
 
 def check_declared(options: Any) -> None:
     """Raises: UsageError for a field with a value that it cannot have, whatever the others are."""
-    for one in fields(options):
-        _check(one, getattr(options, one.name))
+    for option in fields(options):
+        _check(option, getattr(options, option.name))
 
 
-def _check(one: Field[Any], given: Any) -> None:
-    name, said = one.name, one.metadata
-    if said.get("takes") in ("FILE", "FOLDER"):
+def _check(option: Field[Any], given: Any) -> None:
+    name, facts = option.name, option.metadata
+    if facts.get("takes") in ("FILE", "FOLDER"):
         single = () if given is None else (given,)
-        for file in several(given) if said.get("several") else single:
+        for file in several(given) if facts.get("several") else single:
             if not isinstance(file, str | PathLike):
                 raise UsageError(f"{name} has to be a path, not {shown(file)}")
             if file == "":
                 raise UsageError(f"{name} is empty; give a path, or leave it out")
-    elif given is None and one.default is None:
+    elif given is None and option.default is None:
         return
-    elif "least" in said:
-        require_integer(name, given, least=said["least"], most=said.get("most"))
-    elif isinstance(one.default, bool):
+    elif "least" in facts:
+        require_integer(name, given, least=facts["least"], most=facts.get("most"))
+    elif isinstance(option.default, bool):
         if not isinstance(given, bool):
             raise UsageError(f"{name} has to be True or False, not {shown(given)}")
-    elif said.get("several") and isinstance(given, Iterable) and not isinstance(given, str):
+    elif facts.get("several") and isinstance(given, Iterable) and not isinstance(given, str):
         require_texts(name, given)
     else:
         require_text(name, given)

@@ -201,7 +201,7 @@ class Drafter(ABC):
     def propose(self, context: Context, limit: int) -> Proposal:
         """Propose at most `limit` ids (0 or more)."""
 
-    def observe(self, one: Round) -> None:  # noqa: B027  # many drafters learn nothing
+    def observe(self, round_: Round) -> None:  # noqa: B027  # many drafters learn nothing
         """Learn what became of the proposal. Called at the end of every round."""
 
 

@@ -46,32 +46,32 @@ class Statistics:
             case Finished():
                 self.finish_reason = event.reason
 
-    def _count(self, one: Round) -> None:
+    def _count(self, round_: Round) -> None:
         self.rounds += 1
-        self.generation_tokens += len(one.emitted)
+        self.generation_tokens += len(round_.emitted)
         # The first round's other rows read the prompt.
-        self.rows += 1 + len(one.tree) if self._first else one.rows
-        self.draft_passes += one.draft_passes
-        self.counts += Counter(one.counts)  # which drops what is zero
-        self._proposed_by.update(one.tree.sources)
-        self._accepted_by.update(one.sources)
-        if not one.tree:
-            self.empty_rounds += one.limit > 0  # with a limit of 0 no proposal was asked for
+        self.rows += 1 + len(round_.tree) if self._first else round_.rows
+        self.draft_passes += round_.draft_passes
+        self.counts += Counter(round_.counts)  # which drops what is zero
+        self._proposed_by.update(round_.tree.sources)
+        self._accepted_by.update(round_.sources)
+        if not round_.tree:
+            self.empty_rounds += round_.limit > 0  # with a limit of 0 no proposal was asked for
             return
         self.num_spec_steps += 1
-        self.num_draft_tokens += len(one.tree)
-        self.num_accepted_draft_tokens += one.accepted
-        self._accepted_lengths[one.accepted] += 1
+        self.num_draft_tokens += len(round_.tree)
+        self.num_accepted_draft_tokens += round_.accepted
+        self._accepted_lengths[round_.accepted] += 1
 
-    def _time(self, one: Round) -> None:
+    def _time(self, round_: Round) -> None:
         spent = self._first_rounds if self._first else self._later_rounds
-        spent[0] += len(one.emitted)
-        spent[1] += one.seconds
+        spent[0] += len(round_.emitted)
+        spent[1] += round_.seconds
         if not self._first:
-            self._host_seconds.append(max(0.0, one.seconds - one.verification))
+            self._host_seconds.append(max(0.0, round_.seconds - round_.verification))
             self._later_parts[0] += 1
-            self._later_parts[1] += one.verification
-            self._later_parts[2] += one.drafting
+            self._later_parts[1] += round_.verification
+            self._later_parts[2] += round_.drafting
         self._first = False
 
     # -- figures ------------------------------------------------------------------------------

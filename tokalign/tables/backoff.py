@@ -166,10 +166,10 @@ class BackoffTable:
             state = (last ^ token) * MULTIPLIER & WORD
             state ^= state >> 32
             start = (state >> SEGMENT_SHIFT & _SEGMENT_MASK) * segments >> SEGMENT_WIDTH << bits
-            one = start + (state & mask)
-            two = start + size + (state >> _SECOND & mask)
-            three = start + size + size + (state >> _THIRD & mask)
-            value = slots[one] ^ slots[two] ^ slots[three]
+            first = start + (state & mask)
+            second = start + size + (state >> _SECOND & mask)
+            third = start + size + size + (state >> _THIRD & mask)
+            value = slots[first] ^ slots[second] ^ slots[third]
             if value & _FINGERPRINT != state >> FINGERPRINT_SHIFT:
                 break
             stored.append(value >> FINGERPRINT_WIDTH)

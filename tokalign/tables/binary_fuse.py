@@ -121,8 +121,8 @@ def assign(places: Integers, rounds: Rounds, values: NDArray[np.integer], slots:
     """Slots i64 such that the XOR of each key's three slots is its value."""
     filled = np.zeros(slots, dtype=np.int64)
     for taken, own in reversed(rounds):
-        one, two, three = filled[places[:, taken]]
-        filled[own] ^= one ^ two ^ three ^ values[taken]
+        first, second, third = filled[places[:, taken]]
+        filled[own] ^= first ^ second ^ third ^ values[taken]
     return filled
 
 

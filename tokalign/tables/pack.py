@@ -194,7 +194,7 @@ def _get(bundle: Bundle, section: str, count: int, limit: int) -> Numbers:
 
 
 def _unpacked(bundle: Bundle, section: str, most: int) -> bytes:
-    """A section, which has at most so many bytes. Raises: BundleError."""
+    """A section, which has at most `most` bytes. Raises: BundleError."""
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
     packed = bundle.array(section, "u1").tobytes()
     try:

@@ -122,6 +122,6 @@ def _from_pattern(pattern: str) -> Iterator[str]:
     if pattern:
         yield pattern
     letters = sorted({c for c in pattern if c.isalnum() or c in _MARKS})[:24]
-    for one, other in product(letters, repeat=2):
-        if one != other and (len(letters) < 9 or ord(one) * ord(other) % 7 == 0):
-            yield one * 64 + other + one * 8
+    for letter, other in product(letters, repeat=2):
+        if letter != other and (len(letters) < 9 or ord(letter) * ord(other) % 7 == 0):
+            yield letter * 64 + other + letter * 8

@@ -85,7 +85,7 @@ class _AnyIds:
 
 
 def any_ids(size: int) -> Tokenizer[Any]:
-    """A tokenizer of so many ids, of which nothing else is known."""
+    """A tokenizer of `size` ids, of which nothing else is known."""
     return ForeignTokenizer(_AnyIds(size))
 
 

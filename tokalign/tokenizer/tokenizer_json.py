@@ -35,7 +35,9 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     for spelling, index in vocab.items():
         spellings[index] = spelling
     normalize = _normalizer(document)
-    in_text = {i for i, one in added.items() if _is_text(one, vocab) and _is_stable(one, normalize)}
+    in_text = {
+        i for i, token in added.items() if _is_text(token, vocab) and _is_stable(token, normalize)
+    }
     specials = {i: token["content"] for i, token in added.items() if i not in in_text}
     for index in added:
         spellings[index] = ""

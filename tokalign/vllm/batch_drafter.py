@@ -229,8 +229,8 @@ class BatchLookup:
             return np.full(len(endings), NO_ID), np.zeros(len(endings))
         reversed_ids = endings.T[: self._max_context]
         states = self._hash(reversed_ids)
-        one, two, three = self._slots[self._shape.places(states)]
-        values = one ^ two ^ three
+        first, second, third = self._slots[self._shape.places(states)]
+        values = first ^ second ^ third
         stored = values.astype(np.uint8) == fingerprints(states)
         stored &= reversed_ids >= 0
         lengths = np.logical_and.accumulate(stored, axis=0).sum(axis=0)

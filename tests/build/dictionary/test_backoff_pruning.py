@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.counting.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
+from tokalign.build.counting.ngram_tree import (
+    NgramLevel,
+    grow_tree,
+    in_other_text,
+    smooth,
+    walk_back,
+)
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import (
     entries_within,
@@ -47,7 +53,7 @@ def as_orders(counts: Counts) -> list[TokenNgrams]:
     return orders
 
 
-def rows_of(levels: list[Level], order: int) -> list[tuple[int, ...]]:
+def rows_of(levels: list[NgramLevel], order: int) -> list[tuple[int, ...]]:
     """The n-grams of one order, spelled out by walking back."""
     columns = list(walk_back(levels, order, np.arange(len(levels[order - 1]))))
     return list(zip(*(column.tolist() for column in reversed(columns)), strict=True))

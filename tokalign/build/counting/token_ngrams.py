@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Stage, batches, silent
-from tokalign.build.counting.ngram_tree import Level, grow_tree
+from tokalign.build.counting.ngram_tree import NgramLevel, grow_tree
 from tokalign.build.counting.runs import (
     NgramFile,
     digest,
@@ -57,7 +57,7 @@ _FORMAT = 7  # of the files in a workspace; part of their names
 # How the work is cut, on which the result does not depend.
 _SHARD = 1 << 20  # characters; a shard ends after the line that reaches them: 400,000 tokens
 _AT_ONCE = 1 << 18  # about how many windows are in memory at once
-_MOST_RUNS = 1 << 9  # 2 or more; more runs than that are merged, so many at a time
+_MOST_RUNS = 1 << 9  # 2 or more; more runs than that are merged, at most this many at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Counting:
 class Counted:
     """The n-grams that are kept, as a tree. words: by their numbers in a pack."""
 
-    levels: list[Level]
+    levels: list[NgramLevel]
     words: Sequence[str] = ()
 
 
@@ -197,7 +197,7 @@ def _write_shard(
 def _merge(
     runs: list[Path], dtype: np.dtype[np.void], folder: Path, apply: Apply, most: int
 ) -> list[Path]:
-    """Merge runs until there are at most so many; those that are whole are not made again."""
+    """Merge runs until there are at most `most`; those that are whole are not made again."""
     while len(runs) > most:
         starts = range(0, len(runs), _MOST_RUNS)
         groups = {start: runs[start : start + _MOST_RUNS] for start in starts}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.ngram_tree import Floats, Level, walk_back
+from tokalign.build.counting.ngram_tree import Floats, NgramLevel, walk_back
 from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.pruning import ROW_COST, Entries, find_candidates
 from tokalign.tables.backoff import ALTERNATIVE, BackoffParameters, BackoffTable
@@ -26,7 +26,7 @@ _LEAST_ODDS, _MOST_ODDS = -3.5, 4.5  # where the first bin begins and the last o
 
 
 def make_table(
-    levels: list[Level], *, vocabulary_size: int, max_bytes: int, p_min: float = P_MIN
+    levels: list[NgramLevel], *, vocabulary_size: int, max_bytes: int, p_min: float = P_MIN
 ) -> BackoffTable:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
     Cost: about 5 µs and 80 bytes per n-gram, and 4 µs per entry."""
@@ -51,7 +51,7 @@ def _answers(entries: Sequence[Entries]) -> tuple[IdArray, Floats]:
 
 
 def entries_within(max_bytes: int, *, id_width: int, predictions: int = MAX_PREDICTIONS) -> int:
-    """How many entries are sure to fit into so many bytes with so many different predictions."""
+    """How many entries with this many different predictions are sure to fit into `max_bytes`."""
 
     def size(entries: int) -> int:
         slots = FuseShape.holding(entries, seed=0).slots
@@ -62,7 +62,7 @@ def entries_within(max_bytes: int, *, id_width: int, predictions: int = MAX_PRED
 
 
 def pack(
-    levels: list[Level], entries: Sequence[Entries], *, vocabulary_size: int, p_min: float
+    levels: list[NgramLevel], entries: Sequence[Entries], *, vocabulary_size: int, p_min: float
 ) -> BackoffTable:
     """Pack entries into a table. Equal entries give equal tables."""
     width = _width(vocabulary_size)
@@ -131,7 +131,7 @@ def number_predictions(ids: IdArray, probabilities: Floats) -> NumberedPredictio
     )
 
 
-def _hash(levels: list[Level], entries: Entries, start: int) -> Hashes:
+def _hash(levels: list[NgramLevel], entries: Entries, start: int) -> Hashes:
     nodes = entries.nodes
     hashes = np.full(len(nodes), start, dtype=np.uint64)
     for ids in walk_back(levels, entries.length, nodes):

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.ngram_tree import CONCENTRATION, DISCOUNT, OPTIMISM, Level
+from tokalign.build.counting.ngram_tree import CONCENTRATION, DISCOUNT, OPTIMISM, NgramLevel
 from tokalign.build.counting.token_ngrams import (
     MAX_NGRAMS,
     MIN_COUNT,
@@ -82,7 +82,7 @@ def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> Ba
 def backoff_bundle(
     target: Tokenizer[TargetId],
     stamp: Mapping[str, Any],
-    levels: list[Level],
+    levels: list[NgramLevel],
     options: BackoffOptions,
     *,
     language: str,

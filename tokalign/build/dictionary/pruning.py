@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.ngram_tree import MISSING, Floats, Level, in_other_text, smooth
+from tokalign.build.counting.ngram_tree import MISSING, Floats, NgramLevel, in_other_text, smooth
 from tokalign.build.counting.windows import IdArray
 
 ROW_COST = 0.05
@@ -119,7 +119,7 @@ class Candidates:
         return [kept, *alternatives]
 
 
-def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
+def find_candidates(levels: Sequence[NgramLevel], p_min: float) -> Candidates:
     """What could be stored after each context of these n-grams."""
     smoothed, weights = smooth(levels)
     probabilities = [smoothed[0], *map(in_other_text, smoothed[1:])] if smoothed else []
@@ -141,7 +141,7 @@ def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> En
 
 
 def ranked_predictions(
-    levels: Sequence[Level], probabilities: Sequence[Floats]
+    levels: Sequence[NgramLevel], probabilities: Sequence[Floats]
 ) -> list[list[Predictions]]:
     """The most probable next ids, then the alternatives by rank, by length of the context."""
     ranks: list[list[Predictions]] = []
@@ -155,7 +155,7 @@ def ranked_predictions(
     return ranks
 
 
-def _best(contexts: int, continued: Level, probabilities: Floats) -> Predictions:
+def _best(contexts: int, continued: NgramLevel, probabilities: Floats) -> Predictions:
     ids = np.zeros(contexts, dtype=continued.last.dtype)
     highest = np.zeros(contexts, dtype=np.float32)
     np.maximum.at(highest, continued.prefix, probabilities)
@@ -166,7 +166,7 @@ def _best(contexts: int, continued: Level, probabilities: Floats) -> Predictions
 
 
 def gains(
-    levels: Sequence[Level],
+    levels: Sequence[NgramLevel],
     probabilities: Sequence[Floats],
     weights: Sequence[Floats],
     predictions: Sequence[Predictions],

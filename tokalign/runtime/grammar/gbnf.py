@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from tokalign.errors import UsageError, shown
 from tokalign.runtime.grammar.bounds import at_most
-from tokalign.runtime.grammar.gbnf_rules import EMPTY, Item, Rule, written
+from tokalign.runtime.grammar.gbnf_rules import EMPTY, GbnfRule, Item, written
 
 _TOKENS = re.compile(
     r"""(?P<space>[ \t]+|\#[^\r\n]*)
@@ -68,10 +68,10 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._items = text, 0, 0
-        self._rules: dict[str, Rule] = {}
-        self._open: list[Rule] = []
+        self._rules: dict[str, GbnfRule] = {}
+        self._open: list[GbnfRule] = []
 
-    def rules(self) -> dict[str, Rule]:
+    def rules(self) -> dict[str, GbnfRule]:
         name = ""
         ends_line = False  # whether a line end ends the rule
         for kind, value in self._scanned():
@@ -109,13 +109,13 @@ class _Reader:
         column = self._at - self._text.rfind("\n", 0, self._at)
         raise UsageError(f"the grammar is not valid GBNF: line {line}, column {column}: {why}")
 
-    def _begin(self, name: str) -> Rule:
-        rule = self._rules[name] = Rule(name)  # as in llama.cpp, the last one of a name counts
+    def _begin(self, name: str) -> GbnfRule:
+        rule = self._rules[name] = GbnfRule(name)  # as in llama.cpp, the last one of a name counts
         at_most("the grammar", "rules and groups", len(self._rules))
         self._open.append(rule)
         return rule
 
-    def _add(self, rule: Rule, kind: str, value: str) -> None:
+    def _add(self, rule: GbnfRule, kind: str, value: str) -> None:
         sequence = rule.alternatives[-1]
         self._items += 1
         at_most("the grammar", "parts of rules", self._items, _MOST_ITEMS)

@@ -36,7 +36,7 @@ class Item:
 
 
 @dataclass(slots=True)
-class Rule:
+class GbnfRule:
     """A rule or a group: alternatives, each a sequence."""
 
     name: str
@@ -52,7 +52,7 @@ class Rule:
         return [item.rule for item in self.items if item.rule]
 
 
-def written(rules: Mapping[str, Rule]) -> str:
+def written(rules: Mapping[str, GbnfRule]) -> str:
     """The rules that `root` needs, in Lark's format."""
     order, seen = ["root"], {"root"}
     for name in order:
@@ -98,7 +98,7 @@ def _repeated(item: Item, names: Mapping[str, str]) -> str:
     return f"{inner}{{{item.least},{'' if item.most is None else item.most}}}"
 
 
-def _terminals(rules: Mapping[str, Rule], order: list[str]) -> set[str]:
+def _terminals(rules: Mapping[str, GbnfRule], order: list[str]) -> set[str]:
     """The rules that are not recursive, name no token and need such rules only."""
     terminals = set[str]()
     sorter = TopologicalSorter({name: set(rules[name].needs) for name in order})

@@ -63,8 +63,8 @@ Extend: TypeAlias = Callable[[Node, DraftId], Extension]
 
 def can_grow(session: DraftModelSession, sampler: Sampling | None, alternatives: int) -> bool:
     """Whether a draft may be a tree: logits processors would need each row's history."""
-    asked = alternatives > 0 and (sampler is None or not sampler.needs_history)
-    return asked and session.can_branch
+    wants_tree = alternatives > 0 and (sampler is None or not sampler.needs_history)
+    return wants_tree and session.can_branch
 
 
 class Growth:
