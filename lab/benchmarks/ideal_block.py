@@ -31,7 +31,7 @@ from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
-from tokalign.runtime.mlx.dflash_session import Block, DFlashSession, listed_rows
+from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess, listed_rows
 from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
@@ -109,10 +109,10 @@ class IdealSession:
         self._text, self._prompt, self._size = text, prompt, size
         self.passes, self.most = 0, _GUESSES
 
-    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Block:
+    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Guess:
         at = len(ids) - self._prompt
         if at < 1:  # like one that reads what the target has computed
-            return Block([], [])
+            return Guess([], [])
         self.passes += 1
         texts, positions = self._marginals.ids.shape[:2]
         chance, text = Random(1000 * self._text + at), self._text
@@ -125,7 +125,7 @@ class IdealSession:
         logits = mx.array(rows)
         if sampler is not None:
             logits = sampler.expect(logits, range(len(ids), len(ids) + _GUESSES))
-        return Block(listed_rows(*top_k(logits, listed)), [])
+        return Guess(listed_rows(*top_k(logits, listed)), [])
 
 
 class Continuations:

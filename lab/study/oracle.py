@@ -17,7 +17,7 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.runtime.translation.covers import CoverTranslator
-from tokalign.runtime.translation.growth import Growth, Node, join
+from tokalign.runtime.translation.growth import ModelTree, Node, join
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -46,7 +46,7 @@ class Oracle:
         self._boundary.follow(committed)
         ids = self._text.ids
         roots, possible = self._roots(ids, session)
-        growth = Growth(
+        growth = ModelTree(
             session,
             ids,
             roots,

@@ -30,7 +30,7 @@ from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
 from tokalign.runtime.mlx.dflash_config import DFlashConfig
-from tokalign.runtime.mlx.dflash_session import Block, DFlashSession
+from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
 from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -57,7 +57,7 @@ def opened() -> TargetModelSession:
     return TargetModelSession(random_model(), watch=partial(taps_of, layers=(0, 1)))
 
 
-def guessed(network: DFlashDrafter, *ids: int, sampler: Sampling | None = None) -> Block:
+def guessed(network: DFlashDrafter, *ids: int, sampler: Sampling | None = None) -> Guess:
     """What follows the prompt and these ids."""
     session, text = opened(), [TargetId(one) for one in (*PROMPT, *ids)]
     session.logits(text[:-1])
@@ -114,7 +114,7 @@ def test_alone_each_guess_follows_the_one_before(kind: str, sampling: str | None
 
 def test_a_linked_answer_goes_on_from_what_was_read() -> None:
     a, b, c, d = map(TargetId, (1, 2, 3, 4))
-    block = Block([[(a, -0.1)], [(b, -0.5)], [(c, -0.5)]], [{a: [(d, -0.2)]}, {d: [(a, -0.3)]}])
+    block = Guess([[(a, -0.1)], [(b, -0.5)], [(c, -0.5)]], [{a: [(d, -0.2)]}, {d: [(a, -0.3)]}])
     answer = LinkedAnswer(block, BLOCK)
 
     def expected(*path: TargetId) -> list[TargetId]:

@@ -29,7 +29,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train import from_model
 from tokalign.train.from_model import (
     WINDOW,
-    Reading,
+    LikelyRows,
     build_logit_table,
     most_frequent_rows,
     write_texts,
@@ -139,7 +139,7 @@ def test_the_keys_that_came_most_often_are_kept() -> None:
     ids = [TargetId(i) for i in (5, 6, 5, 6, 5, 7)]
     likely = np.tile(np.arange(100, 100 + KEPT), (len(ids), 1))
     logprobs = np.log(np.full(likely.shape, 0.1))
-    rows = most_frequent_rows([Reading(ids, likely, logprobs)], 4, vocabulary_size=105)
+    rows = most_frequent_rows([LikelyRows(ids, likely, logprobs)], 4, vocabulary_size=105)
     store = LogitStore(rows)
     kept = [key for key in ((5,), (6,), (7,), (5, 6), (6, 5), (5, 7)) if _has(store, *key)]
     assert kept == [(5,), (6,), (5, 6), (6, 5)]

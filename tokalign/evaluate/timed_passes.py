@@ -122,7 +122,7 @@ class TimedPasses:
         return self.search(BeamShape(1, 1))
 
     def tree_pass(self) -> float:
-        """A pass in which the draft model goes on after the most texts that `Growth` chooses."""
+        """A pass in which the draft model goes on after the most texts that `ModelTree` chooses."""
         assert self._draft is not None
         roots = TokenTree(tuple(map(DraftId, range(WIDTH))), (-1,) * WIDTH, ("",) * WIDTH)
         ids, began = self._draft_ids[: self.length], perf_counter()

@@ -49,8 +49,8 @@ class Chats(Rendering):
         """A chunk where the request asks for it, as llama.cpp's server writes it."""
         if not self._tells_progress:
             return super().reading(reading)
-        told = {"total": reading.total, "processed": reading.done}
-        return [self._chunk([], prompt_progress=told)]
+        progress = {"total": reading.total, "processed": reading.done}
+        return [self._chunk([], prompt_progress=progress)]
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         if self._wants_usage:
@@ -154,7 +154,9 @@ class Completions(Chats):
             "text_offset": offsets,
             "tokens": tokens,
             "token_logprobs": [entry["logprob"] for entry in content],
-            "top_logprobs": [{one["token"]: one["logprob"] for one in top} for top in tops],
+            "top_logprobs": [
+                {candidate["token"]: candidate["logprob"] for candidate in top} for top in tops
+            ],
         }
 
 

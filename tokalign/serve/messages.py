@@ -105,8 +105,8 @@ class Messages(Rendering):
         return _event("ping")
 
     def reading(self, reading: Reading) -> list[bytes]:
-        told = {"total": reading.total, "processed": reading.done}
-        return [_event("ping", prompt_progress=told)]
+        progress = {"total": reading.total, "processed": reading.done}
+        return [_event("ping", prompt_progress=progress)]
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
         (choice,) = choices

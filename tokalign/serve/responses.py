@@ -117,9 +117,9 @@ class Responses(Rendering):
         return self._event("response.in_progress", response=under_way)
 
     def reading(self, reading: Reading) -> list[bytes]:
-        told = {"total": reading.total, "processed": reading.done}
+        progress = {"total": reading.total, "processed": reading.done}
         under_way = self._response([], "in_progress", [])
-        return [self._event("response.in_progress", response=under_way, prompt_progress=told)]
+        return [self._event("response.in_progress", response=under_way, prompt_progress=progress)]
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at

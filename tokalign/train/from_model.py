@@ -227,11 +227,11 @@ def build_logit_table(
     Raises: CorpusError as `Corpus.lines`, and for a corpus without a window of text.
     """
     windows = _windows(target, corpus, WINDOW, positions=positions, seed=0, stage=stage)
-    readings = list[Reading]()
+    readings = list[LikelyRows]()
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:
             ids, logprobs = most_probable(target.model(mx.array([window]))[0], KEPT)
-            readings.append(Reading(window, np.array(ids), np.array(logprobs)))
+            readings.append(LikelyRows(window, np.array(ids), np.array(logprobs)))
             advance(WINDOW)
     size = len(target.tokenizer.vocabulary)
     table = most_frequent_rows(readings, ROWS, vocabulary_size=size)
@@ -250,7 +250,7 @@ def build_logit_table(
     )
 
 
-class Reading(NamedTuple):
+class LikelyRows(NamedTuple):
     """A text, and what may follow each of its ids: ids i[n, KEPT] and log-probabilities."""
 
     text: Sequence[TargetId]
@@ -259,7 +259,7 @@ class Reading(NamedTuple):
 
 
 def most_frequent_rows(
-    readings: Sequence[Reading], most: int, *, vocabulary_size: int
+    readings: Sequence[LikelyRows], most: int, *, vocabulary_size: int
 ) -> LogitRows:
     """The rows of the `most` most frequent keys, averaged, the rarest first.
 
@@ -267,17 +267,19 @@ def most_frequent_rows(
     vocabulary_size: ids from here on, with which models pad their vocabularies, are left out.
     """
     tails = [
-        tail_of(one.text[max(0, end - LONGEST_KEY) : end])
-        for one in readings
-        for end in range(1, len(one.text) + 1)
+        tail_of(reading.text[max(0, end - LONGEST_KEY) : end])
+        for reading in readings
+        for end in range(1, len(reading.text) + 1)
     ]
     keys = keys_of(np.array(tails, dtype=np.uint64)).reshape(-1)
     different, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
     kept = np.sort(np.argsort(-counts, kind="stable")[:most])
     place = np.full(len(different), -1)
     place[kept] = np.arange(len(kept))
-    ids = np.tile(np.concatenate([one.ids for one in readings]), (LONGEST_KEY, 1)).reshape(-1)
-    logprobs = np.tile(np.concatenate([one.logprobs for one in readings]), (LONGEST_KEY, 1))
+    ids = np.tile(np.concatenate([reading.ids for reading in readings]), (LONGEST_KEY, 1)).reshape(
+        -1
+    )
+    logprobs = np.tile(np.concatenate([reading.logprobs for reading in readings]), (LONGEST_KEY, 1))
     rows = np.repeat(place[number.reshape(-1)], KEPT)
     known = (rows >= 0) & (ids < vocabulary_size)
     best, sums = _top(rows[known], ids[known], np.exp(logprobs).reshape(-1)[known], len(kept))

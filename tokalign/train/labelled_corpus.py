@@ -109,7 +109,7 @@ class FutureIds:
 
         probable: for each of these but the first, as of `_probable`.
         """
-        kept, own = [one for one in probable if one], np.array(text, np.int32)[:, None]
+        kept, own = [row for row in probable if row], np.array(text, np.int32)[:, None]
         states = states if self._labelling.keeps_states else states[:, :0]
         states = mx.clip(states, -_LARGEST, _LARGEST).astype(mx.float16)
         values = [np.array(states), *[values for _, values in kept]]

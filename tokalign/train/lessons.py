@@ -85,7 +85,7 @@ class Covers:
             return _NONE if special is None or prefix else np.array([special], np.int32)
         start, end = self._order.starting_with(prefix)
         added, spelled = len(prefix), self._order.spelled[start:end]
-        kept = [self.first(data + one[added:]) == token for one in spelled]
+        kept = [self.first(data + spelling[added:]) == token for spelling in spelled]
         return self._ids[start:end][np.array(kept, np.bool_)]
 
     def guess(self, partial: bytes, row: NDArray[Any]) -> TargetId | None:
@@ -117,7 +117,7 @@ MOST_FACTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class TaughtBoundary:
     """A boundary after the target token of index `at`.
 
     row: of the draft's text, after which a token follows that begins with `partial`.
@@ -128,7 +128,7 @@ class Boundary:
     at: int
 
 
-class Reading:
+class DraftReading:
     """A text as the draft model reads it, and where the target's boundaries lie in it.
 
     ids, spelled: the draft's tokens. boundaries: those after which a label can be learned; none if
@@ -142,7 +142,7 @@ class Reading:
         self.ids: list[DraftId] = list(draft_text.ids)
         ours, theirs = pair.draft.vocabulary.tokens, pair.target.vocabulary.tokens
         self.spelled = [ours[i] if i < len(ours) else b"" for i in self.ids]
-        self.boundaries: list[Boundary] = []
+        self.boundaries: list[TaughtBoundary] = []
         spelled = [theirs[i] for i in own]
         first = next((at for at, token in enumerate(spelled) if token), 0)
         if pair.target.spec.dummy_prefix and spelled:
@@ -158,14 +158,14 @@ class Reading:
                 token += 1
             if at >= first and token:
                 partial = self.spelled[token][: end - begin] if token < len(self.ids) else b""
-                self.boundaries.append(Boundary(token - 1, partial, at))
+                self.boundaries.append(TaughtBoundary(token - 1, partial, at))
 
 
 def readings_of(
     pair: Pair, texts: Iterable[LabelledText]
-) -> Iterator[tuple[LabelledText, Reading]]:
+) -> Iterator[tuple[LabelledText, DraftReading]]:
     """The texts that have boundaries, and how the draft model reads them."""
-    readings = ((text, Reading(pair, text)) for text in texts)
+    readings = ((text, DraftReading(pair, text)) for text in texts)
     return ((text, reading) for text, reading in readings if reading.boundaries)
 
 
@@ -251,7 +251,7 @@ class _Sums:
         self._learned: list[tuple[list[int], list[int], int, NDArray[np.float16]]] = []
         self._own: list[NDArray[Any]] = []
 
-    def add(self, text: LabelledText, reading: Reading, offset: int, *, covers: bool) -> None:
+    def add(self, text: LabelledText, reading: DraftReading, offset: int, *, covers: bool) -> None:
         """Take in a text whose rows begin at `offset`."""
         length, spelled = len(reading.ids) - 1, self._covers.bytes_of
         self._own.append(np.stack([np.arange(length) + offset, np.array(reading.ids[1:])]))
@@ -272,7 +272,7 @@ class _Sums:
             self._learned.append((slots, factors, allowed, text.probabilities[boundary.at]))
 
     def _spelling(
-        self, reading: Reading, boundary: Boundary, label: TargetId, offset: int
+        self, reading: DraftReading, boundary: TaughtBoundary, label: TargetId, offset: int
     ) -> list[int]:
         """The sums whose product spells the text's next token in several draft tokens; or none."""
         rest, row = boundary.partial + self._covers.bytes_of(label), boundary.row

@@ -202,7 +202,7 @@ class _Ends:
         out, and then all logits have to be computed.
         """
         head, body = find_head(model), getattr(model, "model", None)
-        embeddings = [one for one in model.modules() if isinstance(one, nn.Embedding)]
+        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         if head is None or body is None or len(embeddings) != 1 or {"scales", "bias"} & {*head}:
             return None
         ends, tokens = cls(body, embeddings[0], head), np.array([[3, 1, 2]], np.int32)

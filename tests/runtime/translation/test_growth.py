@@ -16,7 +16,7 @@ from random_models import random_model
 from trees import reached
 
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.translation.growth import LEAST_NODE, Extension, Growth, Node, join
+from tokalign.runtime.translation.growth import LEAST_NODE, Extension, ModelTree, Node, join
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 TEXT = [DraftId(i) for i in (1, 2, 3, 8, 8, 2)]
@@ -130,7 +130,7 @@ def test_nodes_have_the_probabilities_of_their_chains(steps: int) -> None:
         Node(log(0.2), -1, 1, DraftId(7), b"x", (TargetId(7),), goes_on=True),
         Node(log(0.1), -1, 0, DraftId(9), b"x", (TargetId(9),), goes_on=False),
     ]
-    nodes = Growth(session, TEXT, roots, steps, extend=spell, least=1e-6).finish()
+    nodes = ModelTree(session, TEXT, roots, steps, extend=spell, least=1e-6).finish()
     assert session.passes == 1 + steps
     assert any(one.parent >= len(roots) for one in nodes) == (steps > 1)
     for one in nodes[len(roots) :]:

@@ -73,7 +73,7 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class ContextCandidates:
     """Contexts that may be stored, by length from 1 on, and what they are worth.
 
     predictions: by rank and length. suffixes: of each context, its index among those one id
@@ -119,12 +119,12 @@ class Candidates:
         return [kept, *alternatives]
 
 
-def find_candidates(levels: Sequence[NgramLevel], p_min: float) -> Candidates:
+def find_candidates(levels: Sequence[NgramLevel], p_min: float) -> ContextCandidates:
     """What could be stored after each context of these n-grams."""
     smoothed, weights = smooth(levels)
     probabilities = [smoothed[0], *map(in_other_text, smoothed[1:])] if smoothed else []
     predictions = ranked_predictions(levels, probabilities)
-    return Candidates(
+    return ContextCandidates(
         predictions=predictions,
         suffixes=[level.suffix for level in levels[:-1]],
         counts=[level.counts for level in levels[:-1]],

@@ -84,7 +84,7 @@ class Passage(NamedTuple):
 _NO_PASSAGE = Passage()
 
 
-class Reading(NamedTuple):
+class MatchState(NamedTuple):
     """Where reading a text has led: the longest match, and the passage that is followed."""
 
     place: Place = START
@@ -104,10 +104,10 @@ class ContextCopy:
         self._grows = outputs is None
         self.name = SOURCE if self._grows else SESSION
         self._trust = Trust(rate=_TRUST_RATE)
-        self._reading = Reading()
+        self._reading = MatchState()
         self._seen = self._prompt = 0
 
-    def follow(self, ids: Sequence[TargetId]) -> Reading:
+    def follow(self, ids: Sequence[TargetId]) -> MatchState:
         automaton = self.automaton
         if self._grows and not self._prompt:
             self._prompt = len(ids)
@@ -121,15 +121,15 @@ class ContextCopy:
                 place = automaton.longest_repeat()
             else:
                 place = automaton.advance(place, token)
-            self._reading = Reading(place, self._followed(passage, place, token))
+            self._reading = MatchState(place, self._followed(passage, place, token))
         self._seen = len(ids)
         return self._reading
 
-    def advance(self, state: Reading, token: TargetId) -> Reading:
+    def advance(self, state: MatchState, token: TargetId) -> MatchState:
         place = self.automaton.advance(state.place, token)
-        return Reading(place, self._followed(state.passage, place, token))
+        return MatchState(place, self._followed(state.passage, place, token))
 
-    def expect(self, state: Reading) -> list[tuple[TargetId, float]]:
+    def expect(self, state: MatchState) -> list[tuple[TargetId, float]]:
         """What followed the latest occurrence and the first, and what comes next in the passage."""
         found = dict[TargetId, float]()
         if (occurrence := self.automaton.occurrence(state.place)) is not None:
@@ -143,7 +143,7 @@ class ContextCopy:
             found[token] = max(p, found.get(token, 0.0))
         found.pop(SEPARATOR, None)
         odds = [(token, log(p / (1.0 - p))) for token, p in found.items()]
-        return odds if len(odds) < 2 else sorted(odds, key=lambda one: -one[1])
+        return odds if len(odds) < 2 else sorted(odds, key=lambda pair: -pair[1])
 
     def resumed(self, passage: Passage) -> tuple[TargetId, float] | None:
         """What comes next in the passage that is followed, once it agrees again."""

@@ -56,7 +56,7 @@ _RATE = 1 / 32
 _LEAST_RIGHT = 0.03
 
 
-class Blocks:
+class BlockTrust:
     """Says which dictionary is asked in the block that a text is in: prose, or code in a fence.
 
     It is the one whose first guess was lately right most often, counted in prose and in code apart.
@@ -128,7 +128,7 @@ class DictionarySource:
     """
 
     def __init__(
-        self, name: str, table: Dictionary, blocks: Blocks | None = None, place: int = 0
+        self, name: str, table: Dictionary, blocks: BlockTrust | None = None, place: int = 0
     ) -> None:
         self.name, self._table = name, table
         self._blocks, self._place = blocks, place
@@ -155,9 +155,11 @@ def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
     """One dictionary or several as sources, so that trust in each is learned by its name."""
     if not isinstance(table, Dictionaries):
         return [DictionarySource(SOURCE, table)]
-    blocks = Blocks(table.by_source, table.tokens)
+    blocks = BlockTrust(table.by_source, table.tokens)
     named = enumerate(table.by_source.items())
-    return [DictionarySource(name, one, blocks, place) for place, (name, one) in named]
+    return [
+        DictionarySource(name, dictionary, blocks, place) for place, (name, dictionary) in named
+    ]
 
 
 # -- the target's top-k logits ------------------------------------------------------------------

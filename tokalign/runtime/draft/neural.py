@@ -165,12 +165,12 @@ class ModelDrafter(Drafter):
         """What it found in its latest draft, as a source of a tree."""
         return Answer(proposal.tree)
 
-    def observe(self, one: Round) -> None:
+    def observe(self, round_: Round) -> None:
         """See `rounds.Drafter`. Learn how far the drafted chain was right."""
         chain, self._chain = self._chain, EMPTY_TREE
         if chain:
-            right = len(chain.path_of(one.emitted))
-            self._acceptance.observe(min(len(chain), len(one.emitted)), right)
+            right = len(chain.path_of(round_.emitted))
+            self._acceptance.observe(min(len(chain), len(round_.emitted)), right)
 
 
 class NeuralDrafter(ModelDrafter):

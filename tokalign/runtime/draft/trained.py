@@ -8,7 +8,7 @@ from typing import Any
 from tokalign.runtime.draft.neural import DRAFTER, ModelDrafter
 from tokalign.runtime.draft.tree import Answer, BlockAnswer, log_odds
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
-from tokalign.runtime.mlx.dflash_session import Block, DFlashSession
+from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Proposal
@@ -84,7 +84,7 @@ class LinkedAnswer(BlockAnswer):
     there is looked at when a path comes by.
     """
 
-    def __init__(self, block: Block, name: str) -> None:
+    def __init__(self, block: Guess, name: str) -> None:
         super().__init__(block.positions, name)
         self._block = block
         self._positions: list[int] = []  # of the states after ids
@@ -102,7 +102,7 @@ class LinkedAnswer(BlockAnswer):
             self._positions.append(position + 1)
             listed = links[0][token]
             self.expected[self._linked[place]] = [
-                (one, log_odds(exp(logprob))) for one, logprob in listed
+                (token, log_odds(exp(logprob))) for token, logprob in listed
             ]
         return self._linked[place]
 
@@ -124,7 +124,7 @@ class BlockDrafter(ModelDrafter):
         super().__init__(session, min(session.most, length or session.most), 0)
         predicts = sampler is not None and not sampler.needs_history
         self._session, self._sampler = session, sampler if predicts else None
-        self._block = Block([], [])
+        self._block = Guess([], [])
 
     def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""

@@ -142,7 +142,7 @@ def put_together(
 
 def _with_leaves(layer: Any, leaves: Iterator[Any]) -> Any:
     if isinstance(layer, CacheList):
-        return CacheList(*[_with_leaves(one, leaves) for one in layer.caches])
+        return CacheList(*[_with_leaves(cache, leaves) for cache in layer.caches])
     return next(leaves)
 
 

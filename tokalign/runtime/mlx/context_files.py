@@ -280,29 +280,29 @@ class ContextFiles:
     def _written(self, node: ContextFile) -> list[ContextFile]:
         """The same, and nothing where one of them is not yet a file."""
         chain = self._chain(node)
-        return [] if any(one.path is None for one in chain) else chain
+        return [] if any(node.path is None for node in chain) else chain
 
     def _load(self, node: ContextFile, kept: int) -> list[Any] | None:
         """The caches after `kept` ids; None where a file is not as it was written."""
         parts: dict[str, list[Any]] = {}
         rest: dict[str, Any] = {}
         end = kept
-        for one in self._written(node):
+        for part in self._written(node):
             try:
-                arrays, header = read_arrays(cast("Path", one.path))
+                arrays, header = read_arrays(cast("Path", part.path))
                 for name, array in arrays.items():
                     if issubclass(KINDS[node.kinds[int(name.partition(".")[0])]], BY_POSITION):
-                        if array.shape[-2] != len(one.ids) - one.begin:
+                        if array.shape[-2] != len(part.ids) - part.begin:
                             raise ValueError("it has other positions")
-                        parts.setdefault(name, []).insert(0, array[..., : end - one.begin, :])
-                    elif one is node:
+                        parts.setdefault(name, []).insert(0, array[..., : end - part.begin, :])
+                    elif part is node:
                         parts[name] = [array]
-                if one is node:
+                if part is node:
                     rest = json.loads(header["rest"])
             except UNUSABLE as error:
-                self._drop(one, error)
+                self._drop(part, error)
                 return None
-            end = one.begin
+            end = part.begin
         try:
             whole = {
                 name: mx.concatenate(arrays, axis=-2) if len(arrays) > 1 else arrays[0]
@@ -347,9 +347,9 @@ class ContextFiles:
 
     def _touch(self, node: ContextFile) -> None:
         """Note that a node was used; those before it are always more recent than it."""
-        for one in self._written(node):
+        for part in self._written(node):
             with suppress(OSError):
-                os.utime(cast("Path", one.path))
+                os.utime(cast("Path", part.path))
 
     def _drop(self, node: ContextFile, error: Exception) -> None:
         self._nodes.pop(node.key, None)
@@ -366,8 +366,8 @@ def _model_digest(model: Any, options: CacheOptions, layers: list[Any]) -> str:
     """A name for all that decides what is in a cache, and how."""
     kinds = [(type(c).__name__, *map(vars(c).get, ("max_size", "keep"))) for c in leaves_of(layers)]
     quantized = (options.kv_bits, options.kv_group_size, options.quantized_kv_start)
-    said = (
+    name_parts = (
         *(content_fingerprint(model), number_format(model), kinds, options.max_kv_size),
         *(quantized if options.kv_bits is not None else (), repr(getattr(model, "args", None))),
     )
-    return sha256(repr(said).encode()).hexdigest()[:20]
+    return sha256(repr(name_parts).encode()).hexdigest()[:20]

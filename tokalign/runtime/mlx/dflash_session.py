@@ -28,7 +28,7 @@ _LINKED = 4
 """Ids of a position after which the next position is looked at."""
 
 
-class Block(NamedTuple):
+class Guess(NamedTuple):
     """What a pass guesses. positions: for each, whatever comes before. links: for each position but
     the first, the same after some of the ids before; empty for a drafter that cannot tell."""
 
@@ -49,7 +49,7 @@ class DFlashSession:
         self._end = 0  # of what they know
         self.passes, self.most = 0, drafter.config.guesses
 
-    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Block:
+    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Guess:
         """For each position after `ids`, the most probable ids and their log-probabilities.
 
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
@@ -57,7 +57,7 @@ class DFlashSession:
         """
         begin, taps = self._target.take_taps(ids, self._end)
         if taps is None:
-            return Block([], [])
+            return Guess([], [])
         if begin != self._end or not self._known:
             self._known = self._drafter.begin(begin)
         self._end = len(ids) - 1
@@ -67,7 +67,7 @@ class DFlashSession:
         expect = _Expectation(sampler, len(ids))
         rows = expect(self._drafter.among_all(logits), range(self.most))
         if not self._drafter.links:
-            return Block(listed_rows(*top_k(rows, min(listed, rows.shape[-1]))), [])
+            return Guess(listed_rows(*top_k(rows, min(listed, rows.shape[-1]))), [])
         return self._linked(hidden, logits, rows, ids[-1], expect, listed)
 
     def _linked(
@@ -78,7 +78,7 @@ class DFlashSession:
         last: TargetId,
         expect: _Expectation,
         listed: int,
-    ) -> Block:
+    ) -> Guess:
         """What a drafter with a head that looks at the id before guesses after `last`.
 
         The next position is looked at after the chain of the most probable ids, and after some
@@ -107,7 +107,7 @@ class DFlashSession:
         mx.eval(found, values, before, *top)  # the one wait of a round's drafting
         after = iter(listed_rows(found, values))
         of_places = cast("list[list[TargetId]]", before.tolist())
-        return Block(listed_rows(*top), [{token: next(after) for token in of} for of in of_places])
+        return Guess(listed_rows(*top), [{token: next(after) for token in of} for of in of_places])
 
 
 class _Expectation(NamedTuple):

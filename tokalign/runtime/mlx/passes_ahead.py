@@ -45,19 +45,19 @@ class PassesAhead(local):
         before: an array of `session` that is read next; passes that began after it are not waited
         for. The device computes the others first anyway, so reading it ends no later.
         """
-        passes = [one for one in self.passes if one.session() is not None]
-        here = next((n for n, one in enumerate(passes) if one.array is before), len(passes))
-        others = [one for one in passes[:here] if one.session() is not session]
-        own = [one for one in passes if one.session() is session][-1:]
-        kept = [one for one in own if one.array is not before]
-        self.passes = [one for one in passes if one.session() is not session or one in kept]
-        unknown = [one for one in others if not one.is_done]
+        passes = [pass_ for pass_ in self.passes if pass_.session() is not None]
+        here = next((n for n, pass_ in enumerate(passes) if pass_.array is before), len(passes))
+        others = [pass_ for pass_ in passes[:here] if pass_.session() is not session]
+        own = [pass_ for pass_ in passes if pass_.session() is session][-1:]
+        kept = [pass_ for pass_ in own if pass_.array is not before]
+        self.passes = [pass_ for pass_ in passes if pass_.session() is not session or pass_ in kept]
+        unknown = [pass_ for pass_ in others if not pass_.is_done]
         if not unknown:
             return 0.0
         began = perf_counter()
-        mx.eval(*[one.array for one in unknown])
-        for one in unknown:
-            one.is_done = True
+        mx.eval(*[pass_.array for pass_ in unknown])
+        for pass_ in unknown:
+            pass_.is_done = True
         return perf_counter() - began
 
 

@@ -104,11 +104,11 @@ class KeptRows:
         """The row f[1, width] that chose the last of `ids`; None if no recent pass has computed it,
         as before the first pass."""
         read, place = ids[:-1], len(ids) - 2
-        for one in reversed(self._passes):
-            rows = one.along(read)
-            if 0 <= place - one.begin < len(rows):
-                row = rows[place - one.begin]
-                return one.rows[row : row + 1]
+        for pass_ in reversed(self._passes):
+            rows = pass_.along(read)
+            if 0 <= place - pass_.begin < len(rows):
+                row = rows[place - pass_.begin]
+                return pass_.rows[row : row + 1]
         return None
 
     def take(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
@@ -118,9 +118,9 @@ class KeptRows:
         known, and f[n, width]; None where none is known. Rows are given once, then let go.
         """
         where = {
-            one.begin + place: (number, row)
-            for number, one in enumerate(self._passes)
-            for place, row in enumerate(one.along(ids))
+            pass_.begin + place: (number, row)
+            for number, pass_ in enumerate(self._passes)
+            for place, row in enumerate(pass_.along(ids))
         }
         begin = end = len(ids) - 1
         while begin > first and begin - 1 in where:
@@ -130,11 +130,11 @@ class KeptRows:
         for number, of_pass in groupby(found, key=itemgetter(0)):
             rows = [row for _, row in of_pass]
             parts.append(self._passes[number].rows[mx.array(rows)])
-        self._passes = [one for one in self._passes if one.begin >= end]
+        self._passes = [pass_ for pass_ in self._passes if pass_.begin >= end]
         return begin, mx.concatenate(parts) if parts else None
 
-    def _add(self, one: _Pass) -> None:
-        self._passes.append(one)
+    def _add(self, pass_: _Pass) -> None:
+        self._passes.append(pass_)
         while len(self._passes) > 2 and _count(kept.rows for kept in self._passes) > self._most:
             del self._passes[0]
 

@@ -16,7 +16,7 @@ from tokalign.errors import IncompatibleError
 from tokalign.runtime.rounds import Proposal
 from tokalign.runtime.translation.base import ChainTranslation, Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
-from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Node, can_grow, join
+from tokalign.runtime.translation.growth import TEXT, Extension, ModelTree, Node, can_grow, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
@@ -89,7 +89,7 @@ class ByToken:
             Node(logprob, -1, 0, token, *self._extend(TEXT, token))
             for logprob, token in sorted(listed, reverse=True)
         ]
-        growth = Growth(
+        growth = ModelTree(
             session,
             ids,
             roots,

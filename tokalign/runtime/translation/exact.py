@@ -33,7 +33,7 @@ from tokalign.runtime.rounds import Array, Proposal
 from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
-from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Node, can_grow, join
+from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, ModelTree, Node, can_grow, join
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -142,7 +142,7 @@ class ExactTranslation:
         else:
             roots = covers.expected(sampler, noise)
             least, shared = LEAST_NODE, self._shared
-        growth = Growth(
+        growth = ModelTree(
             session,
             self._text.ids,
             roots,

@@ -67,7 +67,7 @@ def can_grow(session: DraftModelSession, sampler: Sampling | None, alternatives:
     return wants_tree and session.can_branch
 
 
-class Growth:
+class ModelTree:
     """The tree of one round while it grows. `finish` is called exactly once.
 
     ids: the text that the session's cache holds. roots: the first nodes, the most probable first.
