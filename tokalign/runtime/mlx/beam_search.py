@@ -56,10 +56,8 @@ class Beams(NamedTuple):
         return self._as_tree(self._nodes(), source)
 
     def beam_tree(self, source: str) -> TokenTree[TargetId]:
-        """The last step's beams alone: a beam of fixed shape, its shared prefixes merged.
-
-        Example: the beams 7 8 9, 7 8 4 and 7 2 3 are six rows instead of nine.
-        """
+        """The last step's beams alone, their shared prefixes merged: the beams 7 8 9, 7 8 4 and 7 2
+        3 are six rows instead of nine."""
         kept = {node for place in self.chosen[-1] for node in self._path(place)}
         return self._as_tree((node for node in self._nodes() if node in kept), source)
 
@@ -162,20 +160,15 @@ def _padded(rows: Array, width: int, value: float) -> Array:
 
 
 class BeamSession(ABC, Generic[S]):
-    """A drafter of one request, beside the target's session, from whose latest pass it goes on.
-
-    It answers nothing (None) before the first pass of a generation.
-    passes: of the drafter so far.
-    """
+    """A drafter of one request, beside the target's session, from whose latest pass it goes on; it
+    answers None before the first. passes: of the drafter so far."""
 
     passes = 0
 
     @abstractmethod
     def begin(self, ids: Sequence[TargetId]) -> tuple[S, Array] | None:
-        """State and logits f[1, vocabulary] after the last of `ids`; one pass, lazy.
-
-        None where the target's passes have not left what it starts from.
-        """
+        """State and logits f[1, vocabulary] after the last of `ids`; one pass, lazy. None where the
+        target's passes have not left what it starts from."""
 
     @abstractmethod
     def step(self, state: S, ids: Array) -> tuple[S, Array]:

@@ -26,10 +26,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class CachedDrafter(TrainedDrafter):
-    """A network that reads pairs of an id and a hidden state, with a cache for its layers.
-
-    Its rotary embeddings and attention are modules that are called as those of mlx-lm.
-    """
+    """A network that reads pairs of an id and a hidden state, with a cache for its layers. Rotary
+    embeddings and attention are modules that are called as those of mlx-lm."""
 
     layers: list[Any]
 
@@ -40,9 +38,7 @@ class CachedDrafter(TrainedDrafter):
     @abstractmethod
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         """Ids i[n] and the hidden states f[n, width] of the ids before them -> outputs f[n, width].
-
-        mask: "causal", or bool[n, cached + n].
-        """
+        mask: "causal", or bool[n, cached + n]."""
 
     @abstractmethod
     def logits(self, outputs: Array) -> Array:
@@ -66,10 +62,8 @@ class HeadState(NamedTuple):
 
 
 class CachedSession(BeamSession[HeadState]):
-    """A drafter with a cache, of one request. target: was opened with its `watch`.
-
-    Of a context that a cache brings along, it knows only what the target reads now.
-    """
+    """A drafter with a cache, of one request. target: was opened with its `watch`. Of a context
+    that a cache brings along, it knows only what the target reads now."""
 
     def __init__(self, drafter: CachedDrafter, target: TargetModelSession) -> None:
         self._positions, self._target = RowPositions(), target

@@ -1,8 +1,5 @@
-"""One file of a kept context: its header, its arrays, and caches taken apart and put together.
-
-It is in the format safetensors. Its name is its key and a digest of its bytes, so that one that was
-cut or changed is noticed. Read next: `context_files.py`, which has the chains of such files.
-"""
+"""One file of a kept context, in the format safetensors: its header, its arrays, and caches taken
+apart and put together. Its name has a digest, so that one that was cut or changed is noticed."""
 
 from __future__ import annotations
 

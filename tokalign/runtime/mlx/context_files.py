@@ -128,10 +128,8 @@ class ContextFiles:
     # -- keeping -----------------------------------------------------------------------------------
 
     def keep(self, held: Held) -> str:
-        """Have a context written soon. Returns: its key; "" if it is not kept.
-
-        What is new is copied at once, and nothing else is waited for.
-        """
+        """Have a context written soon. What is new is copied at once, and nothing else is waited
+        for. Returns: its key; "" if it is not kept."""
         layers, ids = held.layers or [], np.array(held.ids, np.uint32)
         leaves = leaves_of(layers)
         kinds = [type(leaf).__name__ for leaf in leaves]
@@ -220,10 +218,8 @@ class ContextFiles:
     # -- finding -----------------------------------------------------------------------------------
 
     def fetch(self, ids: Sequence[int], *, than: int = 0) -> Held:
-        """The longest context on disk that `ids` begins with, if it is longer than `than` ids.
-
-        At least one id is left for the target to read. The draft's cache is cut back as much.
-        """
+        """The longest context on disk that `ids` begins with, if it is longer than `than` ids; at
+        least one id is left to read. The draft's cache is cut back as much."""
         if self._most_bytes == 0:
             return NOTHING
         self._refresh()
@@ -237,10 +233,8 @@ class ContextFiles:
     def resume(
         self, ids: Sequence[int], target: ModelSession[Any], draft: ModelSession[Any] | None
     ) -> int:
-        """Have sessions go on with a context on disk, if it is longer than what they hold.
-
-        Returns: how many of `ids` the target's cache holds then.
-        """
+        """Have sessions go on with a context on disk, if it is longer than what they hold. Returns:
+        how many of `ids` the target's cache holds then."""
         kept = common_prefix(list(ids), list(target.held))
         held = self.fetch(ids, than=kept + _LEAST_NEW)
         if held.layers is None:

@@ -18,10 +18,8 @@ from tokalign.runtime.rounds import Array
 
 
 class GroupedConvolution(nn.Module):  # type: ignore[misc]
-    """A causal convolution over the slots of a block, before and after a layer's part.
-
-    Each coefficient is a learned one for its channel, and what the input adds for its group.
-    """
+    """A causal convolution over the slots of a block, before and after a layer's part. A
+    coefficient is a learned one for its channel, and what the input adds for its group."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()

@@ -1,7 +1,4 @@
-"""What a block drafter guesses in a round: the ids of each position, and after which ids.
-
-Read `dflash.py` for the networks.
-"""
+"""What a block drafter (`dflash.py`) guesses in a round: ids by position, and after which ids."""
 
 from __future__ import annotations
 
@@ -37,11 +34,8 @@ class Guess(NamedTuple):
 
 
 class DFlashSession:
-    """The drafter of one request, beside the target's session, whose taps it reads.
-
-    passes: of the drafter so far. most: ids that it guesses.
-    Of a context that a cache brings along, it knows only what the target reads now.
-    """
+    """The drafter of one request, beside the target's session, whose taps it reads. passes: so far.
+    most: ids that it guesses. Of a context that a cache brings along, it knows what is read now."""
 
     def __init__(self, drafter: DFlashDrafter, target: TargetModelSession) -> None:
         self._drafter, self._target = drafter, target
@@ -111,10 +105,8 @@ class DFlashSession:
 
 
 class _Expectation(NamedTuple):
-    """Log-probabilities f[n, vocabulary] of logits at n positions, counted from the text's end.
-
-    sampler: predicts the choices of a target that samples. end: of the text, in ids.
-    """
+    """Log-probabilities f[n, vocabulary] of logits at n positions, counted from `end` of the text.
+    sampler: predicts the choices of a target that samples."""
 
     sampler: Sampling | None
     end: int

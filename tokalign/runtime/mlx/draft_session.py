@@ -1,8 +1,5 @@
-"""The draft model's session: besides single passes it drafts chains and lists probable next ids.
-
-A chain is waited for. Lists of what may follow are computed on the device meanwhile: what is
-returned is a function that waits for them, to be called once.
-"""
+"""The draft model's session: besides single passes it drafts chains, which are waited for, and
+lists probable next ids, as functions that wait, to be called once."""
 
 from __future__ import annotations
 
@@ -24,20 +21,16 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 class GreedyDraft(NamedTuple):
-    """The most probable ids, one per pass.
-
-    masked_out: how many of them took the place of a likelier id that the target lacks.
-    """
+    """The most probable ids, one per pass. masked_out: how many of them took the place of a
+    likelier id that the target lacks."""
 
     ids: list[DraftId]
     masked_out: int = 0
 
 
 class Shortlist(NamedTuple):
-    """The most probable next ids at one position, unsorted, with their log-probabilities.
-
-    kept: log-probability of the id that follows this position in the text; 0 at the last position.
-    """
+    """The most probable next ids at one position, unsorted, with their log-probabilities. kept:
+    that of the id that follows in the text; 0 at the last position."""
 
     ids: list[DraftId]
     logprobs: list[float]
@@ -56,10 +49,8 @@ class DraftModelSession(ModelSession[DraftId]):
     _projection: ToTargetIds | None = None  # of the tables asked for last
 
     def tokens(self, ids: list[DraftId]) -> Array:
-        """See `ModelCache.tokens`. An id that the model lacks is read as its last one.
-
-        A tokenizer may know more ids than its model. Guesses after them are worse, never wrong.
-        """
+        """See `ModelCache.tokens`. An id that the model lacks, of a tokenizer that knows more, is
+        read as its last one: guesses after it are worse, never wrong."""
         last = DraftId(self.vocabulary_size - 1)
         return super().tokens([min(token, last) for token in ids])
 
@@ -91,10 +82,8 @@ class DraftModelSession(ModelSession[DraftId]):
         after: Sequence[TargetId],
         shared: Intersection | None = None,
     ) -> list[TargetId]:
-        """Draw `steps` (at least 1) target ids, with one pass each.
-
-        after: the target ids that they follow. shared: None if both models have the same ids.
-        """
+        """Draw `steps` (at least 1) target ids, with one pass each. after: the target ids that they
+        follow. shared: None if both models have the same ids."""
         if not self._can_draft(ids, steps):
             return []
         onto = None if shared is None else self._project(shared)
@@ -158,10 +147,8 @@ class DraftModelSession(ModelSession[DraftId]):
         return read
 
     def _can_draft(self, ids: Sequence[DraftId], steps: int) -> bool:
-        """Whether there is a text to go on from, and room for so many more ids.
-
-        There is no text if the target's prompt has only ids that stand for none.
-        """
+        """Whether there is room for `steps` more ids, and a text to go on from: not if the target's
+        prompt has only ids that stand for none."""
         return 0 < len(ids) <= min(self.context_length, self.rewindable) - steps
 
     def _project(self, shared: Intersection) -> ToTargetIds:
@@ -205,10 +192,7 @@ class Shortlists:
 
 
 def _shortlists(ids: Array, values: Array, sizes: list[int]) -> list[Shortlist]:
-    """Cut up what the device has listed.
-
-    values: the lists' log-probabilities, then those of the tail, the first id of it first.
-    """
+    """Cut up what the device has listed: log-probabilities of the lists, then of the tail."""
     all_ids, logprobs = cast("list[DraftId]", ids.tolist()), cast("list[float]", values.tolist())
     kept = [0.0, *logprobs[: len(all_ids) - 1 : -1]]
     ends = list(accumulate(sizes))
@@ -259,11 +243,8 @@ class ToTargetIds:
         return mx.array(np.where(known, 0, -np.inf).astype(np.float32))
 
     def logits(self, row: Array) -> Array:
-        """f32[1, target vocabulary] of a row f[1, draft vocabulary or more].
-
-        Probabilities of draft ids that stand for the same target id add up; a target id that no
-        draft id stands for has -inf.
-        """
+        """f32[1, target vocabulary] of a row f[1, draft vocabulary or more]: probabilities of draft
+        ids that stand for one target id add up; -inf where none does."""
         row = row[:, : len(self._to_target)].astype(mx.float32)
         projected = row[:, self._to_draft] + self._masked_out
         for drafts, targets in self._doubles:

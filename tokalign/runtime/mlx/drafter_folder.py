@@ -79,11 +79,8 @@ def save_drafter(
     target: Mapping[str, str],
     training: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a drafter into a folder, which is made if necessary, whole or not at all.
-
-    target: as `target_fingerprints` gives it. training: how it was trained, for people to read.
-    Raises: UsageError or OutputError if the folder cannot be written.
-    """
+    """Write a drafter into a folder, which is made if necessary, whole or not at all. target:
+    `target_fingerprints`. training: for people to read. Raises: UsageError, OutputError."""
     weights = _write_weights(folder, dict(tree_flatten(drafter.parameters())))
     config = {
         "format": DRAFTER_FORMAT,

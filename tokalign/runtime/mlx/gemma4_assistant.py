@@ -46,10 +46,8 @@ Seen = Mapping[str, tuple[Array, Array]]
 
 
 class OrderedHead(nn.Module):  # type: ignore[misc]
-    """Logits of the ids in the most probable of some equal groups of ids alone.
-
-    groups: how many there are, and how many of them are looked at.
-    """
+    """Logits of the ids in the most probable of some equal groups of ids alone. groups: how many
+    there are, and how many of them are looked at."""
 
     def __init__(self, args: ModelArgs, groups: tuple[int, int]) -> None:
         super().__init__()
@@ -68,9 +66,7 @@ class OrderedHead(nn.Module):  # type: ignore[misc]
 
 class Gemma4Assistant(TrainedDrafter):
     """The network. width: of the target's hidden states. groups: of its `OrderedHead`, if any.
-
-    tied: whether its head is its embedding. Raises: IncompatibleError.
-    """
+    tied: whether its head is its embedding. Raises: IncompatibleError."""
 
     def __init__(
         self,
@@ -110,10 +106,8 @@ class Gemma4Assistant(TrainedDrafter):
         return AssistantSession(self, target)
 
     def read(self, ids: Array, states: Array, seen: Seen) -> tuple[Array, Array]:
-        """Ids i[n] beside states f[n, width] -> the next states and logits f[n, vocabulary].
-
-        Rows do not see each other.
-        """
+        """Ids i[n] beside states f[n, width] -> the next states and logits f[n, vocabulary]; rows
+        do not see each other."""
         embedded = (self._ends.embed(ids) * self._scale).astype(states.dtype)
         x = self.pre_projection(mx.concatenate([embedded, states], axis=-1))[None]
         for layer in self.layers:
@@ -126,10 +120,8 @@ class Gemma4Assistant(TrainedDrafter):
         return self.post_projection(x), logits
 
     def seen(self, layers: Sequence[Any]) -> Seen:
-        """What a step sees of the target's cache.
-
-        Raises: IncompatibleError for a cache of another kind, such as a quantized one.
-        """
+        """What a step sees of the target's cache. Raises: IncompatibleError for a cache of another
+        kind, such as a quantized one."""
         return {kind: _contents(layers[index]) for kind, index in self._kinds.items()}
 
     @property

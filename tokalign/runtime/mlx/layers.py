@@ -31,11 +31,8 @@ from tokalign.runtime.rounds import UNBOUNDED, Array
 
 
 class Layers:
-    """The layers of one cache. The list is changed in place.
-
-    rewinds: whether positions will be taken back; without it mlx-lm's own rings stay.
-    marked: the position to which recurrent states go back after a rejection; None without any.
-    """
+    """The layers of one cache, a list that is changed in place. rewinds: whether positions will be
+    taken back. marked: the position to which recurrent states go back; None without any."""
 
     def __init__(self, layers: list[Any], *, rewinds: bool) -> None:
         self.all = layers
@@ -55,10 +52,8 @@ class Layers:
 
     @cached_property
     def rewindable(self) -> int:
-        """How many positions may be cached if some are to be taken back.
-
-        Only a ring that keeps its first positions (`max_kv_size`) has a bound: when it is full.
-        """
+        """How many positions may be cached if some are to be taken back: only a ring that keeps its
+        first positions (`max_kv_size`) has a bound, when it is full."""
         rings = (c for c in leaves_of(self.all) if isinstance(c, RotatingKVCache) and c.keep)
         return min((int(ring.max_size) - 1 for ring in rings), default=UNBOUNDED)
 
@@ -110,9 +105,7 @@ class Layers:
 
     def take_back(self, count: int, *, held: int) -> int | None:
         """Take back the last `count` of `held` positions, or more where a mark lies further back.
-
-        Returns: how many positions are left; None, with nothing changed, if it is not possible.
-        """
+        Returns: how many are left; None, with nothing changed, if it is not possible."""
         leaves = leaves_of(self.all)
         recurrent = [c for c in leaves if isinstance(c, ArraysCache)]
         others = [c for c in leaves if not isinstance(c, ArraysCache)]
@@ -162,10 +155,7 @@ def becomes_window(layer: Any) -> bool:
 
 
 def forgets(layers: Sequence[Any]) -> bool:
-    """Whether caches of these kinds cannot be cut back to every prefix of what they have read.
-
-    The kind decides, since a ring that is not full yet, or empty, could be cut back.
-    """
+    """Whether caches of these kinds cannot be cut back to every prefix of what they have read."""
     kinds = (RotatingKVCache, WindowCache, ChunkedKVCache, ArraysCache)
     return any(isinstance(c, kinds) or not c.is_trimmable() for c in leaves_of(layers))
 

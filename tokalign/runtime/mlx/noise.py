@@ -1,8 +1,5 @@
-"""Randomness that is keyed by seed, stream, position and id, and depends on nothing else.
-
-In particular it depends neither on how many rows a pass has nor on how wide a model pads its
-logits: two models whose logits have different widths see the same noise at the ids they share.
-"""
+"""Randomness that is keyed by seed, stream, position and id, and depends on nothing else: neither
+on the rows of a pass, nor on how wide a model pads its logits."""
 
 from __future__ import annotations
 
@@ -82,10 +79,8 @@ _POSITIONS, _BLOCKS = 8, 6
 
 
 class NoiseAhead:
-    """The noise of the target's next choices, on the host (`tree.ComingNoise`).
-
-    It depends on no token, so it is computed while the host drafts in an earlier round.
-    """
+    """The noise of the target's next choices, on the host (`tree.ComingNoise`). It depends on no
+    token, so it is computed while the host drafts in an earlier round."""
 
     def __init__(self, noise: Noise, vocabulary: int) -> None:
         self._noise, self._vocabulary = noise, vocabulary

@@ -1,8 +1,5 @@
 """Passes that run ahead, of all sessions of a thread, in the order in which they are computed.
-
-Where generations take turns, a pass of one waits on the device for the passes of others that have
-begun before. That wait is not its own time.
-"""
+Where generations take turns, the wait of one for the passes of others is not its own time."""
 
 from __future__ import annotations
 
@@ -27,10 +24,8 @@ class _Pass:
 
 
 class PassesAhead(local):
-    """The passes that have begun and were not read yet, the oldest first; each thread has its own.
-
-    passes: of a session the newest one is kept, as long as the session is there.
-    """
+    """The passes that have begun and were not read yet, the oldest first, of each session the
+    newest; each thread has its own."""
 
     def __init__(self) -> None:
         self.passes: list[_Pass] = []

@@ -38,10 +38,8 @@ def is_redrafter(config: Mapping[str, Any]) -> bool:
 
 
 def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
-    """Read the drafter in a folder, for a loaded target, whose number format it takes.
-
-    Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
-    """
+    """Read the drafter in a folder, for a loaded target, whose number format it takes. Raises:
+    BundleError for one that cannot be read or run; IncompatibleError for another target."""
     config, name = read_drafter_json(folder), str(folder)
     refuse_unknown(config, _KNOWN, name=f"{name}/config.json")
     if not config.get("rnn"):

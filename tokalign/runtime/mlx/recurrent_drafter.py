@@ -103,9 +103,7 @@ class TargetEnds:
     @classmethod
     def of(cls, model: Any) -> TargetEnds:
         """The matrices of an mlx-lm model, without the factors of its embeddings and logits.
-
-        Raises: as `head_of`.
-        """
+        Raises: as `head_of`."""
         embedding, head = embedding_of(model), head_of(model)
         # Rows are taken of a linear layer as of an embedding, quantized or not.
         rows = nn.QuantizedEmbedding.__call__ if "scales" in head else nn.Embedding.__call__
@@ -122,11 +120,8 @@ class TargetEnds:
 
 
 class DrafterState(NamedTuple):
-    """The state after some ids.
-
-    recurrent: s f[..., D]. context: f[..., E], the hidden state's part of the exit, computed once a
-    round; beams of one round share it.
-    """
+    """The state after some ids. recurrent: s f[..., D]. context: f[..., E], the hidden state's part
+    of the exit, computed once a round; beams share it."""
 
     recurrent: Array
     context: Array
@@ -207,9 +202,7 @@ class RecurrentDrafter(TrainedDrafter):
 
     def step(self, state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
         """Read ids i[...]; return the state after them and the logits f[..., V] of what follows.
-
-        Leading dimensions are those of `state`; `context` may have 1 in them.
-        """
+        Leading dimensions are those of `state`; `context` may have 1 in them."""
         recurrent, exit_ = self.advance(state, ids)
         return DrafterState(recurrent, state.context), self.logits(exit_)
 

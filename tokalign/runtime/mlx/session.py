@@ -1,8 +1,5 @@
-"""Sessions: passes of a language model over whole contexts and over trees, counted.
-
-A session is a cache (`cache.py`) that runs passes. The draft model's session can do more
-(`draft_session.py`).
-"""
+"""Sessions: passes of a language model over whole contexts and over trees, counted, with its cache
+(`cache.py`). The draft model's session can do more (`draft_session.py`)."""
 
 from __future__ import annotations
 
@@ -62,10 +59,8 @@ class ModelSession(ModelCache[Id]):
         self.passes = self.rows = 0
 
     def logits(self, ids: Sequence[Id], last: int = 1) -> Array:
-        """Logits f[last, vocabulary] of the last `last` positions of `ids`, lazy.
-
-        What the cache already holds of `ids` is not computed again, except for those positions.
-        """
+        """Logits f[last, vocabulary] of the last `last` positions of `ids`, lazy. What the cache
+        holds of `ids` is not computed again, except for those positions."""
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
         return self._run(self._chain(ids, last))

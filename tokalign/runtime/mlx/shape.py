@@ -69,9 +69,7 @@ def _number_format(config: Mapping[str, Any]) -> str:
 
 def _quantize(model: Any, quantization: Mapping[str, Any]) -> None:
     """As mlx-lm does it for a folder: settings for all, and others for the layers that are named.
-
-    A layer that was left as it is and is not named counts as quantized: only weights tell.
-    """
+    One that was left as it is and is not named counts as quantized."""
     common = {
         key: quantization[key] for key in ("group_size", "bits", "mode") if key in quantization
     }

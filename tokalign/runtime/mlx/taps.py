@@ -39,10 +39,7 @@ class _Pass(NamedTuple):
     rows: Array
 
     def along(self, context: Sequence[int]) -> list[int]:
-        """The rows that read `context` from position `begin` on; none if it begins with others.
-
-        Cost: comparing the ids, about 1 µs per 1,000.
-        """
+        """The rows that read `context` from position `begin` on, compared in 1 ns an id."""
         known = self.read if self.fed is None else self.read - 1
         if len(context) < self.read or list(context[:known]) != self.ids[:known]:
             return []
@@ -161,11 +158,8 @@ class _Tapped:
 
 
 class LayerOutputs:
-    """A model whose passes also give the outputs of some layers, side by side.
-
-    model: to be called in the place of the one given; it shares its weights.
-    Raises: IncompatibleError for a model that does not have these layers.
-    """
+    """A model, which shares the weights of the one given, whose passes also give the outputs of
+    some layers. Raises: IncompatibleError for a model that does not have these layers."""
 
     def __init__(self, model: Any, layers: Sequence[int]) -> None:
         self.model, self._taps = _tapped(model, layers)

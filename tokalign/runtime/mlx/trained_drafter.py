@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     """A network that guesses from what its target computed. The target's ends are not part of it.
-
-    in_one_pass: whether a pass guesses all the ids of a draft, not one more.
-    """
+    in_one_pass: whether a pass guesses all the ids of a draft, not one more."""
 
     in_one_pass = False
     _ends: TargetEnds

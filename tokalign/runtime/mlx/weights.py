@@ -100,10 +100,8 @@ def ends_of_mlx_lm(
 
 
 def default_dtype() -> str | None:
-    """The number format to compute in if none is asked for; None is that of the weights.
-
-    On a CPU float16 is slower, and in float32 choices do not depend on the rows of a pass.
-    """
+    """The number format to compute in if none is asked for; None is that of the weights. On a CPU
+    float16 is slower, and in float32 choices do not depend on the rows of a pass."""
     return "float32" if mx.default_device().type == mx.cpu else None
 
 
@@ -161,10 +159,8 @@ def peak_memory() -> float:
 
 
 class Wiring:
-    """Keeps weights resident while anything decodes (macOS; elsewhere nothing happens).
-
-    The first of the generations that overlap sets the limit of the process, the last sets it back.
-    """
+    """Keeps weights resident while anything decodes (macOS; elsewhere nothing happens). The first
+    of the generations that overlap sets the process's limit, the last sets it back."""
 
     def __init__(self) -> None:
         # Reentrant, because a generation may also be ended by the garbage collector.
@@ -208,10 +204,8 @@ def once_per_model(find: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def machine_of(target: Any, draft: Any = None) -> Machine:
-    """For what a curve that is measured here is valid. Cost: some milliseconds.
-
-    target: an mlx-lm model. draft: another one, or a trained drafter.
-    """
+    """For what a curve that is measured here is valid. target: an mlx-lm model. draft: another one,
+    or a trained drafter. Cost: some milliseconds."""
     return Machine(
         device=device_name(),
         mlx=mlx_version(),
@@ -232,10 +226,8 @@ def context_length(model: Any) -> int:
 
 
 def even_length(model: Any) -> int:
-    """Longest context whose logits do not depend on the number of rows in the pass.
-
-    Beyond its bound a dynamic rotary embedding turns all rows of a pass by where the pass ends.
-    """
+    """Longest context whose logits do not depend on the number of rows in the pass: beyond its
+    bound a dynamic rotary embedding turns all rows of a pass by where the pass ends."""
     modules = model.modules() if isinstance(model, nn.Module) else []
     ropes = (module for module in modules if isinstance(module, DynamicNTKScalingRoPE))
     return min((int(rope.max_position_embeddings) - 1 for rope in ropes), default=UNBOUNDED)
@@ -243,9 +235,7 @@ def even_length(model: Any) -> int:
 
 def embedding_of(model: Any) -> Any:
     """The embedding of a model's ids: as many and as wide as the arguments say, else the largest.
-
-    Other tables are of positions, or, in gemma4, for what its layers read besides.
-    """
+    Other tables are of positions, or for what gemma4's layers read besides."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
     wanted = _argument(model, "vocab_size"), _argument(model, "hidden_size")
 
