@@ -77,8 +77,8 @@ _OPTIONS = (
     FIELD,
     Option(
         "--from-model tokens",
-        "TARGET writes so many tokens itself, at --label-temp, after pieces of the FILEs, and they "
-        "are learned, too.",
+        "TARGET writes this many tokens itself, at --label-temp, after pieces of the FILEs, and "
+        "they are learned, too.",
         AT_LEAST_1,
     ),
     Option("--prompts", "TARGET answers the lines of this file instead.", FILE),

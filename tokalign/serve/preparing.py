@@ -36,7 +36,7 @@ _CUT_IDS = 16
 """Ids that a cut between two slices may add to their number."""
 
 _TRUSTED = 4
-"""Prompts of at most so many characters for each id of the context are encoded uncounted."""
+"""Prompts of at most this many characters for each id of the context are encoded uncounted."""
 
 _STRIDE = 4096
 """Ids after which a cache that cannot be cut back is kept on disk, besides at the ends of turns."""

@@ -30,7 +30,7 @@ class Intersection:
     """Tokens of two vocabularies that stand for the same bytes.
 
     draft_to_target: i32[draft vocabulary]; target_to_draft: i32[target vocabulary]; NO_TOKEN for
-    none. Of a literal and a byte fallback the literal counts; `match_roles` has the special tokens.
+    none. A literal counts before a byte fallback; `match_roles` has the special tokens.
     """
 
     draft_to_target: NDArray[np.int32]

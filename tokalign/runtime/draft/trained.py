@@ -28,8 +28,8 @@ class BeamDrafter(ModelDrafter):
 
     session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
     decodes greedily. shape: its length is that of a search where the caller does not choose.
-    whole: propose the last step's beams, however unlikely. rows: propose so many ids, whatever they
-    cost. branches: whether a proposal may be a tree.
+    whole: propose the last step's beams, however unlikely. rows: how many ids to propose, whatever
+    they cost. branches: whether a proposal may be a tree.
     """
 
     kind = DRAFTER

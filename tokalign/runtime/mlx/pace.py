@@ -26,7 +26,7 @@ class Pace:
         return min(self._ids, most)
 
     def learn(self, ids: int, seconds: float) -> None:
-        """A step of so many ids took so long. A shorter step than the pace's own tells little."""
+        """Note the time of a step of `ids` ids. A shorter step than the pace's own tells little."""
         if seconds > 2 * STEP_SECONDS and ids <= self._ids:
             self._ids = max(_LEAST, self._ids // 2)
         while 2 * ids > self._ids and 2 * seconds < STEP_SECONDS and self._ids < 1 << 20:

@@ -144,7 +144,7 @@ class ResidualBlock(nn.Module):  # type: ignore[misc]
 
 
 class Beside(nn.Module):  # type: ignore[misc]
-    """Numbers with so many zeros before and after them; two of these add up to a concatenation."""
+    """Numbers with zeros before and after them; two of these add up to a concatenation."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
