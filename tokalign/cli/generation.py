@@ -65,10 +65,11 @@ def load(values: dict[str, Any], *, measures: bool = False, details: bool = Fals
         )
     cache, drafting = take(CacheOptions, values), take(DraftingOptions, values)
     name = values.pop("target")
+    named = iter([f"{Path(name).name or name}: "])  # the first line says who it is about
 
     def note_what_decides(line: str) -> None:
         if not isinstance(line, Detail):
-            note(f"{Path(name).name or name}: {line}")
+            note(next(named, "") + line)
 
     decoder = load_decoder(
         name,
