@@ -50,13 +50,14 @@ def read_pieces(
 ) -> tuple[tuple[bytes, ...], frozenset[int]]:
     """SentencePiece spellings as bytes: `▁` is a space and, with byte fallback, `<0xNN>` a byte.
     Returns: the bytes of each token, and the indices of the `<0xNN>`."""
-    tokens, spelled = [], set()
-    for index, piece in enumerate(spellings):
-        if fallback and len(piece) == 6 and _BYTE.fullmatch(piece):
-            tokens.append(bytes([int(piece[3:5], 16)]))
-            spelled.add(index)
-        else:
-            tokens.append(piece.replace(SPACE_MARK, " ").encode())
+    tokens = [piece.replace(SPACE_MARK, " ").encode() for piece in spellings]
+    spelled = [
+        index
+        for index, piece in enumerate(spellings if fallback else ())
+        if len(piece) == 6 and _BYTE.fullmatch(piece)
+    ]
+    for index in spelled:
+        tokens[index] = bytes([int(spellings[index][3:5], 16)])
     return tuple(tokens), frozenset(spelled)
 
 

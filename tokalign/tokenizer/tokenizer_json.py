@@ -172,7 +172,9 @@ def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
         raise VocabularyError(f"has no list of merges; {AGAIN}")
     if not merges:
         return NO_MERGES
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    pairs = merges
+    if str in {*map(type, merges)}:
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     lefts, rights = zip(*pairs, strict=True)
     id_of = vocab.__getitem__
     try:
