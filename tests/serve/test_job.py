@@ -1,16 +1,13 @@
-"""A job's text, its ends, and what fails in it alone."""
+"""A job's text and its ends."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import mlx.core as mx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import DEMO
 
-from tokalign.errors import UsageError
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve.job import Emitted, Item, Job
@@ -23,11 +20,11 @@ TOKENIZER: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
 END = TargetId(2)
 
 
-def job_of(items: list[Item], *, max_tokens: int = 1000, processors: Any = (), **asked: Any) -> Job:
+def job_of(items: list[Item], *, max_tokens: int = 1000, **asked: Any) -> Job:
     prompt = TOKENIZER.encode("Wisła")
     job = Job(request=Request(**asked), put=items.append, max_tokens=max_tokens)
     job.tokenizer, job.prompt, job.ids = TOKENIZER, Prompt(target=prompt), prompt
-    job.ends, job.sampler = frozenset([END]), Sampling(processors=processors)
+    job.ends, job.sampler = frozenset([END]), Sampling()
     return job
 
 
@@ -68,22 +65,3 @@ def test_an_answer_ends_with_its_last_token_and_tells_all_of_its_text() -> None:
     found = [one for one in items if isinstance(one, Emitted)]
     assert "".join(one.text for one in found) == " żółw"
     assert [one.finish_reason for one in found] == [None] * (len(ids) - 1) + ["length"]
-
-
-@pytest.mark.parametrize("error", [UsageError("too complex"), ValueError("a library's")])
-def test_what_fails_in_a_job_s_own_processor_is_its_failure_and_the_batch_goes_on(
-    error: Exception,
-) -> None:
-    calls = []
-
-    def fail(_ids: Any, _logits: Any) -> Any:
-        calls.append(1)
-        raise error
-
-    job = job_of([], processors=(fail,))
-    (process,) = job.batch_processors()
-    logits = mx.zeros((1, 8))
-    assert process(mx.array([1]), logits) is logits
-    assert job.failure is error
-    assert process(mx.array([1]), logits) is logits
-    assert len(calls) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, cast
 
 from tokalign.errors import UsageError, shown
+from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
@@ -22,7 +23,8 @@ from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
+from tokalign.runtime.mlx.batch import can_share_passes
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
@@ -159,6 +161,18 @@ class Decoder:
             watch=None if drafter is None else drafter.watch,
         )
 
+    def open_batch(self) -> Batch | None:
+        """What decodes several generations together; None if they cannot share passes."""
+        if not can_share_passes(self.target.model):
+            return None
+        drafter = self.drafter if self.drafting.options.uses_drafter else None
+        known = self.drafting.knowledge
+        return Batch(
+            self.target.model,
+            watch=None if drafter is None else drafter.watch,
+            costs=None if known is None else known.costs,
+        )
+
     def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
         """A session of the draft model; None if none is used. Raises: as `open_target`."""
         if self.draft is None or not self.drafting.options.uses_model:
@@ -179,7 +193,15 @@ class Decoder:
         name = _name(self.target)
         return ContextFiles(self.target.model, self.cache, name=name, draft=draft, **given)
 
-    def run(
+    def run(self, prompt: Prompt, limits: Limits, **how: Any) -> tuple[Context, Iterator[Event]]:
+        """The context and the events of a generation, which begins with the first event asked for.
+
+        how: as of `begin`, which says what this raises, too.
+        """
+        decoding = self.begin(prompt, limits, **how)
+        return decoding.context, decoding.events()
+
+    def begin(
         self,
         prompt: Prompt,
         limits: Limits,
@@ -187,8 +209,8 @@ class Decoder:
         target: TargetModelSession | None = None,
         draft: DraftModelSession | None = None,
         ends_with_context: bool = True,
-    ) -> tuple[Context, Iterator[Event]]:
-        """The context and the events of a generation, which begins with the first event asked for.
+    ) -> Decoding:
+        """A generation of which nothing is computed yet.
 
         target, draft: sessions to reuse; new ones are opened otherwise. ends_with_context: whether
         the target's context length ends the output.
@@ -212,7 +234,7 @@ class Decoder:
             target=target,
             drafts_last_id=draft is not None and self.drafting.options.num_draft_tokens is not None,
         )
-        return context, decode(context, drafter, verifier, limits=limits)
+        return Decoding(context, drafter, verifier, limits=limits)
 
     def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
         """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""

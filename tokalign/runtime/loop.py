@@ -131,6 +131,11 @@ class Decoding:
         self._began = self._drafted = 0.0
         self._learning = 0.0  # time that the drafter took to learn from the round before
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the coming round is the last one, whatever it gives."""
+        return self._room == 1
+
     def events(self) -> Iterator[Event]:
         """All of it; the events are the only output."""
         yield Started(len(self.context.ids))
@@ -259,6 +264,11 @@ class TargetVerifier:
             logits = self.session.feed(choices.chosen)
             self.session.start_ahead(*self.go_on(len(ids) + 1, logits))
         return self.verdict(ids, proposal, choices)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the pass of the coming round has begun."""
+        return self._ahead is not None
 
     def may_run_ahead(self, proposal: Proposal) -> bool:
         """Whether the next pass may begin before the choice of this one is read."""

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import mlx.core as mx
-from mlx_lm.sample_utils import make_sampler
 
 from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
-from tokalign.runtime.mlx.contexts import NOTHING, Chain, Held
-from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
+from tokalign.runtime.mlx.contexts import Chain
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import TARGET, Array, Outcome, Reading
 from tokalign.serve.request import Request
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.serve.decoding import Batch, Speculation
+    from tokalign.serve.decoding import Answering
 
 NO_TOKEN = -1
 """The token of a response that only says why the answer ends."""
@@ -33,6 +32,20 @@ Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
 Reason = Literal["stop", "length"]
+
+
+class State(StrEnum):
+    """Where a job is. It goes on downwards, and from any state to the end.
+
+    A draft model may read the prompt after the first round; the job reads again then.
+    """
+
+    ARRIVED = "arrived"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    READING = "reading"
+    DECODING = "decoding"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +72,7 @@ class Job:
     """A request from its arrival to the end of its answer.
 
     put: called from other threads with every `Item` of the answer, in order. key: its models.
-    failure: what ended it alone; others in its batch go on.
+    failure: why it could not be prepared.
 
     `preparing.prepare` sets the next group. prompt: for both models; ids: prompt and answer so far.
     marks: numbers of ids after which the target's cache is worth keeping, and whether other
@@ -69,19 +82,16 @@ class Job:
     constraint: what it has to match; not_enforced: what of it cannot be enforced, by path.
     prediction: what it may repeat.
 
-    The last group is the scheduler's, from the start on. opening: the caches that were found for
-    the prompt, until they are used; cached: ids of the prompt that were in them. chain: what is
-    kept of the request. place: where its cache is. speculation: of a job that has been alone; the
-    draft model's cache waits in it while the job is in a batch. passes: of the target, after the
-    prompt. plain_seconds: per token of plain decoding, if known. stop_text: the
-    one that ended the answer, if one did. ended: why it ended.
+    The last group is the scheduler's, from the start on. answering: decodes it; cached: ids of the
+    prompt whose caches were found. chain: what is kept of the request. passes: of the target, after
+    the prompt. plain_seconds: per token of plain decoding, if known. stop_text: the one that ended
+    the answer, if one did. ended: why it ended.
     """
 
     request: Request
     put: Callable[[Item], None]
     key: Key = (None, None, None)
-    is_submitted: bool = False
-    is_prepared: bool = False
+    state: State = State.ARRIVED
     failure: Exception | None = None
 
     tokenizer: Tokenizer[TargetId] = field(init=False)
@@ -98,9 +108,7 @@ class Job:
 
     sampler: Sampling = field(init=False)
     chain: Chain = field(init=False)
-    opening: Held = NOTHING
-    place: Speculation | Batch | None = None
-    speculation: Speculation | None = None
+    answering: Answering | None = None
     cached: int = 0
     completion_tokens: int = 0
     accepted: int = 0
@@ -122,6 +130,12 @@ class Job:
             stop_strings=self.request.stop_texts,
         )
 
+    def enter(self, state: State) -> None:
+        """Go on to another state."""
+        back = (self.state, state) == (State.DECODING, State.READING)
+        assert back or list(State).index(state) > list(State).index(self.state), (self.state, state)
+        self.state = state
+
     @property
     def emitted(self) -> list[TargetId]:
         """The answer so far."""
@@ -131,41 +145,6 @@ class Job:
     def room(self) -> int:
         """How many ids the answer may still have."""
         return self.max_tokens - self.completion_tokens
-
-    def leave(self) -> Held:
-        """Take the target's cache out of where it is; it holds a prefix of the ids."""
-        if self.place is not None:
-            return self.place.leave(self)
-        opening, self.opening = self.opening, NOTHING._replace(draft=self.opening.draft)
-        return opening
-
-    def batch_sampler(self) -> Callable[[Array], Array]:
-        """The sampler from the next id on, as mlx-lm's batches call it, once for each id.
-
-        It counts positions, so that a seed gives the same ids in a batch as in speculation.
-        """
-        if self.sampler.temperature == 0:
-            return make_sampler(0.0)  # type: ignore[no-any-return]  # one for all, so one call
-        positions = count(len(self.ids))
-        return lambda logprobs: self.sampler.pick(logprobs, [next(positions)])
-
-    def batch_processors(self) -> list[LogitsProcessor]:
-        """What changes the logits, as mlx-lm's batches call it. What fails there ends this job."""
-        processors = list(self.sampler.processors)
-        if self.constraint is not None:
-            processors.append(masking(self.constraint.masks))
-        return [self._guarded(processor) for processor in processors]
-
-    def _guarded(self, processor: LogitsProcessor) -> LogitsProcessor:
-        def process(ids: Array, logits: Array) -> Array:
-            if self.failure is None:
-                try:
-                    return processor(ids, logits)
-                except Exception as error:  # its client gets it; the batch goes on
-                    self.failure = error
-            return logits
-
-        return process
 
     def deliver(
         self,

@@ -11,7 +11,6 @@ from time import time
 from typing import Any, cast
 
 import mlx.core as mx
-from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.utils import load_tokenizer
 
 from tokalign.api.assemble import keep_loaded, load_decoder
@@ -19,10 +18,11 @@ from tokalign.conversation.blocks import AnswerForm
 from tokalign.conversation.prompts import Prompts, fill_in_ends
 from tokalign.errors import CacheError, UsageError
 from tokalign.names.registry import models_here, resolve_model
+from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import ChatTemplate, find_template
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.grammar import Grammar
-from tokalign.runtime.mlx.layers import forgets, leaves_of
+from tokalign.runtime.mlx.layers import forgets
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.serve import Settings
@@ -39,7 +39,7 @@ class Loaded:
 
     decoder: its method is plain where the target's cache cannot be rewound. context_length: most
     ids of prompt and answer together. forgets: whether the target's cache cannot be cut back to
-    every prefix. is_batchable: whether mlx-lm can decode several requests together.
+    every prefix. batch: decodes several requests together; None where each needs its own passes.
     fill_in_ends: as of `prompts.fill_in_ends`.
     """
 
@@ -47,7 +47,7 @@ class Loaded:
     prompts: Prompts
     context_length: int
     forgets: bool
-    is_batchable: bool
+    batch: Batch | None
     fill_in_ends: frozenset[TargetId]
 
     @classmethod
@@ -60,13 +60,9 @@ class Loaded:
             note(f"decoding plainly: {error}")
             decoder = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
             session = decoder.open_target()
-        layers, is_quantized = session.layers, decoder.cache.kv_bits is not None
-        is_forgetful = forgets(layers)
-        if is_quantized:
+        is_forgetful = forgets(session.layers)
+        if decoder.cache.kv_bits is not None:
             _require_quantizable(decoder)
-        # The rings of a batch keep no first positions, as those of --max-kv-size do.
-        keeps = any(isinstance(c, RotatingKVCache) and c.keep for c in leaves_of(layers))
-        merges = all(hasattr(layer, "merge") for layer in layers)
         folder, draft = cast("Path", target.folder), decoder.draft
         library = _library_tokenizer(folder, served)
         prompts = Prompts(
@@ -83,7 +79,7 @@ class Loaded:
             prompts=prompts,
             context_length=session.context_length,
             forgets=is_forgetful,
-            is_batchable=merges and not (is_quantized or keeps),
+            batch=decoder.open_batch(),
             fill_in_ends=target.stop_ids | fill_in_ends(target.tokenizer),
         )
 

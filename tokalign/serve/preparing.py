@@ -22,7 +22,7 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal
-from tokalign.serve.job import Job
+from tokalign.serve.job import Job, State
 from tokalign.serve.models import Loaded
 from tokalign.serve.request import Request
 from tokalign.tokenizer.spec import Level
@@ -62,7 +62,7 @@ class Preparing:
 
     def submit(self, job: Job, loaded: Loaded) -> None:
         """Have a request prepared for the models that are loaded."""
-        job.is_submitted = True
+        job.enter(State.PREPARING)
         self._lanes[_may_take_long(job.request)].put((job, loaded))
 
     def stop(self) -> None:
@@ -81,7 +81,7 @@ class Preparing:
                 job.failure = error
             except BaseException as error:  # a panic in Rust
                 job.failure = RuntimeError(f"a library gave up: {type(error).__name__}")
-            job.is_prepared = True
+            job.enter(State.PREPARED)
             del work, loaded, job  # no model outlives its use
             self._ready()
 

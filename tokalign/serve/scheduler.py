@@ -1,16 +1,14 @@
-"""The loop that starts, moves and ends jobs. It alone touches models and caches.
+"""The loop that starts, advances and ends jobs. It alone touches models and caches.
 
-A job that has been prepared (`preparing.py`) is started here. Alone it is decoded by speculation.
-When others arrive it moves into a batch with its cache, and the last one left moves out again. A
-move takes the target's cache and the ids in it (`Held`), so the answer goes on as if nothing had
-happened. Jobs of models that cannot be batched take turns, a round each.
+A job that has been prepared (`preparing.py`) reads its prompt in steps, one step of one job in
+every turn of the loop, and then all jobs that have read theirs have a round: together in one pass
+of the target, or one after another where its caches cannot share passes (`runtime/batch.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -18,13 +16,15 @@ from time import monotonic, sleep
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
+from tokalign.runtime.loop import Decoding
 from tokalign.runtime.mlx.context_files import ContextFiles
-from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
+from tokalign.runtime.mlx.contexts import Chain, Contexts, Held
 from tokalign.runtime.remembered import OutputStores
+from tokalign.runtime.rounds import Round
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.decoding import Batch, Speculation, decoder_of
-from tokalign.serve.job import Item, Job
+from tokalign.serve.decoding import Answering, decoder_of, longest_opening
+from tokalign.serve.job import Item, Job, State
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing, sampling_of
@@ -57,7 +57,7 @@ class Scheduler:
         self._outputs = OutputStores()
         self._files: dict[Hashable, ContextFiles] = {}
         self._jobs: list[Job] = []
-        self._batch: Batch | None = None
+        self._has_worked = self._shortest_first = False
         self._preparing = Preparing(self._waiting.wake)
         for name, about, value in (
             ("queue_length", "Requests that wait for their turn.", lambda: len(self._waiting)),
@@ -116,7 +116,6 @@ class Scheduler:
     # -- the loop ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._stream = mx.default_stream(mx.default_device())
         try:
             if self.settings.model is not None:
                 self.models.require(self.models.key(ModelNames()))
@@ -147,37 +146,34 @@ class Scheduler:
                 except Exception as error:
                     self._refuse(job, error)
                     continue
-            if not job.is_submitted:
+            if job.state is State.ARRIVED:
                 self._preparing.submit(job, self.models.loaded)
             takes_a_place = job.failure is None and not job.request.only_counts
             has_place = len(self._jobs) < self.settings.decode_concurrency or not takes_a_place
-            if job.is_prepared and has_place:
+            if job.state is State.PREPARED and has_place:
                 self._start(job)
             else:
                 under_way = True
 
     def _start(self, job: Job) -> None:
-        """Begin to decode a request that has been prepared, or end it if it cannot be."""
-        request, prompt = job.request, job.prompt.target
+        """Take in a request that has been prepared, or end it if it cannot be answered."""
+        request = job.request
         try:
             if job.failure is not None:
                 raise job.failure
             job.sampler = sampling_of(self.models.loaded, request)
-            job.chain = Chain((job.key, request.api_key), len(prompt))
-            if not request.only_counts:
-                job.opening = self._opening(job)
-            job.cached = len(job.opening.ids)
         except Exception as error:
             self._refuse(job, error)
             return
         if not self._waiting.take(job):
             return
+        job.chain = Chain((job.key, request.api_key), len(job.prompt.target))
         job.put(job)
         if request.only_counts:
-            job.put(None)
+            self._end(job, None)
             return
         self.metrics.prompt_tokens.inc(len(job.ids))
-        self.metrics.cached_tokens.inc(job.cached)
+        job.enter(State.READING)
         self._jobs.append(job)
 
     def _refuse(self, job: Job, error: Exception) -> None:
@@ -201,84 +197,101 @@ class Scheduler:
 
     def _rest(self) -> None:
         """Give back memory, and wait for something to do."""
-        assert self._batch is None or not len(self._batch), "an idle batch holds no job"
-        if not self._waiting.wait(_IDLE) and self._batch is not None:
-            self._batch.close()
-            self._batch = None
+        self._check()
+        if not self._waiting.wait(_IDLE) and self._has_worked:
+            self._has_worked = False
             self._contexts.leave_room(0)
             mx.clear_cache()
 
-    # -- rounds ------------------------------------------------------------------------------------
+    def _check(self) -> None:
+        """What has to be true when nothing runs."""
+        assert not self._jobs
+        states = {job.state for job in self._waiting.all()}
+        assert states <= {State.ARRIVED, State.PREPARING, State.PREPARED}, states
+        self._contexts.check()
+
+    # -- steps and rounds --------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """One round of every job, all together or each by itself."""
-        if self._are_batched():
-            self._step(self._open_batch, list(self._jobs), "batch")
-        else:
-            for job in list(self._jobs):
-                self._step(partial(self._speculation_of, job), [job], "speculation")
-
-    def _step(
-        self, open_place: Callable[[], Batch | Speculation], jobs: list[Job], decoding: str
-    ) -> None:
-        """Take a step with these jobs, count what it emitted, and end those that have ended."""
-        before = [job.completion_tokens for job in jobs]
-        try:
-            place = open_place()
+        """A step of reading, and a round of all jobs that have read their prompts."""
+        self._has_worked = True
+        reading = [job for job in self._jobs if job.state is State.READING]
+        for job in self._in_turn(reading[: self.settings.prompt_concurrency]):
+            if self._read(job):
+                break
+        jobs = [job for job in self._jobs if job.state is State.DECODING]
+        batch = self.models.loaded.batch
+        if batch is not None and jobs:
+            self._decode(jobs, batch.round)
+        elif batch is None:
             for job in jobs:
-                if job.place is not place:
-                    self._move(job, place)
-            for kept in place.step():
-                self._keep(kept.job, kept.held, is_shared=kept.is_shared)
-            if isinstance(place, Batch):
-                self._contexts.leave_room(place.nbytes)
+                self._decode([job], _alone)
+
+    def _in_turn(self, reading: list[Job]) -> list[Job]:
+        """Whose step comes next: by turns the oldest job's and that with the least left to read.
+
+        So a short prompt waits for no long one, and nobody waits forever.
+        """
+        self._shortest_first = not self._shortest_first
+        return sorted(reading, key=_left_to_read) if self._shortest_first else reading
+
+    def _read(self, job: Job) -> bool:
+        """Read a part of a job's prompt. Returns: whether there was any, or it took time."""
+        try:
+            if job.answering is None:
+                job.answering = self._open(job)
+            kept = job.answering.read()
+            for one in kept or ():
+                self._keep(job, one.held, is_shared=one.is_shared)
         except Exception as error:
-            self._abort(jobs, error)
-            return
-        for job, count in zip(jobs, before, strict=True):
-            emitted = job.completion_tokens - count
-            self.metrics.output_tokens.labels(decoding).inc(emitted)
-            if emitted and not count:
-                self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
-            if job.ended is not None or job.failure is not None:
-                self._finish(job)
+            self._abort(job, error)
+            return True
+        if kept is None:
+            job.enter(State.DECODING)
+        return kept is not None
 
-    def _move(self, job: Job, place: Batch | Speculation) -> None:
-        """Have a job go on in another place, with its cache."""
-        held = job.leave()
-        if isinstance(place, Batch) and job.place is not None and not self.models.loaded.forgets:
-            self._keep(job, held)  # the next request may begin like it
-        place.enter(job, held)
-        job.place = place
-
-    def _are_batched(self) -> bool:
-        if not self.models.loaded.is_batchable:
-            return False
-        (first, *others) = self._jobs
-        return bool(others) or not self._can_speculate(first)
-
-    def _can_speculate(self, job: Job) -> bool:
+    def _open(self, job: Job) -> Answering:
+        held = self._opening(job)
+        job.cached = len(held.ids)
+        self.metrics.cached_tokens.inc(job.cached)
+        reuses, owner = self.settings.reuse_outputs, job.chain.owner
         plain = self.models.loaded.decoder.drafting.options.method == "plain"
-        return not (plain or job.request.num_draft_tokens == 0)
+        decoder = decoder_of(
+            self.models.loaded.decoder,
+            job,
+            self.settings,
+            drafts=not (plain or job.request.num_draft_tokens == 0),
+            earlier=self._outputs.of(owner) if reuses else None,
+        )
+        in_use = [other.answering for other in self._jobs if other.answering is not None]
+        self._contexts.leave_room(sum(answering.nbytes for answering in in_use))
+        return Answering(job, decoder, held)
 
-    def _open_batch(self) -> Batch:
-        if self._batch is None:
-            model = self.models.loaded.decoder.target.model
-            self._batch = Batch(model, self.settings, self._stream)
-        return self._batch
-
-    def _speculation_of(self, job: Job) -> Speculation:
-        if job.speculation is None:
-            reuses, owner = self.settings.reuse_outputs, job.chain.owner
-            decoder = decoder_of(
-                self.models.loaded.decoder,
-                job,
-                self.settings,
-                drafts=self._can_speculate(job),
-                earlier=self._outputs.of(owner) if reuses else None,
-            )
-            job.speculation = Speculation(job, decoder, self.metrics)
-        return job.speculation
+    def _decode(
+        self, jobs: list[Job], run: Callable[[Sequence[Decoding]], list[Round | Exception]]
+    ) -> None:
+        """Run a round of these jobs, hand over what it emitted, and end those that have ended."""
+        try:
+            rounds = run([_answering(job).decoding for job in jobs])
+        except Exception as error:
+            for job in jobs:
+                self._abort(job, error)
+            return
+        decoding = "batch" if len(jobs) > 1 else "speculation"
+        for job, one in zip(jobs, rounds, strict=True):
+            if isinstance(one, Exception):
+                self._abort(job, one)
+                continue
+            before = job.completion_tokens
+            _answering(job).deliver(one)
+            self.metrics.observe(one)
+            self.metrics.output_tokens.labels(decoding).inc(job.completion_tokens - before)
+            if not before:
+                self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
+            if job.ended is not None:
+                self._finish(job)
+            elif job.passes == 1:
+                job.enter(State.READING)  # the draft model may have to read the prompt
 
     # -- contexts ----------------------------------------------------------------------------------
 
@@ -286,10 +299,17 @@ class Scheduler:
         """The longest context that a job's prompt begins with: from memory, or else from disk."""
         prompt = job.prompt.target
         held = self._contexts.fetch(job.chain.owner, prompt)
+        if not self.models.loaded.forgets:
+            held = longest_opening(held, prompt, self._others(job))
         if len(prompt) - len(held.ids) <= _READ_AT_ONCE:
             return held
         found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
         return held if found.layers is None else found
+
+    def _others(self, job: Job) -> list[Answering]:
+        """What answers requests of the same owner now."""
+        own = [other for other in self._jobs if other.chain.owner == job.chain.owner]
+        return [other.answering for other in own if other.answering is not None]
 
     def _keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
         if is_shared is not None:
@@ -309,38 +329,53 @@ class Scheduler:
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
         self._jobs.remove(job)
+        failure: Exception | None = None
         try:
-            held = NOTHING if job.place is None else job.place.leave(job)
-            draft = () if job.speculation is None else job.speculation.close()
-            self._keep(job, held._replace(draft=draft))
+            if job.answering is not None:
+                self._keep(job, job.answering.close())
+                self.models.loaded.decoder.remember()
             if self.settings.reuse_outputs:
                 self._outputs.of(job.chain.owner).add(job.emitted)
         except Exception as error:
             _LOG.error("what an answer leaves could not be kept", exc_info=error)
-            job.failure = job.failure or error
-        job.put(job.failure)
-        if job.speculation is not None:
-            self.models.loaded.decoder.remember()
+            failure = error
+        self._end(job, failure)
 
-    def _abort(self, jobs: list[Job], error: Exception) -> None:
-        """End jobs whose step has failed. What their caches hold is not known: none is kept."""
+    def _abort(self, job: Job, error: Exception) -> None:
+        """End a job that has failed. What its caches hold is not known: none is kept."""
         if not isinstance(error, TokalignError):
             _LOG.error("a model failed", exc_info=error)
-        if any(job.place is self._batch for job in jobs):
-            self._batch = None  # nobody else is in it
-        for job in jobs:
-            job.put(error)
-        self._jobs = [job for job in self._jobs if job not in jobs]
+        self._jobs.remove(job)
+        self._end(job, error)
+
+    def _end(self, job: Job, error: Exception | None) -> None:
+        job.enter(State.ENDED)
+        job.answering = None
+        job.put(error)
 
     def _close(self) -> None:
         """Refuse whoever still waits, and give everything back in the thread that made it."""
         self.stop()
         for job in self._jobs:
-            job.put(end_of_service())
+            self._end(job, end_of_service())
         self._jobs.clear()
-        self._batch = None
         self._preparing.stop()
         self._contexts.clear()
         self._files.clear()
         self.models.reset()
         self._ready.set()
+
+
+def _alone(decodings: Sequence[Decoding]) -> list[Round | Exception]:
+    """A round of one generation whose passes cannot be shared."""
+    (decoding,) = decodings
+    return [decoding.round()]
+
+
+def _answering(job: Job) -> Answering:
+    assert job.answering is not None, "it has begun to read"
+    return job.answering
+
+
+def _left_to_read(job: Job) -> int:
+    return len(job.ids) if job.answering is None else job.answering.left

@@ -14,7 +14,6 @@ from tokalign.errors import GrammarError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar, constrain
 from tokalign.runtime.grammar.matcher import engine_of
-from tokalign.runtime.mlx.sampling import masking
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -144,19 +143,6 @@ def test_a_guess_may_fail_without_the_request(
             constraint.check(reached)
     with pytest.raises(GrammarError):
         constraint.masks([*PROMPT, bad], EMPTY_TREE, 4000)
-
-
-def test_a_failure_in_a_batch_is_an_error_of_its_own_processor(
-    tokenizer: Tokenizer[Any], stops: frozenset[Any]
-) -> None:
-    import mlx.core as mx
-
-    constraint = constrain(GRAMMARS["choice"], tokenizer, PROMPT, stops)
-    process, logits = masking(constraint.masks), mx.zeros((1, 4000))
-    (forbidden,) = tokenizer.encoder.encode(b"{")
-    process(mx.array(PROMPT), logits)
-    with pytest.raises(GrammarError):
-        process(mx.array([*PROMPT, forbidden]), logits)
 
 
 def test_a_request_holds_three_matchers_however_long_it_is(

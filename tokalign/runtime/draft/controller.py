@@ -315,6 +315,7 @@ class Controller(Drafter):
     free: sources that only look up, in microseconds. models: draft in passes; one of each kind.
     fixed: whenever a model drafts, it takes its own number of steps; else that is chosen.
     timed: whether the rounds' times are learned from; not where costs are given.
+    costs: what rounds cost. Others than those known are set while passes are shared.
     """
 
     def __init__(
@@ -325,7 +326,8 @@ class Controller(Drafter):
         fixed: bool = False,
         timed: bool = True,
     ) -> None:
-        self._knowledge, self._free, self._fixed, self._timed = knowledge, free, fixed, timed
+        self._knowledge, self._free, self._fixed, self.is_timed = knowledge, free, fixed, timed
+        self.costs: LearnedCosts = knowledge.costs
         self._models = [_Model(model, knowledge.models[model.kind]) for model in models]
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
         self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
@@ -348,15 +350,15 @@ class Controller(Drafter):
         return self._now
 
     def _plan(self, context: Context, limit: int) -> Proposal:
-        knowledge, costs, under_way = self._knowledge, self._knowledge.costs, self._before.run_ahead
+        knowledge, costs, under_way = self._knowledge, self.costs, self._is_under_way
         if self._free.rows is None:
             limit = min(limit, MAX_IDS)
-        if self._timed:
+        if self.is_timed:
             limit = min(limit, costs.rows.reach - 1)
-        if self._timed and not self._timing and knowledge.plain_timings.is_due:
+        if self.is_timed and not self._timing and knowledge.plain_timings.is_due:
             knowledge.plain_timings.tried()
             self._timing = [*_TIMING]
-        if self._timing:
+        if self._timing and costs is knowledge.costs:
             return self._timing.pop(0)
         offer, plan = self._ask(context, limit)
         drafts = self._model_drafts(limit)
@@ -364,7 +366,7 @@ class Controller(Drafter):
         pays = rate * costs.plain > 1.0
         if not (trial or (pays and rate > plan.rate) or self._free.rows is not None):
             drafts = []
-        rests = self._timed and self.losses.forbids(
+        rests = self.is_timed and self.losses.forbids(
             costs.plain * max(plan.rate, rate), self._worst(drafts, plan)
         )
         if not (under_way or rests):
@@ -376,15 +378,17 @@ class Controller(Drafter):
         if rests:
             return _BARE
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
-        return _WAIT if waits or not self._timed else _KEEP
+        return _WAIT if waits or not self.is_timed else _KEEP
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether the pass of this round has begun already."""
+        return self._before.run_ahead and self.costs.runs_ahead
 
     def _worst(self, drafts: Sequence[_Draft], plan: Plan) -> float:
         """How many plain rounds a draft loses of which nothing is accepted; without one, a round
         that waits for nothing."""
-        costs, length = (
-            self._knowledge.costs,
-            max([draft.plan.length for draft in drafts] or [plan.length]),
-        )
+        costs, length = self.costs, max([draft.plan.length for draft in drafts] or [plan.length])
         return (costs.rows(1 + length) + self._time_of(drafts)) / costs.plain - 1.0
 
     def _time_of(self, drafts: Sequence[_Draft]) -> float:
@@ -394,13 +398,13 @@ class Controller(Drafter):
 
     def _ask(self, context: Context, limit: int) -> tuple[TokenTree[TargetId], Plan]:
         """The free sources' best tree, and its plan; asked seldom where it cannot be used."""
-        knowledge, costs = self._knowledge, self._knowledge.costs
-        under_way = self._before.run_ahead
+        knowledge, costs = self._knowledge, self.costs
+        under_way = self._is_under_way
         self._until_asked -= 1
         self._asked_beside = under_way and self._free.can_offer and self._until_asked <= 0
         if not self._free.can_offer or (under_way and not self._asked_beside):
             return EMPTY_TREE, Plan(0, 1.0 / costs.rows(1))
-        hopeful = self._timed and knowledge.long_drafts.is_due
+        hopeful = self.is_timed and knowledge.long_drafts.is_due
         # Noise that was not made during a pass takes a CPU 30 ms for 152,000 ids.
         tree, plan = self._free.offer(
             context.ids,
@@ -417,19 +421,19 @@ class Controller(Drafter):
     def _model_drafts(self, limit: int) -> list[_Draft]:
         """The draft that is expected to be best, or one that is a trial; of all models where a
         number of rows is given."""
-        costs = self._knowledge.costs
+        costs = self.costs
         # In the round that reads the prompt a draft model would have to read it too.
-        if not self._models or (self._timed and not self._begun):
+        if not self._models or (self.is_timed and not self._begun):
             return []
         if self._free.rows is not None:
             return [_Draft(model, Plan(model.drafter.steps, 0.0)) for model in self._models]
         drafts = []
         for model in self._models:
-            times = model.times(min(limit, MAX_DRAFT), costs.plain)
+            times = model.times(min(limit, MAX_DRAFT), self._knowledge.costs.plain)
             steps = model.drafter.steps if self._fixed else None
             plan = model.known.worth.best(costs, times, steps=steps)
             loses = plan.rate * costs.plain <= 1.0
-            trial = self._timed and loses and model.known.trials.is_due
+            trial = self.is_timed and loses and model.known.trials.is_due
             drafts.append(_Draft(model, plan, trial))
         return [max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))]
 
@@ -471,11 +475,11 @@ class Controller(Drafter):
         most = min(limit, self._free.most)
 
         def joined(*, hopeful: bool) -> TokenTree[TargetId]:
-            times = [time + spent for time in knowledge.costs.by_proposed(most, hopeful=hopeful)]
+            times = [time + spent for time in self.costs.by_proposed(most, hopeful=hopeful)]
             return self._free.offer(context.ids, limit, times, answers=answers, alone=not offer)[0]
 
         tree = joined(hopeful=False)
-        if tree and longer and self._timed:
+        if tree and longer and self.is_timed:
             tree = joined(hopeful=True)
         return replace(whole, tree=tree)
 
@@ -490,10 +494,10 @@ class Controller(Drafter):
 
     def observe(self, one: Round) -> None:
         knowledge = self._knowledge
-        if self._timed and self._begun:
+        if self.is_timed and self._begun:
             self._time(one, alone=knowledge.rounds == self._rounds)
             if self._had_tree:
-                knowledge.costs.observe_rereading(max(0, one.rows - 1 - len(one.tree)))
+                self.costs.observe_rereading(max(0, one.rows - 1 - len(one.tree)))
         self._begun, self._had_tree = True, bool(one.tree)
         knowledge.rounds += 1
         knowledge.plain_rounds += not one.tree
@@ -507,8 +511,8 @@ class Controller(Drafter):
 
     def _time(self, one: Round, *, alone: bool) -> None:
         """Learn from the times of a round. alone: no other request had a round since the latest."""
-        costs, drafting = self._knowledge.costs, one.drafting
-        under_way, runs_ahead = self._before.run_ahead, self._now.run_ahead
+        costs, drafting = self.costs, one.drafting
+        under_way, runs_ahead = self._is_under_way, self._now.run_ahead
         plain, tokens = costs.plain, len(one.emitted)
         costs.rows.count_round()
         models = [draft.model.drafter for draft, _ in self._drafted]
@@ -544,7 +548,7 @@ class Controller(Drafter):
         self.losses.account(took / plain - tokens, tokens, drafted=bool(one.tree))
 
     def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], one: Round) -> None:
-        known, costs = draft.model.known, self._knowledge.costs
+        known, costs = draft.model.known, self.costs
         accepted: Sequence[TargetId] = one.emitted[:-1]
         right, length = len(drafted.path_of(accepted)), len(one.emitted)
         added = len(accepted) - right

@@ -234,7 +234,10 @@ class LearnedCosts:
     rows: time of a round by the rows it verifies, without drafting, host and device in turn.
     host: seconds of a round that running ahead should hide.
     ahead: time of a plain round that runs ahead, `BARE` or `KEEPING`.
+    runs_ahead: whether a pass begins before its round where nothing will be proposed.
     """
+
+    runs_ahead = True
 
     def __init__(self, rows: PassTimes, *, host: float = 0.0) -> None:
         self.rows = rows

@@ -7,6 +7,7 @@ the cache is not computed again. Read next: `session.py`, which runs passes with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from time import perf_counter
 from typing import Any, Generic, cast
 
@@ -17,6 +18,7 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 from tokalign.errors import CacheError, IncompatibleError
 from tokalign.runtime.mlx.layers import (
     Layers,
+    cut_back,
     least_positions,
     leaves_of,
     positions,
@@ -224,6 +226,17 @@ class ModelCache(Generic[Id]):
         self._layers.hand_over()
         if not self.unknown_positions:
             remember(self.layers, ids)
+
+    def shared_with(self, ids: Sequence[Id]) -> int:
+        """How many of `ids` the cache holds, leaving one at least to read."""
+        known = self._held if self._branches is None else self._branches[0]
+        return min(common_prefix(known, list(ids)), len(ids) - 1)
+
+    def copy_of(self, count: int) -> list[Any]:
+        """A copy of the layers with the first `count` ids. Not where the cache forgets some."""
+        layers = deepcopy(self.layers)
+        cut_back(layers, (positions(layers) or 0) - count)
+        return layers
 
     def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
         """Go on with another cache of the same model, which holds exactly `ids`."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of
+from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of, positions
 from tokalign.runtime.rounds import common_prefix
 
 _SHARE_OF_MEMORY = 10
@@ -179,6 +179,14 @@ class Contexts:
         """Drop what exceeds the bound together with the caches that are in use."""
         while self._chains and self.nbytes + active_bytes > self._most_bytes:
             del self._chains[0]
+
+    def check(self) -> None:
+        """Every cache holds as many positions as it is kept for."""
+        for chain in self._chains:
+            for length, state in chain.states.items():
+                held = positions(state.layers)
+                assert length <= len(chain.ids), (length, len(chain.ids))
+                assert held in (None, length), (held, length)
 
     def _use(self, chain: Chain) -> None:
         if chain in self._chains:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from tokalign.errors import require_callables, require_integer, require_number
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.rounds import Array
-from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 
 _COLDEST = 1e-30
@@ -281,19 +280,6 @@ def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsP
         return processed(row, processors, ids)[:, :own]
 
     return (process,)
-
-
-def masking(masks: Callable[..., NDArray[np.bool_] | None]) -> LogitsProcessor:
-    """A grammar as a logits processor, for rows that somebody else computes.
-
-    masks: of its `Constraint`. The processor raises GrammarError where the grammar fails.
-    """
-
-    def process(ids: Array, logits: Array) -> Array:
-        allowed = masks(ids.tolist(), EMPTY_TREE, logits.shape[-1])
-        return logits if allowed is None else mx.where(mx.array(allowed), logits, -mx.inf)
-
-    return process
 
 
 def logprobs_of(

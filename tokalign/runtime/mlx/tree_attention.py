@@ -195,7 +195,7 @@ class _Traced:
     """
 
     def __init__(self, leaf: Any, log: Counter[str]) -> None:
-        vars(self).update(_leaf=leaf, _log=log, offset=_Offset(log))
+        vars(self).update(_leaf=leaf, _log=log, offset=Offset(log))
 
     def make_mask(self, rows: int, *_: Any, **__: Any) -> Array:
         self._log["masks"] += 1
@@ -208,11 +208,11 @@ class _Traced:
         setattr(self._leaf, name, value)
 
 
-class _Offset:
+class Offset:
     """A number of positions that may be handed to a rotary embedding, and used for nothing else."""
 
-    def __init__(self, log: Counter[str]) -> None:
-        self._log = log
+    def __init__(self, log: Counter[str] | None = None) -> None:
+        self._log = Counter[str]() if log is None else log
 
     def __mlx_array__(self) -> Array:
         """An array that is not a number; it must not reach the logits."""

@@ -118,6 +118,10 @@ class WindowCache:
         """What has to be evaluated."""
         return [] if self.keys is None else [self.keys, self.values]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(int(part.nbytes) for part in self.state)
+
     def _since(self, first: int) -> tuple[Array, Array]:
         """Keys and values from a position on."""
         at = slice(first - self.start, self.offset - self.start)

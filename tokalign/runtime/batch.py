@@ -1,0 +1,174 @@
+"""Rounds of several generations at once: every proposal is verified in one pass of the target.
+
+Each generation keeps its own context, drafter, verifier and caches (`loop.Decoding`), so it may
+come, go and be decoded alone between any two rounds. What is shared is the pass (`mlx/batch.py`)
+and its rows: they go to the proposals that bring most (`draft/shared_costs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Any, cast
+
+import mlx.core as mx
+
+from tokalign.runtime.draft.controller import Controller
+from tokalign.runtime.draft.costs import LearnedCosts
+from tokalign.runtime.draft.shared_costs import SharedCosts, worth_verifying
+from tokalign.runtime.loop import Choices, Decoding, TargetVerifier
+from tokalign.runtime.mlx.batch import SharedModel
+from tokalign.runtime.mlx.taps import KeptRows
+from tokalign.runtime.rounds import Array, Proposal, Round
+
+
+class _Turn:
+    """One generation's part in a round.
+
+    is_weighed: whether its proposal is cut to what is worth its rows. failure: ends it, and none
+    of the others.
+    """
+
+    def __init__(self, decoding: Decoding) -> None:
+        self.decoding, self.ids = decoding, decoding.context.ids
+        self.verifier = cast("TargetVerifier", decoding.verifier)
+        self.proposal, self.is_weighed = Proposal(), False
+        self.choices: Choices | None = None
+        self.verdict: Any = None
+        self.failure: Exception | None = None
+
+    def attempt(self, action: Callable[[_Turn], None]) -> None:
+        """Do something that concerns this generation alone."""
+        if self.failure is None:
+            try:
+                action(self)
+            except Exception as error:
+                self.failure = error
+
+
+class Batch:
+    """Decodes generations of one target together.
+
+    watch: as of their sessions. costs: of passes, from which the rows of a round are chosen; None
+    where the lengths of drafts are given.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        watch: Callable[[Any], KeptRows] | None = None,
+        costs: LearnedCosts | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._model, self._costs, self._clock = SharedModel(model, watch), costs, clock
+
+    def round(self, decodings: Sequence[Decoding]) -> list[Round | Exception]:
+        """A round of each: what became of it, or the error that has ended it.
+
+        Raises: what a pass raises, which concerns all.
+        """
+        turns = [_Turn(decoding) for decoding in decodings]
+        for turn in turns:
+            self._price(turn, len(turns))
+        if len(turns) == 1:
+            return [decodings[0].round()]
+        for turn in turns:
+            turn.attempt(_propose)
+        active = [turn for turn in turns if turn.failure is None and turn.choices is None]
+        began = self._clock()
+        rows = self._verify(active)
+        self._run_ahead([turn for turn in turns if turn.failure is None])
+        for turn in turns:
+            turn.attempt(_conclude)
+        seconds = self._clock() - began
+        charged = self._charge(active, rows, seconds)
+        return [
+            turn.failure
+            or turn.decoding.commit(turn.proposal, turn.verdict, charged.get(turn, 0.0))
+            for turn in turns
+        ]
+
+    def _price(self, turn: _Turn, requests: int) -> None:
+        """Tell a drafter that weighs what rows cost what they cost in this round."""
+        drafter, costs = turn.decoding.drafter, self._costs
+        if costs is None or not isinstance(drafter, Controller) or not drafter.is_timed:
+            return
+        turn.is_weighed = True
+        if requests == 1:
+            drafter.costs = costs
+        else:
+            drafter.costs = SharedCosts(costs, requests, runs_ahead=turn.verifier.is_ahead)
+
+    def _verify(self, turns: Sequence[_Turn]) -> int:
+        """Run the pass of a round, and begin to choose. Returns: how many rows it has."""
+        if self._costs is not None and turns:
+            trees = worth_verifying(
+                [(turn.proposal.tree, turn.is_weighed) for turn in turns], self._costs.rows
+            )
+            for turn, tree in zip(turns, trees, strict=True):
+                turn.proposal = replace(turn.proposal, tree=tree)
+        reads = []
+        for turn in turns:
+            session = turn.verifier.session
+            reads.append((session, session.reads([*turn.ids], turn.proposal.tree)))
+        if not reads:
+            return 0
+        logits = self._model.read(reads)
+        mx.async_eval(*logits)  # type: ignore[no-untyped-call]
+        for turn, (_, rows), part in zip(turns, reads, logits, strict=True):
+            turn.attempt(partial(_choose, logits=part, rows=len(rows.tokens)))
+        return sum(len(rows.tokens) for _, rows in reads)
+
+    def _run_ahead(self, turns: Sequence[_Turn]) -> None:
+        """Begin the next pass before this one's ids are known, if nobody will propose anything."""
+        going_on = [turn for turn in turns if not turn.decoding.is_last]
+        chosen: list[Array] = []
+        for turn in going_on:
+            assert turn.choices is not None
+            if not turn.verifier.may_run_ahead(turn.proposal) or isinstance(
+                turn.choices.chosen, Mapping
+            ):
+                return
+            chosen.append(turn.choices.chosen)
+        if not going_on:
+            return
+        logits = self._model.feed([turn.verifier.session for turn in going_on], chosen)
+        following: list[Array] = []
+        for turn, part in zip(going_on, logits, strict=True):
+            following += turn.verifier.go_on(len(turn.ids) + 1, part)
+        mx.async_eval(*following)  # type: ignore[no-untyped-call]
+
+    def _charge(self, turns: Sequence[_Turn], rows: int, seconds: float) -> dict[_Turn, float]:
+        """Learn from the time of a pass. Returns: every generation's part of it.
+
+        Each pays its share of the plain pass, and for its further rows their share of the rest.
+        """
+        if not rows or self._costs is None:
+            return {}
+        self._costs.rows.count_round()
+        plain = min(seconds, self._costs.rows(len(turns)))
+        self._costs.rows.observe(rows, seconds)
+        further = max(1, rows - len(turns))
+        return {
+            turn: plain / len(turns)
+            + (seconds - plain) * (turn.verdict.rows - 1 if turn.verdict else 0) / further
+            for turn in turns
+        }
+
+
+def _propose(turn: _Turn) -> None:
+    turn.proposal = turn.decoding.propose()
+    turn.choices = turn.verifier.chosen_ahead(turn.ids, turn.proposal.tree)
+
+
+def _choose(turn: _Turn, logits: Array, rows: int) -> None:
+    tree = turn.proposal.tree
+    turn.choices = turn.verifier.choices(turn.ids, tree, logits, rows)
+
+
+def _conclude(turn: _Turn) -> None:
+    assert turn.choices is not None
+    turn.verdict = turn.verifier.verdict(turn.ids, turn.proposal, turn.choices)
