@@ -27,16 +27,20 @@ from tokalign.runtime.rounds import Array, Proposal, Round
 class _Turn:
     """One generation's part in a round.
 
-    is_weighed: whether its proposal is cut to what is worth its rows. failure: ends it, and none
-    of the others.
+    is_weighed: whether its proposal is cut to what is worth its rows. reads: what it reads in the
+    pass; None if its pass ran ahead. seconds: its part of the pass. failure: ends it, and none of
+    the others.
     """
 
     def __init__(self, decoding: Decoding) -> None:
         self.decoding, self.ids = decoding, decoding.context.ids
         self.verifier = cast("TargetVerifier", decoding.verifier)
         self.proposal, self.is_weighed = Proposal(), False
+        self.reads: Any = None
         self.choices: Choices | None = None
         self.verdict: Any = None
+        self.seconds = 0.0
+        self.round: Any = None
         self.failure: Exception | None = None
 
     def attempt(self, action: Callable[[_Turn], None]) -> None:
@@ -77,19 +81,15 @@ class Batch:
             return [decodings[0].round()]
         for turn in turns:
             turn.attempt(_propose)
-        active = [turn for turn in turns if turn.failure is None and turn.choices is None]
         began = self._clock()
-        rows = self._verify(active)
+        self._verify([turn for turn in turns if turn.choices is None])
         self._run_ahead([turn for turn in turns if turn.failure is None])
         for turn in turns:
             turn.attempt(_conclude)
-        seconds = self._clock() - began
-        charged = self._charge(active, rows, seconds)
-        return [
-            turn.failure
-            or turn.decoding.commit(turn.proposal, turn.verdict, charged.get(turn, 0.0))
-            for turn in turns
-        ]
+        self._charge(turns, self._clock() - began)
+        for turn in turns:
+            turn.attempt(_commit)
+        return [turn.failure or turn.round for turn in turns]
 
     def _price(self, turn: _Turn, requests: int) -> None:
         """Tell a drafter that weighs what rows cost what they cost in this round."""
@@ -102,25 +102,23 @@ class Batch:
         else:
             drafter.costs = SharedCosts(costs, requests, runs_ahead=turn.verifier.is_ahead)
 
-    def _verify(self, turns: Sequence[_Turn]) -> int:
-        """Run the pass of a round, and begin to choose. Returns: how many rows it has."""
+    def _verify(self, turns: Sequence[_Turn]) -> None:
+        """Run the pass of a round, and begin to choose."""
         if self._costs is not None and turns:
             trees = worth_verifying(
                 [(turn.proposal.tree, turn.is_weighed) for turn in turns], self._costs.rows
             )
             for turn, tree in zip(turns, trees, strict=True):
                 turn.proposal = replace(turn.proposal, tree=tree)
-        reads = []
         for turn in turns:
-            session = turn.verifier.session
-            reads.append((session, session.reads([*turn.ids], turn.proposal.tree)))
-        if not reads:
-            return 0
-        logits = self._model.read(reads)
+            turn.attempt(_prepare)
+        reading = [turn for turn in turns if turn.failure is None]
+        if not reading:
+            return
+        logits = self._model.read([(turn.verifier.session, turn.reads) for turn in reading])
         mx.async_eval(*logits)  # type: ignore[no-untyped-call]
-        for turn, (_, rows), part in zip(turns, reads, logits, strict=True):
-            turn.attempt(partial(_choose, logits=part, rows=len(rows.tokens)))
-        return sum(len(rows.tokens) for _, rows in reads)
+        for turn, part in zip(reading, logits, strict=True):
+            turn.attempt(partial(_choose, logits=part))
 
     def _run_ahead(self, turns: Sequence[_Turn]) -> None:
         """Begin the next pass before this one's ids are known, if nobody will propose anything."""
@@ -141,22 +139,25 @@ class Batch:
             following += turn.verifier.go_on(len(turn.ids) + 1, part)
         mx.async_eval(*following)  # type: ignore[no-untyped-call]
 
-    def _charge(self, turns: Sequence[_Turn], rows: int, seconds: float) -> dict[_Turn, float]:
-        """Learn from the time of a pass. Returns: every generation's part of it.
+    def _charge(self, turns: Sequence[_Turn], seconds: float) -> None:
+        """Learn from the time of a pass, and give every generation its part of it.
 
         Each pays its share of the plain pass, and for its further rows their share of the rest.
         """
-        if not rows or self._costs is None:
-            return {}
-        self._costs.rows.count_round()
-        plain = min(seconds, self._costs.rows(len(turns)))
-        self._costs.rows.observe(rows, seconds)
-        further = max(1, rows - len(turns))
-        return {
-            turn: plain / len(turns)
-            + (seconds - plain) * (turn.verdict.rows - 1 if turn.verdict else 0) / further
-            for turn in turns
-        }
+        verified = [turn for turn in turns if turn.reads is not None and turn.failure is None]
+        if self._costs is None or not verified:
+            return
+        count, times = len(verified), self._costs.rows
+        rows = sum(len(turn.reads.tokens) for turn in verified)
+        times.count_round()
+        if len(verified) == len(turns):
+            times.observe(rows, seconds)
+        else:  # the time of a pass that ran ahead is in it
+            seconds = times(rows)
+        plain = min(seconds, times(count))
+        further = (seconds - plain) / max(1, rows - count)
+        for turn in verified:
+            turn.seconds = plain / count + further * (len(turn.reads.tokens) - 1)
 
 
 def _propose(turn: _Turn) -> None:
@@ -164,11 +165,19 @@ def _propose(turn: _Turn) -> None:
     turn.choices = turn.verifier.chosen_ahead(turn.ids, turn.proposal.tree)
 
 
-def _choose(turn: _Turn, logits: Array, rows: int) -> None:
-    tree = turn.proposal.tree
+def _prepare(turn: _Turn) -> None:
+    turn.reads = turn.verifier.session.reads([*turn.ids], turn.proposal.tree)
+
+
+def _choose(turn: _Turn, logits: Array) -> None:
+    tree, rows = turn.proposal.tree, len(turn.reads.tokens)
     turn.choices = turn.verifier.choices(turn.ids, tree, logits, rows)
 
 
 def _conclude(turn: _Turn) -> None:
     assert turn.choices is not None
     turn.verdict = turn.verifier.verdict(turn.ids, turn.proposal, turn.choices)
+
+
+def _commit(turn: _Turn) -> None:
+    turn.round = turn.decoding.commit(turn.proposal, turn.verdict, turn.seconds)

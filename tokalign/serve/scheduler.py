@@ -279,19 +279,26 @@ class Scheduler:
             return
         decoding = "batch" if len(jobs) > 1 else "speculation"
         for job, one in zip(jobs, rounds, strict=True):
-            if isinstance(one, Exception):
-                self._abort(job, one)
+            try:
+                if isinstance(one, Exception):
+                    raise one
+                self._hand_over(job, one, decoding)
+            except Exception as error:
+                self._abort(job, error)
                 continue
-            before = job.completion_tokens
-            _answering(job).deliver(one)
-            self.metrics.observe(one)
-            self.metrics.output_tokens.labels(decoding).inc(job.completion_tokens - before)
-            if not before:
-                self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
             if job.ended is not None:
                 self._finish(job)
             elif job.passes == 1:
                 job.enter(State.READING)  # the draft model may have to read the prompt
+
+    def _hand_over(self, job: Job, one: Round, decoding: str) -> None:
+        """Hand over what a round has emitted, and count it."""
+        before = job.completion_tokens
+        _answering(job).deliver(one)
+        self.metrics.observe(one)
+        self.metrics.output_tokens.labels(decoding).inc(job.completion_tokens - before)
+        if not before:
+            self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
 
     # -- contexts ----------------------------------------------------------------------------------
 
