@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Queue
+from random import Random
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,10 +18,11 @@ from served import LOOP, demo_settings
 from tokalign.conversation.prompts import fill_in_ends
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings, preparing
 from tokalign.serve import models as served_models
 from tokalign.serve.admission import Refusal
-from tokalign.serve.job import Emitted, Item, Job
+from tokalign.serve.job import Emitted, Item, Job, State
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.request import Request
@@ -243,3 +245,110 @@ def test_a_fill_in_ends_at_marks_and_not_at_added_tokens_that_are_text() -> None
     tokenizer: Any = SimpleNamespace(vocabulary=vocabulary)
     tokenizer.spec = SimpleNamespace(text_tokens=frozenset(range(2, 8)))
     assert fill_in_ends(tokenizer) == {0, 1, 2, 3, 4, 7}
+
+
+PLAYED: tuple[dict[str, Any], ...] = (
+    {"prompt": "Wisła jest", "max_tokens": 40},
+    {"prompt": "Wisła jest najdłuższą rzeką. " * 20, "max_tokens": 12},
+    {"prompt": "Wisła jest najdłuższą rzeką. " * 20 + "Odra", "max_tokens": 25},
+    {"prompt": "W roku 1410", "max_tokens": 60, "sampling": Sampling(temperature=0.9, seed=7)},
+    {"prompt": "Zima", "max_tokens": 30, "penalties": {"repetition_penalty": 1.3}},
+    {"prompt": "Kraków", "max_tokens": 30, "grammar": Grammar.regex("[a-z]{3,9}( [a-z]{2,7}){9}")},
+    {"prompt": "Rzeka Odra", "max_tokens": 50, "stop_texts": ("a", "e")},
+    {"prompt": "Lato", "max_tokens": 20, "num_draft_tokens": 0},
+    {"prompt": "Lato", "max_tokens": 20, "num_draft_tokens": 4},
+)
+
+
+def read(items: Queue[Item], seconds: float = 60) -> tuple[list[int], Exception | None]:
+    """The ids of an answer, and what it ended with; nothing follows its end."""
+    ids: list[int] = []
+    while (item := items.get(timeout=seconds)) is not None:
+        if isinstance(item, Exception):
+            break
+        if isinstance(item, Emitted) and item.token >= 0:
+            ids.append(item.token)
+    assert items.empty()
+    return ids, item
+
+
+def watch(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have what must hold between two turns of the loop checked. Returns: how many ran, each."""
+    advance, running = scheduler._advance, list[int]()
+
+    def check() -> None:
+        advance()
+        running.append(len(scheduler._jobs))
+        assert len(set(map(id, scheduler._jobs))) == len(scheduler._jobs) <= 4
+        for job in scheduler._jobs:
+            assert job.state in (State.READING, State.DECODING)
+            assert job.ended is None
+            assert job not in scheduler._waiting.all()
+            if job.answering is not None:
+                assert list(job.answering.decoding.context.ids) == job.ids
+                assert list(job.answering.target.held) == job.ids[: len(job.ids) - 1] or job.passes
+
+    monkeypatch.setattr(scheduler, "_advance", check)
+    return running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3)]])
+def test_requests_that_come_leave_and_fail_at_random_get_what_they_get_alone(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The device fails, too, which ends those in the pass; the server ends amid answers."""
+    chance, lost, begun = Random(seed), Event(), list[tuple[Request, int, Queue[Item]]]()
+    with scheduling(decode_concurrency=4, prefill_step_size=32) as scheduler:
+        scheduler.wait_until_ready()
+        alone = [read(submit(scheduler, **given)) for given in PLAYED]
+        assert all(error is None for _, error in alone)
+        running = watch(scheduler, monkeypatch)
+        model = type(scheduler.models.loaded.decoder.target.model)
+        call = model.__call__
+
+        def fail(*given: Any, **named: Any) -> Any:
+            if lost.is_set():
+                lost.clear()
+                raise RuntimeError("the device is lost")
+            return call(*given, **named)
+
+        monkeypatch.setattr(model, "__call__", fail)
+        for _ in range(60):
+            which = chance.randrange(len(PLAYED))
+            wrong = {"logit_bias": {10**6: 1.0}} if chance.random() < 0.1 else {}
+            asked, items = Request(**PLAYED[which], **wrong), Queue[Item]()
+            scheduler.submit(asked, items.put)
+            begun.append((asked, which, items))
+            time.sleep(chance.choice([0.0, 0.0, 0.02, 0.1]))
+            if chance.random() < 0.15:
+                chance.choice(begun)[0].abandoned.set()
+            if chance.random() < 0.05:
+                lost.set()
+        answered = begun[: chance.randint(40, 58)]
+        found = [(asked, which, *read(items)) for asked, which, items in answered]
+        assert scheduler.is_healthy
+        scheduler.stop()
+        found += [(asked, which, *read(items)) for asked, which, items in begun[len(answered) :]]
+    whole = 0
+    for asked, which, ids, error in found:
+        assert ids == alone[which][0][: len(ids)]
+        if error is None and not asked.abandoned.is_set():
+            assert ids == alone[which][0]
+            whole += 1
+        else:
+            assert error is None or isinstance(error, RuntimeError | Refusal | UsageError)
+    assert whole > 15
+    assert max(running) == 4
+
+
+def test_an_idle_scheduler_checks_what_it_keeps(caplog: pytest.LogCaptureFixture) -> None:
+    with scheduling() as scheduler:
+        assert end_of(submit(scheduler, max_tokens=5)) is None
+        wait_for(lambda: not scheduler._jobs)
+        assert scheduler.is_healthy
+        (chain,) = scheduler._contexts._chains
+        (state,) = chain.states.values()
+        state.layers[0].trim(1)
+        wait_for(lambda: scheduler.failure is not None)
+    assert isinstance(scheduler.failure, AssertionError)
