@@ -119,8 +119,8 @@ def told(decoder: Decoder, costs: Sequence[float]) -> Decoder:
 
 
 def costs_of(curve: CostCurve) -> Costs:
-    """What passes cost after 256 ids."""
-    return Costs(rows=curve.rows_at(256))
+    """What passes cost."""
+    return Costs(rows=curve.row_times)
 
 
 @click.command()
