@@ -130,7 +130,7 @@ RUNS_MODELS = {
     for folder, names in {
         "api": "text objects patch call",
         "evaluate": "bench calibrate timed_passes",
-        "runtime": "decoder generate",
+        "runtime": "batch decoder generate",
         "runtime/draft": "opening_knowledge trained",
         "serve": "answer app body completions connections decoding job messages "
         "models openapi preparing request responses scheduler server streams waiting",

@@ -18,6 +18,7 @@ Around the loop:
     options.py              how to draft and to cache, as asked for
     drafting.py             a method's name -> its drafters
     decoder.py              models, tables and options -> a decoder, from which requests are decoded
+    batch.py                rounds of several generations, in passes that they share
     generate.py             one request: events -> output tokens with text and statistics
     statistics.py           events -> figures
     chat.py                 messages -> prompt ids

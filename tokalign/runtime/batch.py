@@ -13,8 +13,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
-import mlx.core as mx
-
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts
 from tokalign.runtime.draft.shared_costs import SharedCosts, worth_verifying
@@ -116,7 +114,7 @@ class Batch:
         if not reading:
             return
         logits = self._model.read([(turn.verifier.session, turn.reads) for turn in reading])
-        mx.async_eval(*logits)  # type: ignore[no-untyped-call]
+        reading[0].verifier.session.start(*logits)
         for turn, part in zip(reading, logits, strict=True):
             turn.attempt(partial(_choose, logits=part))
 
@@ -137,7 +135,7 @@ class Batch:
         following: list[Array] = []
         for turn, part in zip(going_on, logits, strict=True):
             following += turn.verifier.go_on(len(turn.ids) + 1, part)
-        mx.async_eval(*following)  # type: ignore[no-untyped-call]
+        going_on[0].verifier.session.start(*following)
 
     def _charge(self, turns: Sequence[_Turn], seconds: float) -> None:
         """Learn from the time of a pass, and give every generation its part of it.

@@ -11,8 +11,8 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. From the wire to the mo
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     request.py       one answer to one prompt, whichever API it came by; job.py: its way through
     waiting.py       jobs that have not been started; preparing.py: reading them, in threads
-    scheduler.py     the loop that starts, moves and ends jobs; metrics.py: counts
-    decoding.py      one job alone, by speculation; several, in mlx-lm's batches
+    scheduler.py     the loop that starts, advances and ends jobs; metrics.py: counts
+    decoding.py      one job: reading its prompt, handing over what rounds give
     models.py        the models that are served
 
 Only the scheduler's thread touches models and caches. Read next: `scheduler.py`.

@@ -11,5 +11,6 @@ How much to draft is decided in every round, from what passes cost and what was 
 
 controller.py           the decision, and what is learned of drafts and losses
     costs.py                what is learned of times
+    shared_costs.py         what rows cost where requests share passes, and which are worth it
     opening_knowledge.py    what is known before the first round
 """

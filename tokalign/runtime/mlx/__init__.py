@@ -11,6 +11,7 @@ cache.py                a model's cache, kept in step with the contexts that it 
     context_files.py        the same on disk, in chains of files; context_file.py: one of them
     pace.py                 how many ids of a prompt are read in one step
     window_cache.py         the same for sliding windows
+batch.py                passes that several sessions share
 tree_attention.py       passes over trees, and whether a model takes them
 sampling.py             choosing ids, on the device, or among a few on the host
     noise.py                randomness keyed by seed and position
