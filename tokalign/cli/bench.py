@@ -171,7 +171,8 @@ def command(**values: Any) -> None:
     result = as_object(comparison, about)
     if html is not None:
         write_page(html, comparison, result)
-    show(result, lambda: f"{paragraph(verdict_of(comparison))}\n\n{_shown(result['overall'])}")
+    names, verdict = _DECISIVE if sys.stdout.isatty() else COLUMNS, verdict_of(comparison)
+    show(result, lambda: f"{paragraph(verdict)}\n\n{figures_table(names, result['overall'])}")
     if comparison.ids_that_differ:
         note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
@@ -179,12 +180,6 @@ def command(**values: Any) -> None:
         )
     if options.publish is not None:
         publish(options.publish, about, decoder, comparison, measurements)
-
-
-def _shown(overall: Sequence[Mapping[str, Any]]) -> str:
-    if not sys.stdout.isatty():
-        return figures_table(COLUMNS, overall)
-    return figures_table(_DECISIVE, overall)
 
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement]]:

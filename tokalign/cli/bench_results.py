@@ -57,9 +57,7 @@ def publish(
         models=MeasuredModels(
             target=target, memory=weight_bytes(model), format=number, bits=bits, **named
         ),
-        language=about["language"],
-        temperature=about["temperature"],
-        max_tokens=about["max_tokens"],
+        **{name: about[name] for name in ("language", "temperature", "max_tokens")},
     )
     text = write(report)
     for line in (f"{path} gets this and nothing else:", *text.splitlines()):

@@ -22,6 +22,7 @@ from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
     from tokalign.evaluate.replay import DictionarySaving
+    from tokalign.runtime.cost import CostCurve
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -127,28 +128,40 @@ def command(
         },
     }
     if html is not None:
-        from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
-
-        known = {"dictionaries that were found": saving.found, "one of this text": saving.own}
-        saved = {name: value for name, value in known.items() if value is not None}
-        savings = bar_plot(
-            "Tokens per pass of the target on this text; plain decoding has 1.",
-            [*saved],
-            {"tokens per pass": [*saved.values()]},
-        )
-        report = Report(
-            title=f"What can draft for {target}",
-            about=f"Measured on {file or f'the sample in {chosen}'}; no model was run.",
-            verdict=[str(result[name]) for name in _VERDICTS],
-            plots=[*([savings] if saved else []), curve_plot(curve)],
-            head=("figure", "value"),
-            rows=[*rows(result)],
-        )
-        write_report(html, report)
+        _write_page(html, result, saving, curve, text=str(file or f"the sample in {chosen}"))
     show(result, lambda: _in_words(result))
 
 
 _VERDICTS = ("verdict", "dictionaries", "this_machine")
+
+
+def _write_page(
+    path: Path,
+    result: Mapping[str, object],
+    saving: DictionarySaving,
+    curve: CostCurve | None,
+    *,
+    text: str,
+) -> None:
+    """Write a result as a page. text: what was measured on. Raises: as `write_report`."""
+    from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
+
+    known = {"dictionaries that were found": saving.found, "one of this text": saving.own}
+    saved = {name: value for name, value in known.items() if value is not None}
+    savings = bar_plot(
+        "Tokens per pass of the target on this text; plain decoding has 1.",
+        [*saved],
+        {"tokens per pass": [*saved.values()]},
+    )
+    report = Report(
+        title=f"What can draft for {result['target']}",
+        about=f"Measured on {text}; no model was run.",
+        verdict=[str(result[name]) for name in _VERDICTS],
+        plots=[*([savings] if saved else []), curve_plot(curve)],
+        head=("figure", "value"),
+        rows=[*rows(result)],
+    )
+    write_report(path, report)
 
 
 def _in_words(result: Mapping[str, object]) -> str:

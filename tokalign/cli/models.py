@@ -14,7 +14,7 @@ import click
 from tokalign.cli.command import Command, ModelWord
 from tokalign.cli.output import columns, flags, note, paragraph, show
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.names.aliases import Alias, aliases, check_name, find_alias
+from tokalign.names.aliases import aliases, check_name, find_alias
 from tokalign.names.memory import COMFORT, machine_memory
 from tokalign.storage import TABLES, cache_folder, shipped
 
@@ -56,7 +56,8 @@ def pull(*, names: Sequence[str]) -> None:
 
     memory = machine_memory()
     for name in map(check_name, names):
-        if (size := _alias(name).bytes) > memory:
+        size = 0 if Path(name).exists() else find_alias(name).bytes
+        if size > memory:
             note(f"{name}: {_size(size)} of weights will not fit into {_size(memory)} of memory")
     if flags.quiet:
         hide_progress()
@@ -106,11 +107,6 @@ def _drafters() -> Iterator[dict[str, Any]]:
 
     for drafter in published_drafters():
         yield asdict(drafter) | {"here": drafter.downloaded() is not None}
-
-
-def _alias(name: str) -> Alias:
-    """What a name stands for; for a path, an alias without a size."""
-    return Alias(repository=name, mlx=name) if Path(name).exists() else find_alias(name)
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -107,16 +107,10 @@ def report_of(
     comparison: Comparison,
     measurements: Sequence[Measurement],
     curve: CostCurve | None,
-    *,
-    device: str,
-    memory: int,
-    software: Software,
-    models: MeasuredModels,
-    language: str | None,
-    temperature: float,
-    max_tokens: int,
+    **about: Any,
 ) -> MachineReport:
-    """The report of a run of `bench`. curve: these models' cost curve here, if there is one."""
+    """The report of a run of `bench`. curve: these models' cost curve here, if there is one. about:
+    the report's other fields."""
     passes = []
     if curve is not None and curve.unit == "seconds":
         rows = {m: round(timing.median, 6) for m, timing in sorted(curve.rows.items())}
@@ -124,16 +118,10 @@ def report_of(
         passes.append(PassTimes(context=curve.context, rows=rows, draft_pass=draft))
     return MachineReport(
         date=datetime.now(UTC).date().isoformat(),
-        device=device,
-        memory=memory,
-        software=software,
-        models=models,
-        language=language,
-        temperature=temperature,
-        max_tokens=max_tokens,
         passes=passes,
         results=_results(comparison),
         equality=equality_of(measurements),
+        **about,
     )
 
 

@@ -83,7 +83,7 @@ class TimedPasses:
                 timed["tree"] = self.tree_pass
         in_one_pass = self._trained is not None and self._trained.in_one_pass
         if in_one_pass:
-            timed["draft"] = self.block_pass
+            timed["draft"] = partial(self.search, BeamShape(1, 1))
         timed["ahead"] = self.run_ahead
         timed |= verified
         if self._trained is not None and not in_one_pass:
@@ -117,9 +117,6 @@ class TimedPasses:
         ids, began = self._draft_ids[: self.length], perf_counter()
         self._draft.draft(ids, _DRAFT_PASSES)
         return (perf_counter() - began) / _DRAFT_PASSES
-
-    def block_pass(self) -> float:
-        return self.search(BeamShape(1, 1))
 
     def tree_pass(self) -> float:
         """A pass in which the draft model goes on after the most texts that `ModelTree` chooses."""
