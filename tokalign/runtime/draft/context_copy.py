@@ -188,10 +188,8 @@ class ContextCopy:
         return Passage(left, left + gap, 0, gap)
 
     def copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
-        """What followed the latest occurrence, and how probably it is right now.
-
-        Nothing followed a match that ends with the text.
-        """
+        """What followed the latest occurrence, and how probably it is right now; nothing for a
+        match that ends with the text."""
         latest, text = occurrence.latest, self.automaton.ids
         if latest == len(text):
             return None
@@ -204,11 +202,8 @@ class ContextCopy:
         return ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
 
     def probability(self, kind: int, length: int, end: int) -> float:
-        """How probably the token copied after a match of `length` (1 or more) is right: a prior,
-        shifted by what has been seen of copies from the prompt, or from the output.
-
-        end: how many ids of the text the match ends after.
-        """
+        """How probably the token copied after a match of `length` (1 or more), which ends after
+        `end` ids, is right: a prior, shifted by what copies from the prompt or the output were."""
         prior = PRIORS[kind]
         right = prior[min(length, len(prior)) - 1]
         if length > len(prior) and kind in (ONLY, AGREED):

@@ -85,10 +85,8 @@ class Trials:
         self._next = self._first if pays else min(2 * self._next, self._longest)
 
     def paid(self) -> None:
-        """The latest trial has brought more than it cost, so it is repeated at once.
-
-        The text may have changed, and one draft in hundreds of rounds would take long to tell.
-        """
+        """The latest trial has brought more than it cost, so it is repeated at once: the text may
+        have changed, and one draft in hundreds of rounds would take long to tell."""
         self._wait = 0
 
 
@@ -130,7 +128,7 @@ class ModelWorth:
         return best
 
     def learn(self, passes: int, right: int, *, known: int, rows: int, added: int = 0) -> None:
-        """A draft of so many passes predicted the first `right` of the next `known` emitted ids.
+        """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids.
 
         rows: how many ids were worth verifying. added: how many more were accepted, because free
         sources joined the draft.
@@ -200,17 +198,15 @@ class Losses:
         return replace(self, own=Balance(), wait=wait)
 
     def forbids(self, promised: float, worst: float = 0.0) -> bool:
-        """Whether drafting rests although it promises so many times plain decoding's rate.
-
-        worst: how many plain rounds the draft would lose if nothing of it was accepted.
-        """
+        """Whether drafting rests although it promises this multiple of plain decoding's rate.
+        worst: how many plain rounds the draft would lose if nothing of it was accepted."""
         excess = max(self.own.excess, self.total.excess) + worst
         self.is_resting = excess > (-_REST if self.is_resting else 0.0)
         waits = promised < _PROMISE or self.rested * (promised - 1.0) < self.wait
         return self.is_resting and waits
 
     def account(self, lost: float, tokens: int, *, drafted: bool) -> None:
-        """A round lost so many plain rounds. drafted: whether it verified a draft."""
+        """A round lost this many plain rounds. drafted: whether it verified a draft."""
         self.own.account(lost, tokens)
         self.total.account(lost, tokens)
         if not self.is_resting:
@@ -302,7 +298,7 @@ class _Model(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """What a model is to draft: so many steps. trial: although it is not expected to pay."""
+    """What a model is to draft, in steps. trial: although it is not expected to pay."""
 
     model: _Model
     plan: Plan

@@ -55,11 +55,11 @@ class Costs:
         return known[-1] + slope * (rows - len(known))
 
     def drafting(self, passes: int, *, tree: bool) -> float:
-        """Time of a draft of so many passes of the draft model. tree: whether it grew a tree."""
+        """Time of a draft of this many passes of the draft model. tree: whether it grew a tree."""
         return passes * (self.tree_pass if tree and self.tree_pass is not None else self.draft_pass)
 
     def round(self, proposed: int, passes: int = 0, *, tree: bool = False) -> float:
-        """Time of a round that verifies so many proposed ids, found in so many draft passes.
+        """Time of a round. proposed: ids that it verifies. passes: of the draft model for them.
 
         tree: as of `drafting`. A round without a proposal is one of plain decoding, which runs
         ahead.
@@ -68,10 +68,8 @@ class Costs:
         return self.verify(1 + proposed) + host + self.drafting(passes, tree=tree)
 
     def of(self, tree: TokenTree[Any], passes: int, *, verified: int | None = None) -> float:
-        """Time of a round with a tree that so many passes of the draft model have found.
-
-        verified: how many of its ids the target reads; None for all of them.
-        """
+        """Time of a round with a tree that this many passes of the draft model have found.
+        verified: how many of its ids the target reads; None for all of them."""
         proposed = len(tree) if verified is None else verified
         return self.round(proposed, passes, tree=tree.chain_length < len(tree))
 
@@ -94,11 +92,8 @@ class Plan:
 
 
 def in_plain_passes(curve: CostCurve, *, assumed_draft: float = 0.0) -> Costs:
-    """What rounds cost, in passes of plain decoding.
-
-    C(m) is of a round in which host and device take turns; the host's work is named apart here.
-    assumed_draft: of a pass of the draft model, where its time is not known.
-    """
+    """What rounds cost, in passes of plain decoding; the host's work is apart. assumed_draft: of a
+    pass of the draft model, where its time is not known."""
     times, plain = curve.row_times, curve.plain
     host, draft, tree = times[0] - plain, curve.draft_pass, curve.tree_pass
     return Costs(
@@ -156,10 +151,8 @@ class PassTimes:
 
     @property
     def reach(self) -> int:
-        """The highest count to try: two more than the highest known.
-
-        What lies beyond is assumed, and may be far too low: one long draft has cost fifty passes.
-        """
+        """The highest count to try: two more than the highest known. What lies beyond may be
+        assumed far too low: one long draft has cost fifty passes."""
         return self.known + 2
 
     def observe(self, count: int, seconds: float) -> None:
@@ -249,10 +242,8 @@ class LearnedCosts:
 
     @property
     def plain(self) -> float:
-        """Time per token of plain decoding, host and device overlapping.
-
-        It takes no longer than a round of one row in which they take turns.
-        """
+        """Time per token of plain decoding, host and device overlapping: at most that of a round of
+        one row in which they take turns."""
         return min(max(self.ahead(BARE), _LEAST_PLAIN * self.rows(1)), self.rows(1))
 
     @property
@@ -282,5 +273,5 @@ class LearnedCosts:
         return times
 
     def observe_rereading(self, rows: int) -> None:
-        """The round after one with a proposal read so many rows again."""
+        """The round after one with a proposal read this many rows again."""
         self._rereading += (rows - self._rereading) / _MEMORY

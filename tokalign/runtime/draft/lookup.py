@@ -120,12 +120,8 @@ class BlockTrust:
 
 
 class DictionarySource:
-    """A dictionary as a source of a tree (`mixing.Source`).
-
-    How far it fits a text, its language and its domain, is learned as trust in its name.
-    blocks: say whether it is asked, by its place among them; None for always.
-    Cost: a look-up at each node, about 5 µs.
-    """
+    """A dictionary as a source of a tree; how far it fits a text is learned as trust in its name.
+    blocks: say whether it is asked, by its place among them. Cost: about 5 µs a node."""
 
     def __init__(
         self, name: str, table: Dictionary, blocks: BlockTrust | None = None, place: int = 0
@@ -280,11 +276,8 @@ class LogitStore:
         return (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
 
     def look_up(self, length: int) -> Callable[[Tail], Sequence[tuple[TargetId, float]] | None]:
-        """A function that finds what the target expected after the last `length` ids of a text:
-        ids with log-odds, the most probable first.
-
-        Cost: about 1 µs; reading attributes would double it.
-        """
+        """A function that finds what the target expected after the last `length` ids of a text: ids
+        with log-odds, the most probable first. Cost: 1 µs; reading attributes would double it."""
         keys, ids, codes, shift = self._key_of, self._flat_ids, self._flat_codes, self._shift
         mask = (1 << length * ID_BITS) - 1
 
@@ -301,20 +294,14 @@ class LogitStore:
 
 
 def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same rows, the most probable id of each first; ties stay in their order.
-
-    likely: i[rows, width]. logprobs: f[rows, width].
-    """
+    """The same rows i[rows, width] and f[rows, width], the most probable id first; ties stay."""
     rows = np.arange(len(likely))[:, None]
     order = np.argsort(-logprobs, axis=-1, kind="stable")
     return likely[rows, order], logprobs[rows, order]
 
 
 class LogitSource:
-    """Expects the target's top-k logits from the last time that these `length` ids were read.
-
-    It is a source of a hybrid (`mixing.Source`).
-    """
+    """Expects the target's top-k logits from the last time that these `length` ids were read."""
 
     def __init__(self, store: LogitStore, length: int) -> None:
         self.name, self.expect = f"{LOGITS}:{length}", store.look_up(length)

@@ -1,5 +1,4 @@
-"""Drafting with a model: what all have in common, and those of any tokenizer (`trained.py` has the
-others)."""
+"""Drafting with a model: what all have in common, and those of any tokenizer."""
 
 from __future__ import annotations
 

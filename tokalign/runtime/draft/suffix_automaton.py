@@ -15,10 +15,8 @@ ROOT = 0
 
 
 class Occurrence(NamedTuple):
-    """A suffix of `length` ids that occurred before.
-
-    first, latest: how many ids of the text its first and its latest occurrence end after.
-    """
+    """A suffix of `length` ids that occurred before; its first and latest occurrence end after this
+    many ids of the text."""
 
     length: int
     first: int
@@ -95,9 +93,7 @@ class SuffixAutomaton:
 
     def advance(self, place: Place, token: TargetId) -> Place:
         """The place of the longest match after `token` is read, which need not extend the text.
-
-        Cost: amortized O(1) per id read.
-        """
+        Cost: amortized O(1)."""
         state, length = place.state, place.length
         while token not in self._next[state]:
             if state == ROOT:
@@ -115,10 +111,8 @@ class SuffixAutomaton:
                 return
 
     def _split(self, before: int, token: TargetId) -> int:
-        """The state for the parts of `before` followed by `token`.
-
-        If longer parts lead to the same state, it is split: a copy of it stands for the shorter.
-        """
+        """The state for the parts of `before` followed by `token`. If longer parts lead to the same
+        state, a copy of it stands for the shorter."""
         following, length = self._next, self._length
         found = following[before][token]
         if length[found] == length[before] + 1:

@@ -78,11 +78,8 @@ BLOCK = "block"
 
 
 class LinkedAnswer(BlockAnswer):
-    """A block's answer that knows, after some ids, what the next position is.
-
-    A state is a position, or a larger number after an id of which it knows that. What it knows
-    there is looked at when a path comes by.
-    """
+    """A block's answer that knows, after some ids, what the next position is. A state is a
+    position, or a larger number after such an id, looked at when a path comes by."""
 
     def __init__(self, block: Guess, name: str) -> None:
         super().__init__(block.positions, name)
@@ -152,10 +149,8 @@ def with_trained(
     rows: int | None = None,
     branches: bool = True,
 ) -> ModelDrafter:
-    """The drafter of one request with a trained drafter's session.
-
-    length: ids of a draft; None for as many as suit its kind. Other arguments: as for its kind.
-    """
+    """The drafter of one request with a trained drafter's session. length: ids of a draft; None for
+    as many as suit its kind. Other arguments: as for its kind."""
     if isinstance(session, DFlashSession):
         return BlockDrafter(session, length, sampler=sampler)
     shape = BeamShape(DEFAULT_SHAPE.width, length or DEFAULT_SHAPE.length)
