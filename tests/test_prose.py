@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -52,3 +53,12 @@ def test_no_riddle_comes_back() -> None:
         if found and path != Path(__file__):
             wrong[path] = found
     assert wrong == {}
+
+
+def test_a_name_means_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tokalign").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

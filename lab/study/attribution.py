@@ -14,7 +14,7 @@ from dataclasses import replace
 from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, Attribution
 from lab.study.oracle import Oracle
-from tokalign.evaluate.comparison import Block, Condition
+from tokalign.evaluate.comparison import Condition, PromptBlock
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -48,9 +48,9 @@ class Explainer:
         self._bench, self._decoder = bench, decoder
         self._pair = Pair(decoder.target.tokenizer, decoder.draft.tokenizer)
         self._session = DraftModelSession(decoder.draft.model)
-        self._guesses: dict[tuple[Block, tuple[int, ...]], TargetId | None] = {}
+        self._guesses: dict[tuple[PromptBlock, tuple[int, ...]], TargetId | None] = {}
 
-    def explain(self, block: Block, condition: Condition) -> Attribution:
+    def explain(self, block: PromptBlock, condition: Condition) -> Attribution:
         """Why the rounds of one generation ended."""
         generation = self._bench.generation(block, condition)
         prompt = self._bench.prompts[block](self._decoder)
@@ -71,7 +71,9 @@ class Explainer:
         ordered = {cause: causes[cause] for cause in CAUSES if causes[cause]}
         return Attribution(replace(block, repeat=1), condition, tokens, ordered)
 
-    def _guess(self, block: Block, prompt: Prompt, ids: Sequence[TargetId]) -> TargetId | None:
+    def _guess(
+        self, block: PromptBlock, prompt: Prompt, ids: Sequence[TargetId]
+    ) -> TargetId | None:
         key = block, tuple(ids[len(prompt.target) :])
         if key not in self._guesses:
             oracle = Oracle(self._pair, self._decoder.drafting.alignment(), prompt)

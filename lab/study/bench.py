@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from lab.study.measurements import StudyMeasurement, work_of
 from lab.study.watch import MachineWatch
 from tokalign.evaluate.bench import WARM_UP_TOKENS, Bench, Sessions, measurement
-from tokalign.evaluate.comparison import Block, Condition
+from tokalign.evaluate.comparison import Condition, PromptBlock
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
@@ -25,13 +25,13 @@ class StudyBench(Bench):
     """
 
     others: Mapping[str, Decoder] = field(default_factory=dict)
-    chosen: Callable[[Block, Condition], bool] = lambda _block, _condition: True
+    chosen: Callable[[PromptBlock, Condition], bool] = lambda _block, _condition: True
     watch: MachineWatch = field(default_factory=MachineWatch)
 
-    def schedule(self) -> Iterator[tuple[Block, Condition]]:
+    def schedule(self) -> Iterator[tuple[PromptBlock, Condition]]:
         yield from (pair for pair in Bench.schedule(self) if self.chosen(*pair))
 
-    def pending(self, done: Iterable[StudyMeasurement]) -> list[tuple[Block, Condition]]:
+    def pending(self, done: Iterable[StudyMeasurement]) -> list[tuple[PromptBlock, Condition]]:
         """What of the schedule is not `done` yet."""
         finished = {(m.block, m.condition) for m in done}
         return [pair for pair in self.schedule() if pair not in finished]
@@ -51,7 +51,7 @@ class StudyBench(Bench):
             yield self._measured(generation, block, condition, sessions)
 
     def warm_up(
-        self, pending: Iterable[tuple[Block, Condition]], sessions: _Sessions | None = None
+        self, pending: Iterable[tuple[PromptBlock, Condition]], sessions: _Sessions | None = None
     ) -> list[StudyMeasurement]:
         """Measure a few tokens of every condition that is pending, so that kernels are compiled."""
         sessions, short = sessions or _Sessions(self), replace(self, max_tokens=WARM_UP_TOKENS)
@@ -68,7 +68,7 @@ class StudyBench(Bench):
 
     def generation(
         self,
-        block: Block,
+        block: PromptBlock,
         condition: Condition,
         drafting: Drafting | None = None,
         sessions: _Sessions | None = None,
@@ -91,7 +91,7 @@ class StudyBench(Bench):
         )
 
     def _measured(
-        self, generation: Generation, block: Block, condition: Condition, sessions: _Sessions
+        self, generation: Generation, block: PromptBlock, condition: Condition, sessions: _Sessions
     ) -> StudyMeasurement:
         reads_prompt = sessions.note_prompt(block, condition)
         self.watch.begin()
@@ -108,7 +108,7 @@ class _Sessions:
         self._open: dict[str, Sessions] = {}
         self._prompts: dict[str, tuple[str, int]] = {}
 
-    def note_prompt(self, block: Block, condition: Condition) -> bool:
+    def note_prompt(self, block: PromptBlock, condition: Condition) -> bool:
         """Note which prompt is now decoded. Returns: whether the sessions held another one."""
         prompt = block.prompt_set, block.number
         before = self._prompts.get(condition.draft)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from tokalign.evaluate.comparison import Block, Condition, order_of
+from tokalign.evaluate.comparison import Condition, PromptBlock, order_of
 
 CAUSES = {
     "length": "accepted to its end: a longer draft might have gone on",
@@ -24,7 +24,7 @@ CAUSES = {
 class Attribution:
     """How many rounds of one generation ended for which cause; `tokens` were emitted."""
 
-    block: Block
+    block: PromptBlock
     condition: Condition
     tokens: int
     causes: Mapping[str, int]
@@ -36,7 +36,7 @@ class Attribution:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote. Raises: KeyError or TypeError for anything else."""
-        block, condition = Block(**saved["block"]), Condition(**saved["condition"])
+        block, condition = PromptBlock(**saved["block"]), Condition(**saved["condition"])
         return cls(block, condition, int(saved["tokens"]), dict(saved["causes"]))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.evaluate.comparison import Block, Condition, Measurement
+from tokalign.evaluate.comparison import Condition, Measurement, PromptBlock
 from tokalign.runtime.rounds import Round
 from tokalign.storage import parse_json, unwritable
 
@@ -84,7 +84,7 @@ class StudyMeasurement(Measurement):
         return cls(
             **saved
             | {
-                "block": Block(**saved["block"]),
+                "block": PromptBlock(**saved["block"]),
                 "condition": Condition(**saved["condition"]),
                 "token_ids": tuple(saved["token_ids"]),
                 "work": Work(rows=rows, **work),

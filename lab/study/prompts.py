@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lab.study.protocol import ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS, Protocol, windows
 from tokalign.cli.texts import read_texts
-from tokalign.evaluate.comparison import Block
+from tokalign.evaluate.comparison import PromptBlock
 from tokalign.storage import POLISH, prompts, sample_text
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PromptFiles:
 class StudyPrompts:
     """Prompts by block, and a digest of each set's texts."""
 
-    by_block: Mapping[Block, MakePrompt]
+    by_block: Mapping[PromptBlock, MakePrompt]
     digests: Mapping[str, str]
 
 
@@ -78,7 +78,7 @@ def study_prompts(
         for name in protocol.sets
     }
     by_block = {
-        Block(name, number, digest, temperature=temperature): make
+        PromptBlock(name, number, digest, temperature=temperature): make
         for name, prompts in sets.items()
         for number, (digest, make) in enumerate(prompts, start=1)
         for temperature in protocol.temperatures

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from lab.baselines import PUBLISHED_METHODS
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import BASELINES, Block, Condition
+from tokalign.evaluate.comparison import BASELINES, Condition, PromptBlock
 from tokalign.runtime.options import check_translation
 
 ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS = "encyclopedic", "instructions", "questions"
@@ -186,7 +186,7 @@ def _of_window(found: Sequence[Arm], name: str) -> list[Arm]:
     return [replace(arm, condition=replace(arm.condition, name=name)) for arm in usual]
 
 
-def is_measured(arm: Arm, block: Block, protocol: Protocol) -> bool:
+def is_measured(arm: Arm, block: PromptBlock, protocol: Protocol) -> bool:
     """Whether an arm belongs to a block."""
     if arm.sets and block.prompt_set not in arm.sets:
         return False

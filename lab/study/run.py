@@ -14,7 +14,7 @@ from lab.study.bench import StudyBench
 from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import Arm, Protocol, is_disturbed, is_measured
 from tokalign.evaluate.bench import MakePrompt
-from tokalign.evaluate.comparison import CONTROL, PLAIN, Block, Condition
+from tokalign.evaluate.comparison import CONTROL, PLAIN, Condition, PromptBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Study:
     def _tell(
         self,
         told: Callable[[int, float], object],
-        pending: Sequence[tuple[Block, Condition]],
+        pending: Sequence[tuple[PromptBlock, Condition]],
         warm: Sequence[StudyMeasurement],
     ) -> None:
         told(len(pending), expected_seconds(warm, pending, self.protocol))
@@ -59,7 +59,7 @@ class Study:
         bench, pending = self._attempt(1, ()), self.pending(done)
         return expected_seconds(bench.warm_up(pending), pending, self.protocol)
 
-    def pending(self, done: Iterable[StudyMeasurement] = ()) -> list[tuple[Block, Condition]]:
+    def pending(self, done: Iterable[StudyMeasurement] = ()) -> list[tuple[PromptBlock, Condition]]:
         """What the first attempt has still to measure."""
         return self._attempt(1, ()).pending(done)
 
@@ -67,7 +67,7 @@ class Study:
         """The bench of an attempt: all prompts, later those whose last attempt was disturbed."""
         first = self.bench.prompts
         again = first if attempt == 1 else _disturbed(first, found, attempt - 1)
-        prompts: Mapping[Block, MakePrompt] = {
+        prompts: Mapping[PromptBlock, MakePrompt] = {
             replace(block, repeat=attempt): first[block] for block in again
         }
         arms = {arm.condition: arm for arm in self.arms}
@@ -80,8 +80,8 @@ class Study:
 
 
 def _disturbed(
-    blocks: Iterable[Block], found: Sequence[StudyMeasurement], attempt: int
-) -> list[Block]:
+    blocks: Iterable[PromptBlock], found: Sequence[StudyMeasurement], attempt: int
+) -> list[PromptBlock]:
     """Blocks that have an attempt of this number, and it was disturbed."""
     speed = {(m.block, m.condition.name): m.tokens_per_second for m in found}
     tried = [(block, replace(block, repeat=attempt)) for block in blocks]
@@ -93,7 +93,9 @@ def _disturbed(
 
 
 def expected_seconds(
-    warm: Sequence[StudyMeasurement], pending: Iterable[tuple[Block, Condition]], protocol: Protocol
+    warm: Sequence[StudyMeasurement],
+    pending: Iterable[tuple[PromptBlock, Condition]],
+    protocol: Protocol,
 ) -> float:
     """How long measuring will take, from the speed of each condition in the warm-up.
 

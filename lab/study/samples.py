@@ -17,8 +17,8 @@ from lab.study.protocol import is_disturbed
 from tokalign.evaluate.comparison import (
     CONTROL,
     PLAIN,
-    Block,
     Condition,
+    PromptBlock,
 )
 
 
@@ -30,7 +30,7 @@ class Sample:
     not those of plain decoding in the same block. The other fields are of a `StudyMeasurement`.
     """
 
-    block: Block
+    block: PromptBlock
     condition: Condition
     prompt_tokens: int
     tokens: int
@@ -90,7 +90,7 @@ class Sample:
         return cls(
             **dict(saved)
             | {
-                "block": Block(**saved["block"]),
+                "block": PromptBlock(**saved["block"]),
                 "condition": Condition(**saved["condition"]),
                 "work": Work(**saved["work"] | {"rows": rows}),
                 "surroundings": Surroundings(**saved["surroundings"]),
@@ -125,7 +125,7 @@ def _sample(measured: StudyMeasurement, plain: Sequence[int]) -> Sample:
 class Trial:
     """What was measured in one block, by condition, and whether its control drifted."""
 
-    block: Block
+    block: PromptBlock
     samples: Mapping[Condition, Sample]
     disturbed: bool
 
@@ -155,7 +155,7 @@ def trials(samples: Iterable[Sample]) -> list[Trial]:
 
     An attempt counts where every condition of the first one was measured in it.
     """
-    attempts: dict[tuple[str, int, float], dict[Block, dict[Condition, Sample]]] = {}
+    attempts: dict[tuple[str, int, float], dict[PromptBlock, dict[Condition, Sample]]] = {}
     for one in samples:
         block = one.block
         key = block.prompt_set, block.number, one.temperature
@@ -163,13 +163,13 @@ def trials(samples: Iterable[Sample]) -> list[Trial]:
     return [_chosen(by_block) for by_block in attempts.values()]
 
 
-def _chosen(by_block: Mapping[Block, Mapping[Condition, Sample]]) -> Trial:
+def _chosen(by_block: Mapping[PromptBlock, Mapping[Condition, Sample]]) -> Trial:
     ordered = [Trial(b, by_block[b], _drifted(by_block[b])) for b in sorted(by_block, key=_attempt)]
     whole = [trial for trial in ordered if len(trial.samples) == len(ordered[0].samples)]
     return next((trial for trial in whole if not trial.disturbed), whole[-1])
 
 
-def _attempt(block: Block) -> int:
+def _attempt(block: PromptBlock) -> int:
     return block.repeat
 
 

@@ -12,7 +12,7 @@ from lab.study.measurements import StudyMeasurement, Surroundings, Work
 from lab.study.protocol import PRESETS, SETS
 from lab.study.result import Model, Result, Setting
 from lab.study.samples import Sample
-from tokalign.evaluate.comparison import BASELINES, Block, Condition
+from tokalign.evaluate.comparison import BASELINES, Condition, PromptBlock
 from tokalign.runtime.cost import CostCurve, Machine, Timing
 
 PLAIN, CONTROL = BASELINES
@@ -21,18 +21,20 @@ COPY = Condition("copy", 4)
 IDS = "00112233445566ff"
 
 
-def measured(condition: Condition, where: Block | None = None, **figures: Any) -> StudyMeasurement:
+def measured(
+    condition: Condition, where: PromptBlock | None = None, **figures: Any
+) -> StudyMeasurement:
     """A measurement as a study keeps it."""
     work = figures.pop("work", Work())
     return StudyMeasurement.of(measurement_of(condition, where, **figures), work=work)
 
 
-def a_block(number: int = 1, *, prompt_set: str = "questions", **fields: Any) -> Block:
-    return Block(prompt_set, number, f"{number:012x}", **{"temperature": 0.0, **fields})
+def a_block(number: int = 1, *, prompt_set: str = "questions", **fields: Any) -> PromptBlock:
+    return PromptBlock(prompt_set, number, f"{number:012x}", **{"temperature": 0.0, **fields})
 
 
 def a_sample(
-    condition: Condition, block: Block | None = None, *, speed: float = 20.0, **fields: Any
+    condition: Condition, block: PromptBlock | None = None, *, speed: float = 20.0, **fields: Any
 ) -> Sample:
     """A generation of 13 tokens: 13 rounds of plain decoding, or 7 that accept one of two ids."""
     drafts, model = condition.drafts, bool(condition.draft)

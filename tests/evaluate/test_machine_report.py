@@ -11,7 +11,7 @@ from machines_reference import page, section
 from places import ROOT
 
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import BASELINES, Block, Condition, Measurement, compare
+from tokalign.evaluate.comparison import BASELINES, Condition, Measurement, PromptBlock, compare
 from tokalign.evaluate.machine_report import (
     MachineReport,
     MeasuredModels,
@@ -30,7 +30,7 @@ HYBRID = Condition("hybrid", "auto")
 
 def measurement(number: int, condition: Condition, ids: list[int], speed: float) -> Measurement:
     return Measurement(
-        block=Block("code" if number % 2 else "general", number, str(number)),
+        block=PromptBlock("code" if number % 2 else "general", number, str(number)),
         condition=condition,
         token_ids=tuple(ids),
         prompt_tokens=400 * number,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokalign.evaluate.comparison import Block, Condition, Measurement
+from tokalign.evaluate.comparison import Condition, Measurement, PromptBlock
 
 EXACT = Condition("exact", 2)
 
 
-def block(number: int = 1, *, repeat: int = 1, prompt_set: str = "questions") -> Block:
-    return Block(prompt_set, number, f"{number:08x}", repeat)
+def block(number: int = 1, *, repeat: int = 1, prompt_set: str = "questions") -> PromptBlock:
+    return PromptBlock(prompt_set, number, f"{number:08x}", repeat)
 
 
-def measured(condition: Condition, where: Block | None = None, **figures: Any) -> Measurement:
+def measured(condition: Condition, where: PromptBlock | None = None, **figures: Any) -> Measurement:
     drafts = not condition.is_plain
     usual: dict[str, Any] = {
         "token_ids": (5, 6, 7, 8),

@@ -30,7 +30,7 @@ _ANSWER_SHARE = 4
 """A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
 
 
-class Answering:
+class ChatModel:
     """A decoder and its sessions. name: of the target, as it was given. settings: of the next
     answer. keeps: whether contexts are kept on disk."""
 

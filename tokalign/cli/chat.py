@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.answering import Answering
+from tokalign.cli.answering import ChatModel
 from tokalign.cli.command import MAX_TOKENS, Command, Option, Words, rare
 from tokalign.cli.dialogue import HELP, AnswerSettings, ChatCommand, Dialogue, read_entry
 from tokalign.cli.entries import Entries, open_entries
@@ -72,7 +72,7 @@ def command(
         return load({**values, "target": name}, measures=calibrate)
 
     target = values["target"]
-    chat = Chat(
+    chat = ChatSession(
         load_model,
         target,
         options,
@@ -85,7 +85,7 @@ def command(
     chat.run(entries)
 
 
-class Chat:
+class ChatSession:
     """A conversation on the command line. load: gives the decoder of a target by its name."""
 
     def __init__(
@@ -228,7 +228,7 @@ class Chat:
             raise
 
     def _use(self, name: str, decoder: Decoder, settings: AnswerSettings) -> None:
-        self._model = Answering(name, decoder, self._options, settings, keeps=self._keeps)
+        self._model = ChatModel(name, decoder, self._options, settings, keeps=self._keeps)
 
     def _statistics(self) -> str:
         if self._last is None:

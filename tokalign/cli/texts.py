@@ -15,7 +15,7 @@ from tokalign.errors import CorpusError, UsageError
 from tokalign.storage import ENGLISH, LANGUAGES, prompts
 
 if TYPE_CHECKING:
-    from tokalign.evaluate.comparison import Block
+    from tokalign.evaluate.comparison import PromptBlock
 
 _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), "encyclopedic.txt"
 
@@ -33,7 +33,7 @@ def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> 
 class PromptText:
     """A prompt as written in a file. window: a text to continue, not a user's message."""
 
-    block: Block
+    block: PromptBlock
     text: str
     window: bool
 
@@ -43,7 +43,7 @@ def read_prompts(
 ) -> list[PromptText]:
     """Every prompt of every file, in sets named after the files; without files, those of `language`
     that come along."""
-    from tokalign.evaluate.comparison import Block
+    from tokalign.evaluate.comparison import PromptBlock
 
     sets = [(file, False) for file in files]
     if not files:
@@ -52,7 +52,9 @@ def read_prompts(
     if len({path.stem for path, _ in sets}) < len(sets):
         raise UsageError("two files of prompts have the same name; rename one")
     return [
-        PromptText(Block(path.stem, number, sha256(text.encode()).hexdigest()[:8]), text, window)
+        PromptText(
+            PromptBlock(path.stem, number, sha256(text.encode()).hexdigest()[:8]), text, window
+        )
         for path, window in sets
         for number, text in enumerate(read_texts(path, field=field, limit=limit), start=1)
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from tokalign.evaluate.comparison import Block, Condition, Measurement, drafting_of
+from tokalign.evaluate.comparison import Condition, Measurement, PromptBlock, drafting_of
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.controller import Knowledge
@@ -46,13 +46,13 @@ class Bench:
     """
 
     decoder: Decoder
-    prompts: Mapping[Block, MakePrompt]
+    prompts: Mapping[PromptBlock, MakePrompt]
     conditions: Sequence[Condition]
     max_tokens: int
     seed: int = 0
     knowledge: Callable[[Decoder], Knowledge] | None = None
 
-    def schedule(self) -> Iterator[tuple[Block, Condition]]:
+    def schedule(self) -> Iterator[tuple[PromptBlock, Condition]]:
         """Every condition once per block, in an order that is rotated by one from block to block.
         So a machine that slows down, or another program, affects all conditions alike."""
         order = list(self.conditions)
@@ -74,7 +74,7 @@ class Bench:
             yield self.measured(block, condition, drafting[condition], sessions)
 
     def measured(
-        self, block: Block, condition: Condition, drafting: Drafting, sessions: Sessions
+        self, block: PromptBlock, condition: Condition, drafting: Drafting, sessions: Sessions
     ) -> Measurement:
         """One generation. drafting: with what the condition has learned."""
         generation = Generation(
@@ -95,7 +95,7 @@ class Bench:
         return drafting
 
 
-def measurement(generation: Generation, block: Block, condition: Condition) -> Measurement:
+def measurement(generation: Generation, block: PromptBlock, condition: Condition) -> Measurement:
     """Run a generation to its end, and say what was measured."""
     for _ in generation:
         pass

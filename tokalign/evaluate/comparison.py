@@ -60,7 +60,7 @@ BASELINES = (Condition(PLAIN), Condition(CONTROL))
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PromptBlock:
     """What conditions are compared on: one prompt in one repeat, both counted from 1. digest: of
     the prompt's text. temperature: None for that of the whole run."""
 
@@ -80,7 +80,7 @@ class Measurement:
     round_ms, pass_ms, drafting_ms: means of a round, its pass and its drafting, but for the first.
     """
 
-    block: Block
+    block: PromptBlock
     condition: Condition
     token_ids: tuple[int, ...]
     prompt_tokens: int
@@ -208,7 +208,7 @@ def order_of(condition: Condition) -> tuple[int, str, str, bool, int]:
 
 
 def _row(
-    condition: Condition, measured: Sequence[Measurement], plain: Mapping[Block, Measurement]
+    condition: Condition, measured: Sequence[Measurement], plain: Mapping[PromptBlock, Measurement]
 ) -> Row:
     proposed = sum(m.proposed for m in measured)
     rounds, tokens = sum(m.rounds for m in measured), sum(len(m.token_ids) for m in measured)

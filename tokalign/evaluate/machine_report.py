@@ -44,7 +44,7 @@ class MeasuredModels(_Part, frozen=True, kw_only=True):
     bits: int
 
 
-class PassTimes(_Part, frozen=True, kw_only=True):
+class MeasuredPasses(_Part, frozen=True, kw_only=True):
     """Seconds of passes of the target by their rows, after `context` ids."""
 
     context: int
@@ -86,7 +86,7 @@ class MachineReport(_Part, frozen=True, kw_only=True, tag_field="report", tag="t
     language: str | None
     temperature: float
     max_tokens: int
-    passes: list[PassTimes]
+    passes: list[MeasuredPasses]
     results: list[Result]
     equality: list[Equality]
     form: Literal[1] = 1
@@ -115,7 +115,7 @@ def report_of(
     if curve is not None and curve.unit == "seconds":
         rows = {m: round(timing.median, 6) for m, timing in sorted(curve.rows.items())}
         draft = None if curve.draft_pass is None else round(curve.draft_pass.median, 6)
-        passes.append(PassTimes(context=curve.context, rows=rows, draft_pass=draft))
+        passes.append(MeasuredPasses(context=curve.context, rows=rows, draft_pass=draft))
     return MachineReport(
         date=datetime.now(UTC).date().isoformat(),
         passes=passes,

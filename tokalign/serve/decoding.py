@@ -99,17 +99,17 @@ class Answering:
         is_asked = self._job.passes or self._decoder.drafting.knowledge is None
         return [] if is_asked and next(self._draft_steps, None) is not None else None
 
-    def deliver(self, one: Round) -> None:
+    def deliver(self, round_: Round) -> None:
         """Hand over the ids of a round."""
         job = self._job
         job.passes += 1
         job.plain_seconds = self._decoder.plain_seconds
-        for index, (token, source) in enumerate(zip(one.emitted, one.sources, strict=True)):
-            logprobs = None if one.logprobs is None else one.logprobs[index]
-            if job.deliver(token, logprobs, source=source, outcome=one.outcome(index)):
+        for index, (token, source) in enumerate(zip(round_.emitted, round_.sources, strict=True)):
+            logprobs = None if round_.logprobs is None else round_.logprobs[index]
+            if job.deliver(token, logprobs, source=source, outcome=round_.outcome(index)):
                 break
-        job.accepted += one.accepted
-        job.rejected += len(one.tree) - one.accepted
+        job.accepted += round_.accepted
+        job.rejected += len(round_.tree) - round_.accepted
 
     def close(self) -> Held:
         """End. Returns: the caches, of all ids but the last one, as far as these were read."""

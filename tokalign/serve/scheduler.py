@@ -241,8 +241,8 @@ class Scheduler:
             if job.answering is None:
                 job.answering = self._open(job)
             kept = job.answering.read()
-            for one in kept or ():
-                self._keep(job, one.held, is_shared=one.is_shared)
+            for cache in kept or ():
+                self._keep(job, cache.held, is_shared=cache.is_shared)
         except Exception as error:
             self._abort(job, error)
             return True
@@ -278,11 +278,11 @@ class Scheduler:
                 self._abort(job, error)
             return
         decoding = "batch" if len(jobs) > 1 else "speculation"
-        for job, one in zip(jobs, rounds, strict=True):
+        for job, outcome in zip(jobs, rounds, strict=True):
             try:
-                if isinstance(one, Exception):
-                    raise one
-                self._hand_over(job, one, decoding)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                self._hand_over(job, outcome, decoding)
             except Exception as error:
                 self._abort(job, error)
                 continue
@@ -291,11 +291,11 @@ class Scheduler:
             elif job.passes == 1:
                 job.enter(State.READING)  # the draft model may have to read the prompt
 
-    def _hand_over(self, job: Job, one: Round, decoding: str) -> None:
+    def _hand_over(self, job: Job, round_: Round, decoding: str) -> None:
         """Hand over what a round has emitted, and count it."""
         before = job.completion_tokens
-        _answering(job).deliver(one)
-        self.metrics.observe(one)
+        _answering(job).deliver(round_)
+        self.metrics.observe(round_)
         self.metrics.output_tokens.labels(decoding).inc(job.completion_tokens - before)
         if not before:
             self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)

@@ -20,7 +20,7 @@ _MOST_HEADERS, _MOST_TABLES = 512, 64
 """How many are kept; those of tables for each tokenizer."""
 
 
-class Kept(Generic[T]):
+class FileCache(Generic[T]):
     """What was made of files, the latest `most` of them, or why it failed. Threads may share it."""
 
     def __init__(self, most: int) -> None:
@@ -47,8 +47,8 @@ class Kept(Generic[T]):
         return known[1]
 
 
-_headers = Kept[Header](_MOST_HEADERS)
-_tables: WeakKeyDictionary[Tokenizer[Any], Kept[object]] = WeakKeyDictionary()
+_headers = FileCache[Header](_MOST_HEADERS)
+_tables: WeakKeyDictionary[Tokenizer[Any], FileCache[object]] = WeakKeyDictionary()
 
 
 def kept_header(path: Path) -> Header:
@@ -61,5 +61,5 @@ def kept_table(
 ) -> T:
     """What `read` makes of a table of this tokenizer, as long as there is the tokenizer. key: what
     it is made into. Raises: as `read`."""
-    tables = _tables.setdefault(target, Kept(_MOST_TABLES))
+    tables = _tables.setdefault(target, FileCache(_MOST_TABLES))
     return tables.get((*key, path), path, read)  # type: ignore[return-value]  # by its key

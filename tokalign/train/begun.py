@@ -54,7 +54,7 @@ def begin_as_target(drafter: Any, model: Any) -> None:
         for name, weight in tree_flatten(layer.parameters()):
             found = given.get(name, mx.zeros(0))
             twice = mx.concatenate([found, found], axis=-1)
-            fits = [one for one in (found, twice) if one.shape == weight.shape]
+            fits = [array for array in (found, twice) if array.shape == weight.shape]
             begun[name] = fits[0].astype(mx.float32) if fits else weight
         layer.update(tree_unflatten([*begun.items()]))
     if (norm := getattr(getattr(model, "model", model), "norm", None)) is not None:

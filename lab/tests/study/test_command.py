@@ -26,7 +26,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.calibrate import measure_curve
-from tokalign.evaluate.comparison import Block
+from tokalign.evaluate.comparison import PromptBlock
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
@@ -171,7 +171,7 @@ def test_prompts_are_windows_and_turns_at_every_temperature(tmp_path: Path) -> N
     assert not files.own
     assert len(found.by_block) == 3 * 4 * 2
     blocks = [b for b in found.by_block if b.prompt_set == "encyclopedic" and not b.temperature]
-    assert blocks[0] == Block("encyclopedic", 1, blocks[0].digest, temperature=0.0)
+    assert blocks[0] == PromptBlock("encyclopedic", 1, blocks[0].digest, temperature=0.0)
     assert len({block.digest for block in blocks}) == 4
     assert set(found.digests) == {"encyclopedic", "instructions", "questions"}
     assert found.digests != study_prompts(PromptFiles(), PRESETS["quick"], target).digests

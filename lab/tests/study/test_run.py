@@ -18,7 +18,7 @@ from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import PRESETS, Arm
 from lab.study.run import Study, expected_seconds
 from tokalign.build.alignment import align
-from tokalign.evaluate.comparison import Block, Condition
+from tokalign.evaluate.comparison import Condition, PromptBlock
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
@@ -106,7 +106,7 @@ def test_of_a_prompt_the_first_condition_of_each_draft_model_reads_it(
     conditions = [Condition(PLAIN), Condition("copy", 2), Condition("context:5", 2, "draft")]
     greedy = {b: make for b, make in study.bench.prompts.items() if not b.temperature}
     shared = replace(study.bench, conditions=conditions, prompts=greedy, max_tokens=1, seed=1)
-    found, before = [], set[tuple[Block, str]]()
+    found, before = [], set[tuple[PromptBlock, str]]()
     for one in shared.run(warmed=lambda _: computed.clear()):
         found.append(one)
         group = one.block, one.condition.draft

@@ -488,43 +488,43 @@ class Controller(Drafter):
 
     # -- what became of it -------------------------------------------------------------------------
 
-    def observe(self, one: Round) -> None:
+    def observe(self, round_: Round) -> None:
         knowledge = self._knowledge
         if self.is_timed and self._begun:
-            self._time(one, alone=knowledge.rounds == self._rounds)
+            self._time(round_, alone=knowledge.rounds == self._rounds)
             if self._had_tree:
-                self.costs.observe_rereading(max(0, one.rows - 1 - len(one.tree)))
-        self._begun, self._had_tree = True, bool(one.tree)
+                self.costs.observe_rereading(max(0, round_.rows - 1 - len(round_.tree)))
+        self._begun, self._had_tree = True, bool(round_.tree)
         knowledge.rounds += 1
-        knowledge.plain_rounds += not one.tree
+        knowledge.plain_rounds += not round_.tree
         self._rounds = knowledge.rounds
         knowledge.losses = self.losses
-        self._free.observe(one)
+        self._free.observe(round_)
         for model in self._models:
-            model.drafter.observe(one)
+            model.drafter.observe(round_)
         for draft, tree in self._drafted:
-            self._learn_of_model(draft, tree, one)
+            self._learn_of_model(draft, tree, round_)
 
-    def _time(self, one: Round, *, alone: bool) -> None:
+    def _time(self, round_: Round, *, alone: bool) -> None:
         """Learn from the times of a round. alone: no other request had a round since the latest."""
-        costs, drafting = self.costs, one.drafting
+        costs, drafting = self.costs, round_.drafting
         under_way, runs_ahead = self._is_under_way, self._now.run_ahead
-        plain, tokens = costs.plain, len(one.emitted)
+        plain, tokens = costs.plain, len(round_.emitted)
         costs.rows.count_round()
         models = [draft.model.drafter for draft, _ in self._drafted]
         if not all(model in self._have_read for model in models):
             self._have_read += models
             return
-        if one.tree or not (under_way or runs_ahead):
-            verification = max(one.verification, 1e-9)
-            expected = costs.rows(one.rows) + drafting
-            costs.rows.observe(one.rows, verification)
+        if round_.tree or not (under_way or runs_ahead):
+            verification = max(round_.verification, 1e-9)
+            expected = costs.rows(round_.rows) + drafting
+            costs.rows.observe(round_.rows, verification)
             if len(self._drafted) == 1:
                 (model, plan, _), _ = self._drafted[0]
                 model.known.drafts.observe(
                     1 if model.drafter.in_one_pass else plan.length, drafting
                 )
-            if one.tree:
+            if round_.tree:
                 took = min(verification + drafting, _HICCUP * expected)
             else:  # what waiting for a draft costs in the mean: this round may have been slow
                 took = costs.rows(1) + drafting
@@ -532,7 +532,7 @@ class Controller(Drafter):
             is_bare = self._before.bare and self._now.bare
             # A pass that has begun before another request's round may be done by now.
             if alone and self._before.bare == self._now.bare:
-                seconds = max(drafting + one.verification, 1e-9)
+                seconds = max(drafting + round_.verification, 1e-9)
                 costs.ahead.observe(BARE if is_bare else KEEPING, seconds)
             took = plain if is_bare else max(plain, costs.ahead(KEEPING))
         else:  # a pass lies partly in another round
@@ -541,14 +541,16 @@ class Controller(Drafter):
             self._asking += (drafting - self._asking) / _ASKING_MEMORY
             share = _ASKING_SHARE / (4 if self._before.bare else 1)
             self._until_asked = round(self._asking / (share * plain))
-        self.losses.account(took / plain - tokens, tokens, drafted=bool(one.tree))
+        self.losses.account(took / plain - tokens, tokens, drafted=bool(round_.tree))
 
-    def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], one: Round) -> None:
+    def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], round_: Round) -> None:
         known, costs = draft.model.known, self.costs
-        accepted: Sequence[TargetId] = one.emitted[:-1]
-        right, length = len(drafted.path_of(accepted)), len(one.emitted)
+        accepted: Sequence[TargetId] = round_.emitted[:-1]
+        right, length = len(drafted.path_of(accepted)), len(round_.emitted)
         added = len(accepted) - right
-        known.worth.learn(draft.plan.length, right, known=length, rows=len(one.tree), added=added)
+        known.worth.learn(
+            draft.plan.length, right, known=length, rows=len(round_.tree), added=added
+        )
         # By what such a round takes: this one may have included reading the prompt.
-        if self._time_of([draft]) + costs.rows(one.rows) < costs.plain * length:
+        if self._time_of([draft]) + costs.rows(round_.rows) < costs.plain * length:
             known.trials.paid()
