@@ -33,13 +33,13 @@ from tokalign.tokenizer.vocabulary import TargetId
 TAPS, PROMPT, SIZE = [0, 1], 33, 96
 KNOWN = mx.arange(SIZE // 2) * 2 + 1
 LAYOUTS: dict[str, Any] = {
-    "DeepSpec": ({}, None, {"own_embedding": True, "own_head": True}),
+    "DeepSpec": ({}, None, {"embedding": True, "head": True}),
     "speculators": ({}, "dspark", {}),
-    "speculators, own ids": ({"draft_vocab_size": SIZE // 2}, "dspark", {"own_head": True}),
+    "speculators, own ids": ({"draft_vocab_size": SIZE // 2}, "dspark", {"head": True}),
     "no confidence": (
         {"enable_confidence_head": False},
         None,
-        {"own_embedding": True, "own_head": True},
+        {"embedding": True, "head": True},
     ),
     "confidence of the hidden state": ({"confidence_head_with_markov": False}, "dspark", {}),
 }

@@ -29,7 +29,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "all ids": ({"draft_vocab_size": 96}, {}),
     "several layers": ({"num_hidden_layers": 3}, {}),
     "norms": ({"norm_before_residual": True, "norm_before_fc": True}, {}),
-    "own embedding": ({"hidden_size": 24, "target_hidden_size": 32}, {"own_embedding": True}),
+    "own embedding": ({"hidden_size": 24, "target_hidden_size": 32}, {"embedding": True}),
     "8 bits": ({"quantization": {"group_size": 32, "bits": 8}}, {}),
     "4 bits": ({"quantization": {"group_size": 32, "bits": 4}}, {}),
     "biases": ({"attention_bias": True, "head_dim": 16}, {}),

@@ -168,7 +168,7 @@ def test_a_window_of_speculators_has_a_key_more(tmp_path: Path) -> None:
 def test_ids_that_its_head_does_not_know_are_never_guessed(tmp_path: Path) -> None:
     model, known = random_model(), mx.arange(48) * 2 + 1
     config = dspark_config(model, draft_vocab_size=48)
-    drafter = random_block_drafter(model, config=config, own={"own_head": True, "ids": known})
+    drafter = random_block_drafter(model, config=config, own={"head": True, "ids": known})
     nested = nested_config(config, "dspark")
     folder = write_block_drafter(tmp_path, drafter, nested, d2t=known - mx.arange(48))
     block = guessed(load_dflash(folder, model), 9)

@@ -145,7 +145,7 @@ def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> 
     target = model()
     unused = {"layer_types": ["full_attention"], "temperature": 1.0, "sliding_window": None}
     config = eagle_config(target, **unused)
-    network = random_eagle(target, config, own_embedding=True)
+    network = random_eagle(target, config, embedding=True)
     read = load_eagle3(write_eagle(tmp_path, network, config, layout), target)
     ids = [TargetId(i) for i in (*PROMPT, 9)]
     found = []

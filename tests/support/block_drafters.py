@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten, tree_map
 
 from tokalign.runtime.mlx.dflash import ContextKeys, DFlashDrafter
 from tokalign.runtime.mlx.dflash_config import DFlashConfig
+from tokalign.runtime.mlx.published_drafter import OwnEnds
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 
@@ -100,10 +101,12 @@ def random_block_drafter(
     **changed: Any,
 ) -> DFlashDrafter:
     """A drafter with random weights. config: by default that of `block_config`. own: as in
-    `DFlashDrafter`."""
+    `OwnEnds`."""
     config = config or block_config(model, **changed)
     mx.random.seed(seed)
-    drafter = DFlashDrafter(DFlashConfig.from_json(config, name="random"), model, **(own or {}))
+    drafter = DFlashDrafter(
+        DFlashConfig.from_json(config, name="random"), model, OwnEnds(**(own or {}))
+    )
     drafter.update(tree_map(random_weight, drafter.parameters()))
     if quantization := changed.get("quantization"):
         nn.quantize(drafter, **quantization)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, load_eagle3
-from tokalign.runtime.mlx.published_drafter import LAYER_KEYS, among_all, places_of
+from tokalign.runtime.mlx.published_drafter import LAYER_KEYS, OwnEnds, among_all, places_of
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.storage import parse_json
@@ -87,7 +87,7 @@ def new_eagle(
     config = _packaged({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
     mx.random.seed(seed)
     shape_of = Eagle3Config.from_json(config, name="the new drafter")
-    drafter = Eagle3Drafter(shape_of, model, own_head=False)
+    drafter = Eagle3Drafter(shape_of, model, OwnEnds())
     begin_as_target(drafter, model)
     drafter.fc.weight[:, -width:] += mx.eye(width)
     return drafter, config

@@ -20,25 +20,22 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3 import MLP
 
-from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.dflash_config import SLIDING, DFlashConfig
 from tokalign.runtime.mlx.dflash_heads import ConfidenceHead, GroupedConvolution, chain_head
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.published_drafter import (
+    DrafterWithEnds,
+    OwnEnds,
     Projections,
-    among_all,
     fill,
-    places_of,
     read_drafter_json,
     read_weights,
-    target_ids,
 )
-from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
-from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
-from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
+
+_NOTHING_OWN = OwnEnds()
 
 
 class ContextKeys:
@@ -141,50 +138,22 @@ class DFlashLayer(nn.Module):  # type: ignore[misc]
         return block + (self.mlp_conv.after(output, added) if convolves else output)
 
 
-class DFlashDrafter(TrainedDrafter):
-    """The network.
+class DFlashDrafter(DrafterWithEnds):
+    """The network. Raises: IncompatibleError for a target of another size."""
 
-    own_embedding, own_head: whether it has them, or uses the target's. ids: i[draft vocabulary],
-    the target's ids that its head knows; None for all in their order.
-    Raises: IncompatibleError for a target of another size.
-    """
-
-    def __init__(
-        self,
-        config: DFlashConfig,
-        target: Any,
-        *,
-        own_embedding: bool = False,
-        own_head: bool = False,
-        ids: Array | None = None,
-    ) -> None:
+    def __init__(self, config: DFlashConfig, target: Any, own: OwnEnds = _NOTHING_OWN) -> None:
         super().__init__()
         self.config, width, eps = config, config.hidden_size, config.rms_norm_eps
-        self._ends = ends = TargetEnds.of(target)
-        layers = config.num_target_layers or len(target.layers)
-        borrows = ends.hidden_size if own_embedding and own_head else width
-        if (ends.hidden_size, borrows, len(target.layers)) != (
-            *(config.target_hidden_size, ends.hidden_size),
-            layers,
-        ):
-            raise IncompatibleError(
-                f"the drafter is for a target with {layers} layers of width "
-                f"{config.target_hidden_size}, and this one has {len(target.layers)} of "
-                f"{ends.hidden_size}; give its own target"
-            )
+        self.join(config, target, own)
         inner = getattr(target, "model", target)
-        scale = getattr(ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))
+        scale = getattr(self._ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))
         self._scale = scale * config.input_embedding_scale
-        self.fc = nn.Linear(len(config.target_layer_ids) * ends.hidden_size, width, bias=False)
+        reads = len(config.target_layer_ids) * config.target_hidden_size
+        self.fc = nn.Linear(reads, width, bias=False)
         self.hidden_norm = nn.RMSNorm(width, eps=eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
         self.norm = nn.RMSNorm(width, eps=eps)
         self.rope = config.rope()
-        if own_embedding:
-            self.embed_tokens = nn.Embedding(config.vocab_size, width)
-        if own_head:
-            self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
-        self._places = None if ids is None else places_of(ids, ends.vocabulary_size)
         self._head_name, head = chain_head(config) or ("", None)
         if head is not None:
             self[self._head_name] = head
@@ -230,10 +199,6 @@ class DFlashDrafter(TrainedDrafter):
             logits = mx.tanh(logits / cap) * cap
         return logits
 
-    def among_all(self, logits: Array) -> Array:
-        """f[..., draft vocabulary] -> f[..., vocabulary of the target]."""
-        return among_all(logits, self._places)
-
     @property
     def links(self) -> bool:
         """Whether it can tell what a position is after a certain id."""
@@ -257,18 +222,12 @@ class DFlashDrafter(TrainedDrafter):
 
     def embedded(self, ids: Array) -> Array:
         """i[..., n] -> f[..., n, width]."""
-        if "embed_tokens" in self:
-            return self.embed_tokens(ids)
-        return self._ends.embed(ids) * self._scale
+        embedded = super().embedded(ids)
+        return embedded if "embed_tokens" in self else embedded * self._scale
 
     def context(self, taps: Array) -> Array:
         """f[n, layers * width] -> f[1, n, width], what all layers read of the context."""
         return self.hidden_norm(self.fc(taps.astype(self.norm.weight.dtype)[None]))
-
-    @property
-    def step_bytes(self) -> int:
-        """See `TrainedDrafter`."""
-        return weight_bytes(self) + (0 if "lm_head" in self else self._ends.head_bytes)
 
 
 def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
@@ -279,18 +238,7 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
     name = str(folder)
     config = DFlashConfig.from_json(read_drafter_json(folder), name=name)
     taps_of(target, config.target_layer_ids)
-    weights = {
-        key: value
-        for key, value in read_weights(folder).items()
-        if key != "t2d" and not key.startswith("verifier_")
-    }
-    size = TargetEnds.of(target).vocabulary_size
-    drafter = DFlashDrafter(
-        config,
-        target,
-        own_embedding="embed_tokens.weight" in weights,
-        own_head="lm_head.weight" in weights,
-        ids=target_ids(weights.pop("d2t", None), config.draft_vocab_size, size, name=name),
-    )
+    weights = read_weights(folder)
+    drafter = DFlashDrafter(config, target, OwnEnds.taken(weights, config, target, name=name))
     fill(drafter, weights, config.quantization, name=name)
     return drafter

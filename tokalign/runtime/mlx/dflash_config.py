@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tokalign.errors import BundleError, shown
-from tokalign.runtime.mlx.published_drafter import LayerShape, layer_fields, reading_config
+from tokalign.runtime.mlx.published_drafter import ShapeBesideTarget, layer_fields, reading_config
 
 Config: TypeAlias = Mapping[str, Any]
 
@@ -49,13 +49,12 @@ _KINDS = ("dflash", "dflash2", "dspark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DFlashConfig(LayerShape):
+class DFlashConfig(ShapeBesideTarget):
     """The shape of a drafter, named as in its `config.json`.
 
     target_layer_ids: the target's layers whose outputs it reads. block_size: slots of a pass, the
     first of which has the last committed id. sample_from_anchor: whether that slot guesses, too.
-    whole_window: whether all slots see the same window of the context. num_target_layers: None if
-    it is not said. draft_vocab_size: ids that it can guess.
+    whole_window: whether all slots see the same window of the context.
     conv_kernel_size, selector_rank, markov_rank: 0 for a network without these parts.
     """
 
@@ -67,9 +66,6 @@ class DFlashConfig(LayerShape):
     sample_from_anchor: bool
     mask_token_id: int
     target_layer_ids: tuple[int, ...]
-    target_hidden_size: int
-    num_target_layers: int | None
-    draft_vocab_size: int
     final_logit_softcapping: float | None
     input_embedding_scale: float
     output_multiplier: float

@@ -19,25 +19,22 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.qwen3 import MLP
 
-from tokalign.errors import BundleError, IncompatibleError
+from tokalign.errors import BundleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import (
     LAYER_KEYS,
-    LayerShape,
+    DrafterWithEnds,
+    OwnEnds,
     Projections,
-    among_all,
+    ShapeBesideTarget,
     fill,
     layer_fields,
-    places_of,
     read_drafter_json,
     read_weights,
     reading_config,
     refuse_unknown,
-    target_ids,
 )
-from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
-from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
 
 _INPUTS = "eagle_aux_hidden_state_layer_ids"
@@ -50,6 +47,8 @@ _USUAL = {
 }
 """Switches of `eagle_config`, and how they are in a network that is run."""
 
+_OWN_HEAD = OwnEnds(head=True)
+
 _KNOWN = LAYER_KEYS | {
     *("draft_vocab_size", "num_hidden_layers", "target_hidden_size", "tie_word_embeddings"),
     *("norm_before_residual", "norm_before_fc", "embed_requires_grad", "eagle_config", _INPUTS),
@@ -59,16 +58,13 @@ _KNOWN = LAYER_KEYS | {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle3Config(LayerShape):
+class Eagle3Config(ShapeBesideTarget):
     """The shape of a drafter, named as in its `config.json`.
 
     target_layer_ids: the target's layers whose outputs it reads; None for the authors' choice.
-    draft_vocab_size: ids that its head knows. target_hidden_size: of the target's layers.
     """
 
     num_hidden_layers: int
-    draft_vocab_size: int
-    target_hidden_size: int
     target_layer_ids: tuple[int, ...] | None
     tie_word_embeddings: bool
     norm_before_residual: bool
@@ -156,32 +152,13 @@ class Eagle3Layer(nn.Module):  # type: ignore[misc]
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Eagle3Drafter(CachedDrafter):
-    """The network.
+class Eagle3Drafter(DrafterWithEnds, CachedDrafter):
+    """The network. Raises: IncompatibleError for a target of another size."""
 
-    own_embedding, own_head: whether it has them, or uses the target's. ids: i[draft vocabulary],
-    the target's ids that its head knows; None for all in their order.
-    Raises: IncompatibleError for a target of another size.
-    """
-
-    def __init__(
-        self,
-        config: Eagle3Config,
-        target: Any,
-        *,
-        own_embedding: bool = False,
-        own_head: bool = True,
-        ids: Array | None = None,
-    ) -> None:
+    def __init__(self, config: Eagle3Config, target: Any, own: OwnEnds = _OWN_HEAD) -> None:
         super().__init__()
         self.config, width, eps = config, config.hidden_size, config.rms_norm_eps
-        self._ends = ends = TargetEnds.of(target)
-        borrows = width if not (own_embedding and own_head) else ends.hidden_size
-        if (config.target_hidden_size, borrows) != (ends.hidden_size,) * 2:
-            raise IncompatibleError(
-                f"the drafter is for a target of width {config.target_hidden_size}, and this one "
-                f"has {ends.hidden_size}; give its own target"
-            )
+        self.join(config, target, own)
         self._taps = config.taps(target)
         reads = len(self._taps) * config.target_hidden_size
         self.fc = nn.Linear(reads, width, bias=False)
@@ -191,11 +168,6 @@ class Eagle3Drafter(CachedDrafter):
             Eagle3Layer(config, first=index == 0) for index in range(config.num_hidden_layers)
         ]
         self.norm = nn.RMSNorm(width, eps=eps)
-        if own_embedding:
-            self.embed_tokens = nn.Embedding(config.vocab_size, width)
-        if own_head:
-            self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
-        self._places = None if ids is None else places_of(ids, ends.vocabulary_size)
 
     def watch(self, model: Any) -> KeptRows:
         """See `TrainedDrafter`: the outputs of some layers."""
@@ -205,10 +177,6 @@ class Eagle3Drafter(CachedDrafter):
         """See `CachedDrafter`."""
         watched = watched.astype(self.norm.weight.dtype)
         return self.fc(self.input_norm(watched) if self.config.norm_before_fc else watched)
-
-    def embedded(self, ids: Array) -> Array:
-        """i[...] -> f[..., width], by its own embedding or the target's."""
-        return (self.embed_tokens if "embed_tokens" in self else self._ends.embed)(ids)
 
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         """See `CachedDrafter`."""
@@ -227,12 +195,7 @@ class Eagle3Drafter(CachedDrafter):
             logits = self.embed_tokens.as_linear(outputs)
         else:
             logits = self._ends.unembed(outputs.astype(self._ends.dtype))
-        return among_all(logits, self._places)
-
-    @property
-    def step_bytes(self) -> int:
-        """See `TrainedDrafter`."""
-        return weight_bytes(self) + (0 if "lm_head" in self else self._ends.head_bytes)
+        return self.among_all(logits)
 
 
 def is_eagle3(config: Mapping[str, Any]) -> bool:
@@ -252,16 +215,8 @@ def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
     weights = {
         key.replace("midlayer.", "layers.0."): value
         for key, value in read_weights(folder).items()
-        if key != "t2d" and not key.startswith("verifier_") and "rotary_emb" not in key
+        if "rotary_emb" not in key
     }
-    size = TargetEnds.of(target).vocabulary_size
-    ids = target_ids(weights.pop("d2t", None), config.draft_vocab_size, size, name=name)
-    drafter = Eagle3Drafter(
-        config,
-        target,
-        own_embedding="embed_tokens.weight" in weights,
-        own_head="lm_head.weight" in weights,
-        ids=ids,
-    )
+    drafter = Eagle3Drafter(config, target, OwnEnds.taken(weights, config, target, name=name))
     fill(drafter, weights, config.quantization, name=name)
     return drafter

@@ -16,8 +16,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
 
-from tokalign.errors import BundleError, shown
+from tokalign.errors import BundleError, IncompatibleError, shown
+from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
 from tokalign.storage import parse_json
 
@@ -162,6 +164,80 @@ def among_all(logits: Array, places: Array | None) -> Array:
         return logits
     last = [(0, 0)] * (logits.ndim - 1)
     return mx.take(mx.pad(logits, [*last, (0, 1)], constant_values=-mx.inf), places, axis=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeBesideTarget(LayerShape):
+    """The shape of a drafter beside the target's. draft_vocab_size: ids that its head knows."""
+
+    draft_vocab_size: int
+    target_hidden_size: int
+    num_target_layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEnds:
+    """What a drafter has of its own, and does not take of its target.
+
+    ids: i[draft vocabulary], the target's ids that its head knows; None for all in their order.
+    """
+
+    embedding: bool = False
+    head: bool = False
+    ids: Array | None = None
+
+    @classmethod
+    def taken(
+        cls, weights: dict[str, Array], config: ShapeBesideTarget, target: Any, *, name: str
+    ) -> OwnEnds:
+        """As the weights of a drafter say, from which those that are no parameters are taken.
+
+        Raises: BundleError, with `name`.
+        """
+        for key in [key for key in weights if key == "t2d" or key.startswith("verifier_")]:
+            del weights[key]
+        offsets, size = weights.pop("d2t", None), TargetEnds.of(target).vocabulary_size
+        return cls(
+            embedding="embed_tokens.weight" in weights,
+            head="lm_head.weight" in weights,
+            ids=target_ids(offsets, config.draft_vocab_size, size, name=name),
+        )
+
+
+class DrafterWithEnds(TrainedDrafter):
+    """A drafter whose embedding and head are its own or its target's."""
+
+    def join(self, config: ShapeBesideTarget, target: Any, own: OwnEnds) -> None:
+        """Take what it needs of its target. Raises: IncompatibleError for one of another size."""
+        self._ends = ends = TargetEnds.of(target)
+        width, layers = config.hidden_size, config.num_target_layers or len(target.layers)
+        borrows = ends.hidden_size if own.embedding and own.head else width
+        needs = config.target_hidden_size, borrows, layers
+        if needs != (ends.hidden_size, ends.hidden_size, len(target.layers)):
+            raise IncompatibleError(
+                f"the drafter is for a target with {layers} layers of width "
+                f"{config.target_hidden_size}, and this one has {len(target.layers)} of "
+                f"{ends.hidden_size}; give its own target"
+            )
+        if own.embedding:
+            self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        if own.head:
+            self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
+        self._places = None if own.ids is None else places_of(own.ids, ends.vocabulary_size)
+
+    def embedded(self, ids: Array) -> Array:
+        """i[...] -> f[..., width]."""
+        return (self.embed_tokens if "embed_tokens" in self else self._ends.embed)(ids)
+
+    def among_all(self, logits: Array) -> Array:
+        """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for ids that its head
+        does not know."""
+        return among_all(logits, self._places)
+
+    @property
+    def step_bytes(self) -> int:
+        """See `TrainedDrafter`."""
+        return weight_bytes(self) + (0 if "lm_head" in self else self._ends.head_bytes)
 
 
 def fill(
