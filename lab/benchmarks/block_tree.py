@@ -7,9 +7,10 @@
 `tokalign train` makes drafters, of any kind; `ideal_block.py` records an ideal one. `rows` gives
 tokens per pass of the drafter's best chain, as its authors verify it; of the best tree of its own,
 which is DDTree for a block drafter; of the free sources alone; and of all in one tree. Then the
-ratios of all to each of these, with 95 % intervals (bootstrap over prompts). The target decodes its
-own output; every output is compared with plain decoding's. Rows that an ideal drafter's conditions
-have computed are remembered (`remembered_target.py`), and in --cache for further runs.
+ratios of all to each of these, with 95 % intervals (bootstrap over prompts). With --drafter the
+target decodes, and every output is compared with plain decoding's. With --ideal its text is played:
+it is decoded plainly once, and kept in --cache for further runs; what it says after other ids is
+not computed, and teaches the logit store nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from lab.benchmarks.ideal_block import IdealDrafter, IdealSession, openings
+from lab.benchmarks.ideal_block import IdealDrafter, IdealSession, openings, plainly
 from lab.benchmarks.paired_lines import interval, table
 from lab.benchmarks.remembered_target import (
+    MOST_DEPTH,
     RememberingVerifier,
     Text,
     load_texts,
-    sampled_text,
     save_texts,
 )
 from tokalign.runtime.decoder import LanguageModel
@@ -50,7 +51,7 @@ from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
-from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, Verifier
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, Verdict, Verifier
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -96,6 +97,33 @@ class DDTree(Drafter):
         return Proposal(tree=TokenTree(tuple(ids), tuple(parents), names, tuple(probabilities)))
 
 
+class PlayingVerifier(RememberingVerifier):
+    """Plays a text: of a proposal, only rows on its path are known."""
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        """See `rounds.Verifier`."""
+        at, tree = len(context.ids), proposal.tree
+        right = tree.path_of(self._text[at:])
+        known = [self._key(at, self._text[at : at + n]) for n in range(1 + len(right))]
+        if self._store is not None:
+            likely = self._rows.likely(known, self._store.width)
+            self._store.learn(context.ids, tree.select(right), *likely)
+        ids = tuple(self._text[at : at + 1 + len(right)])
+        return Verdict(ids=ids, path=tuple(right), rows=1 + len(tree))
+
+
+def played_text(
+    target: LanguageModel[TargetId], prompt: Sequence[TargetId], tokens: int, sampler: Sampling
+) -> Text:
+    """What the target writes after a prompt, with the rows that it was chosen from."""
+    emitted, _ = plainly(target.model, prompt, sampler, tokens)
+    text = Text([*prompt, *emitted, *emitted[-1:] * MOST_DEPTH], len(prompt), sampler)
+    reader = RememberingVerifier(TargetModelSession(target.model), text, None)
+    chain = TokenTree.chain(emitted, "")
+    reader.verify(Context(prompt), Proposal(tree=chain))
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """What is measured. ideal: instead of a network."""
@@ -120,8 +148,8 @@ class Bench:
             own = None if name == FREE else self._session(session, number, text)
             drafter = self._drafter(name, most, own, sampler, mixing, store)
             verifier: Verifier = TargetVerifier(session, text.sampler, store)
-            if drafts is None:
-                verifier = RememberingVerifier(session, text, store)
+            if self.ideal is not None:
+                verifier = PlayingVerifier(session, text, store)
             context = Context(text.ids[: text.given])
             limits = Limits(max_tokens=len(text.output), target=session)
             events = [*decode(context, drafter, verifier, limits=limits)]
@@ -246,7 +274,7 @@ def open_bench(
     texts: Sequence[Text] | None = load_texts(cache)
     if texts is None:
         texts = [
-            sampled_text(model, prompt, tokens, Sampling(temperature=temp, seed=number))
+            played_text(model, prompt, tokens, Sampling(temperature=temp, seed=number))
             for number, prompt in enumerate(openings(prompts, limit, model))
         ]
         save_texts(texts, cache)

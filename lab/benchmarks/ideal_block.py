@@ -117,7 +117,7 @@ class IdealSession:
         texts, positions = self._marginals.ids.shape[:2]
         chance, text = Random(1000 * self._text + at), self._text
         if chance.random() < self._wrong:
-            text, at = (text + chance.randrange(1, texts)) % texts, chance.randrange(positions)
+            text, at = (text + chance.randrange(1, texts)) % texts, chance.randrange(1, positions)
         rows = np.full((_GUESSES, self._size), -inf, dtype=np.float32)
         np.put_along_axis(
             rows, self._marginals.ids[text, at], self._marginals.logprobs[text, at], axis=-1

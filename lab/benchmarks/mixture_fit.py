@@ -8,7 +8,8 @@
 text at which the tree was looked at, what each source expected there and which id was emitted.
 `fit` takes the weights of the other sources as they are, and fits those of the drafter by logistic
 regression, at every depth apart: the factor on its log-odds, and what is added where it names an id
-and where it names others only. Beside them stands the mean log-loss of each id, before and after.
+that others name too, where it names others only, and where it alone names an id (`mixing.Weights`).
+Beside them stands the mean log-loss of each id, before and after.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.tokenizer.vocabulary import TargetId
 
 _PATH = click.Path(path_type=Path, exists=True)
-_RIDGE, _STEPS = 1.0, 30
+_RIDGE, _STEPS, _PRIOR = 1.0, 30, (0.7, 0.0, 0.0, 0.0)
 
 
 class Answered(NamedTuple):
@@ -74,11 +75,11 @@ class RecordingMixer(Mixer):
         self._open = [*self._open[-64:], (found, depth, expected, lifts)]
         return found, chances
 
-    def learn(self, candidates: Sequence[Candidate], emitted: TargetId) -> None:
-        super().learn(candidates, emitted)
-        for found, depth, expected, lifts in self._open:
+    def learn(self, candidates: Sequence[Candidate], emitted: TargetId, depth: int = 0) -> None:
+        super().learn(candidates, emitted, depth)
+        for found, at, expected, lifts in self._open:
             if found is candidates and expected:
-                self._kept.append(Answered(depth, expected, lifts, emitted))
+                self._kept.append(Answered(at, expected, lifts, emitted))
 
 
 class RecordingTree(TreeDrafter):
@@ -137,40 +138,50 @@ def fit(files: Sequence[Path], source: str) -> None:
             continue
         parts = [_features(one, source) for one in known]
         x, offsets, right = (np.concatenate(of) for of in zip(*parts, strict=True))
-        odds, named, silent = weights_of(source)
-        before = _loss(x @ np.array([odds, named, silent]) + offsets, right)
+        before = _loss(x @ np.array(weights_of(source)) + offsets, right)
         weights = _regression(x, offsets, right)
         after = _loss(x @ weights + offsets, right)
         cells = [f"{value:.2f}" for value in weights]
         lines.append([str(depth), str(len(known)), *cells, f"{before:.4f}", f"{after:.4f}"])
-    click.echo(table(["depth", "places", "odds", "named", "silent", "loss", "fitted"], lines))
+    click.echo(
+        table(["depth", "places", "odds", "named", "silent", "alone", "loss", "fitted"], lines)
+    )
 
 
 def _features(
     one: Answered, source: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """f[ids, 3] of the source, f[ids] that the others contribute, and whether each id was right."""
-    total = dict[TargetId, float]()
+    """f[ids, 4] of the source, f[ids] that the others contribute, and whether each id was right."""
+    total, shared = dict[TargetId, float](), set[TargetId]()
     silent = sum(weights_of(name).silent for name in one.expected if name != source)
     own = dict(one.expected[source])
     for name, listed in one.expected.items():
-        odds, named, without = weights_of(name)
+        odds, named, without, _ = weights_of(name)
         for token, x in listed:
             if name == source:
                 total.setdefault(token, silent)
                 continue
+            shared.add(token)
             lifted = x + one.lifts.get(token, 0.0)
             total[token] = total.get(token, silent) + odds * lifted + named - without
-    rows = [[own.get(token, 0.0), float(token in own), float(token not in own)] for token in total]
+    rows = [
+        [
+            own.get(token, 0.0),
+            token in own and token in shared,
+            token not in own,
+            token not in shared,
+        ]
+        for token in total
+    ]
     right = [float(token == one.emitted) for token in total]
-    return np.array(rows), np.array([*total.values()]), np.array(right)
+    return np.array(rows, dtype=float), np.array([*total.values()]), np.array(right)
 
 
 def _regression(
     x: NDArray[np.float64], offsets: NDArray[np.float64], right: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The weights by Newton's method, with a normal prior about (0.7, 0, 0)."""
-    prior = np.array([0.7, 0.0, 0.0])
+    """The weights by Newton's method, with a normal prior."""
+    prior = np.array(_PRIOR)
     weights = prior.copy()
     for _ in range(_STEPS):
         p = 1.0 / (1.0 + np.exp(-(x @ weights + offsets)))
