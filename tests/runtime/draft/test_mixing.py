@@ -18,16 +18,20 @@ from tokalign.runtime.draft.mixing import (
     MODELS,
     MOST,
     RANKED_PRIORS,
+    TRAINED,
+    USELESS,
     WEIGHTS,
+    Candidate,
     Mixer,
     Mixing,
+    Reliance,
     Trust,
     weights_of,
 )
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.tokenizer.vocabulary import TargetId
 
-SOURCES = ("dictionary:pl", "draft", "copy", "drafter", "logits:2", "somebody")
+SOURCES = ("dictionary:pl", "draft", "copy", "block", "logits:2", "somebody")
 log_odds = st.integers(-7000, 6000).map(lambda n: (n + 0.5) / 997)  # no sum of which is whole
 answers = st.lists(st.tuples(st.integers(0, 4), log_odds), max_size=4, unique_by=lambda one: one[0])
 said = st.none() | answers.map(lambda found: sorted(found, key=lambda one: -one[1]))
@@ -43,7 +47,8 @@ class Defined:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.weights = {n: weights_of(n) if len(names) > 1 else ALONE for n in names}
-        self.trust = Trust(rate=_TRUST_RATE)
+        self.trust, self.reliance = Trust(rate=_TRUST_RATE), Reliance()
+        self.slopes = dict[int, float]()
         for name in names if len(names) > 1 else ():
             shifts = enumerate(RANKED_PRIORS.get(name, ()))
             self.trust.restore([((name, rank), exp(shift), 3.0) for rank, shift in shifts])
@@ -67,11 +72,11 @@ class Defined:
             naming = [name for name in heard if token in heard[name]]
             surest = max(naming, key=lambda name, token=token: heard[name][token])
             total = heard[surest][token]
+            self.slopes[token] = 0.0
             if models != asked.keys():
-                total = sum(self.weights[n].silent for n in heard if n not in naming)
-                total += sum(
-                    self.weights[n].odds * heard[n][token] + self.weights[n].named for n in naming
-                )
+                useless, full = (self.total(heard, token, relied) for relied in (0, 1))
+                self.slopes[token] = full - useless
+                total = useless + self.reliance.value * (full - useless)
             hidden = 2.0 if noise is not None and not models else 0.0
             if total >= odds_of(least) - hidden:
                 voters, level = frozenset(naming), max(-5, min(4, int(total)))
@@ -80,6 +85,32 @@ class Defined:
                 factor = prod(self.trust.factors.get(key, 1.0) for key in keys)
                 found[token] = factor / (factor + exp(-total)), surest, keys
         return found
+
+    def total(self, heard: dict[str, dict[int, float]], token: int, relied: int) -> float:
+        """The log-odds of an id at a reliance of 0 or 1."""
+        naming = [name for name in heard if token in heard[name]]
+        total = 0.0
+        for name, expected in heard.items():
+            trained = name in TRAINED and len(self.weights) > 1
+            weights = self.weights[name]
+            if trained:
+                weights = weights if relied else USELESS
+            if token not in expected:
+                total += weights.silent
+            else:
+                alone = trained and naming == [name]
+                total += weights.odds * expected[token] + (
+                    weights.alone if alone else weights.named
+                )
+        return total
+
+    def learn(self, found: Sequence[Candidate], expected: Any, emitted: int) -> None:
+        if any(name in TRAINED for name in self.weights) and len(self.weights) > 1:
+            slopes = [(*one[:5], self.slopes[one[0]]) for one in found]
+            self.reliance.learn(slopes, TargetId(emitted))
+        for token, probability, *_ in found:
+            for key in expected[token][2]:
+                self.trust.learn([(probability, key, token == emitted)])
 
 
 @settings(deadline=None, max_examples=120)
@@ -119,9 +150,7 @@ def test_what_is_mixed_and_learned_is_the_definition(
         )
         assert some == [one for one in found if one[0] % 2 == 0]
         mixer.learn(found, TargetId(emitted))
-        for token, probability, *_ in found:
-            for key in expected[token][2]:
-                defined.trust.learn([(probability, key, token == emitted)])
+        defined.learn(found, expected, emitted)
     again = Mixing()
     again.trust(tuple(names)).restore(mixing.trust(tuple(names)).learned())
     assert again.trust(tuple(names)).learned() == mixing.trust(tuple(names)).learned()

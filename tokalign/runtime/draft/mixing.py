@@ -5,10 +5,11 @@ are the sum of what each source contributes: `odds * x + named` if it names the 
 names others only. The weights of copy and of the three logits were fitted by logistic regression to
 3,763 ids that a real model answered to prompts of seven kinds, on the path of the answer and two
 ids ahead (`lab/results/free-sources.md`); the slopes of logits are those of sampled ids. Weights of
-a draft model and of a recurrent drafter lie between fits with greedy and with sampled texts, the
-former also between two draft models (`lab/results/trees.md`). That of a dictionary was fitted to
-the answers of a real model and to prose (`lab/results/real-models.md`). The others, that of a block
-drafter among them, are assumed. They hold for usual text, so `Trust` shifts the result by what has
+a draft model lie between fits with greedy and with sampled texts, and between two draft models
+(`lab/results/trees.md`). That of a dictionary was fitted to the answers of a real model and to
+prose (`lab/results/real-models.md`). Weights of trained drafters were fitted to what a small target
+wrote greedily (`lab/results/block-drafter.md`); as drafters differ, `Reliance` learns how far they
+hold. The others are assumed. They hold for usual text, so `Trust` shifts the result by what has
 come in the same *situation*: which sources named the id, which others named something, and about
 how likely that made it. A second shift is learned by the source that is surest of the id, the rank
 of the id there and its depth in the tree; it starts from what was recorded of the same answers.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import exp, log
+from operator import sub
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tokalign.runtime.rounds import UNBOUNDED
@@ -112,12 +114,14 @@ class Weights(NamedTuple):
     """What a source contributes to the log-odds of an id.
 
     odds: factor on the log-odds that it states. named: on top, for an id that it names. silent: for
-    an id that it does not name while it names others.
+    an id that it does not name while it names others. alone: instead of `named`, for an id that no
+    other source names; only of trained drafters.
     """
 
     odds: float
     named: float
     silent: float
+    alone: float = 0.0
 
 
 WEIGHTS = {
@@ -128,10 +132,13 @@ WEIGHTS = {
     "copy": Weights(1.0, 0.46, -1.8),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(1.0, 2.2, -0.9),
-    "drafter": Weights(0.7, 1.7, -0.9),
-    "block": Weights(0.7, 0.5, -0.3),
+    "drafter": Weights(0.8, 3.1, -1.6, -0.2),
+    "block": Weights(0.8, 3.1, -1.3, -0.2),
 }
 """By the name of a source, or by the part of it before a colon."""
+
+USELESS = Weights(0.0, 0.0, 0.0, -3.5)
+"""What a trained drafter contributes whose guesses are of another text."""
 
 _OTHER = Weights(0.8, 0.0, -0.6)
 
@@ -149,6 +156,9 @@ ALONE = Weights(1.0, 0.0, 0.0)
 MODELS = ("draft", "drafter", "block")
 """Sources whose probabilities are taken as they are where no other source knows anything."""
 
+TRAINED = ("drafter", "block")
+"""Sources that were trained for the target: there is one at most, and its `Reliance` is learned."""
+
 _TRUST_RATE = 0.02
 
 _SUREST, _LEAST_SURE = 4, -5
@@ -161,10 +171,11 @@ one situation."""
 
 Situation: TypeAlias = tuple[int, int, int]
 
-Candidate: TypeAlias = tuple[TargetId, float, str, Situation, Situation]
+Candidate: TypeAlias = tuple[TargetId, float, str, Situation, Situation, float]
 """An id that may come next, its probability before the noise of sampling is looked at, the source
-that is surest of it, and the two situations by which is kept what was learned about it. A round
-makes hundreds of them, too many for objects of a class."""
+that is surest of it, the two situations by which is kept what was learned about it, and what its
+log-odds change by as the reliance on the trained drafter grows. A round makes hundreds of them, too
+many for objects of a class."""
 
 Expected: TypeAlias = tuple[int, Sequence[tuple[TargetId, float]]]
 """The place of a source among all, and the ids that it expects with their log-odds, the most
@@ -183,11 +194,43 @@ _LEAST_OTHERS = 0.02
 """The least probability that the ids have that nobody named."""
 
 
+_PRECISION_OF_RELIANCE, _RELIANCE_RATE = 8.0, 0.01
+_MOST_RELIANCE = 1.2
+
+
+class Reliance:
+    """How far a trained drafter is what its weights were fitted to, at one depth of the tree.
+
+    1: its weights hold. 0: its guesses are of another text (`USELESS`). In between they are mixed.
+    One number is learned within a dozen guesses, by a Newton step for each place of the text.
+    """
+
+    def __init__(self) -> None:
+        self.value, self._information = 1.0, _PRECISION_OF_RELIANCE
+
+    def learn(self, candidates: Sequence[Candidate], emitted: TargetId) -> None:
+        """`emitted` was emitted where `candidates` were predicted."""
+        gradient, information = 0.0, self._information
+        for token, probability, _, _, _, slope in candidates:
+            gradient += slope * ((token == emitted) - probability)
+            information += slope * slope * probability * (1.0 - probability)
+        self._information = information
+        value = self.value + max(1.0 / information, _RELIANCE_RATE) * gradient
+        self.value = min(max(value, 0.0), _MOST_RELIANCE)
+
+
 class Mixing:
     """What has been learned about sources. It holds no text, so requests may share it."""
 
     def __init__(self) -> None:
         self._trust: dict[tuple[str, ...], Trust] = {}
+        self._reliance: dict[str, list[Reliance]] = {}
+
+    def reliance(self, name: str) -> list[Reliance]:
+        """That on a trained drafter, by depth."""
+        if name not in self._reliance:
+            self._reliance[name] = [Reliance() for _ in range(_DEEPEST + 1)]
+        return self._reliance[name]
 
     def trust(self, names: tuple[str, ...]) -> Trust:
         """What was learned about these sources together, in this order."""
@@ -222,11 +265,15 @@ class Mixer:
         self._trust = mixing.trust(tuple(names))
         self._names, self._sources = names, []
         self._models = 0  # their bits
+        self._trained, self._reliance = -1, list[Reliance]()
         for place, name in enumerate(names):
-            odds, named, silent = weights_of(name) if len(names) > 1 else ALONE
+            odds, named, silent, _ = weights_of(name) if len(names) > 1 else ALONE
             self._sources.append((1 << place, silent, (odds, named - silent)))
             if name in MODELS:
                 self._models |= 1 << place
+            if name in TRAINED and len(names) > 1:
+                self._trained, self._reliance = place, mixing.reliance(name)
+                self._slopes = Weights(*map(sub, weights_of(name), USELESS))
 
     def ask(self, states: Sequence[Any]) -> list[Expected]:
         """What every source expects. states: by reader; None for one that is not to be asked."""
@@ -259,16 +306,26 @@ class Mixer:
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
-        votes: dict[TargetId, tuple[int, float, float, int, int]] = {}
+        votes: dict[TargetId, tuple[int, float, float, int, int, float]] = {}
         seen = votes.get
-        asked, silent_odds, size = 0, 0.0, self._size
+        asked, silent_odds, silent_slope, size = 0, 0.0, 0.0, self._size
+        sources, trained, only = self._sources, self._trained, 0
+        more_alone = odds_slope = named_slope = alone_slope = 0.0
         for place, _ in answers:
-            bit, silent, _ = self._sources[place]
+            if place == trained:
+                reliance = self._reliance[depth if depth < _DEEPEST else _DEEPEST].value
+                slopes, own = self._slopes, self._relied_on(reliance)
+                only, more_alone = 1 << trained, own.alone - own.named
+                contributes = only, own.silent, (own.odds, own.named - own.silent)
+                sources = [*sources[:trained], contributes, *sources[trained + 1 :]]
+                silent_slope, alone_slope = slopes.silent, slopes.alone - slopes.named
+                odds_slope, named_slope = slopes.odds, slopes.named - silent_slope
+            bit, silent, _ = sources[place]
             asked |= bit
             silent_odds += silent
         models = asked & self._models
         for place, expected in answers:
-            bit, _, (odds, lift) = self._sources[place]
+            bit, _, (odds, lift) = sources[place]
             lifted = noise if models and not bit & models else None
             for rank, (token, x) in enumerate(expected):
                 if x < lowest:  # the next ones are no likelier
@@ -278,20 +335,24 @@ class Mixer:
                     continue
                 if lifted is not None:
                     x += log(lifted[token])
+                slope = odds_slope * x + named_slope if place == trained else 0.0
                 if vote is None:
-                    votes[token] = bit, odds * x + lift, x, place, rank
+                    votes[token] = bit, odds * x + lift, x, place, rank, slope
                 else:
-                    before, total, surest, by, at = vote
+                    before, total, surest, by, at, so_far = vote
                     if x > surest:
                         surest, by, at = x, place, rank
-                    votes[token] = before | bit, total + odds * x + lift, surest, by, at
+                    total += odds * x + lift
+                    votes[token] = before | bit, total, surest, by, at, so_far + slope
         found: list[Candidate] = []
         factor_of, names = self._trust.factors.get, self._names
         model_alone = models == asked
         if noise is not None and not models:
             floor -= _LIFT
         level = _RANKED + (depth if depth < _DEEPEST else _DEEPEST)
-        for token, (voters, total, surest, by, rank) in votes.items():
+        for token, (voters, total, surest, by, rank, slope) in votes.items():
+            if voters == only:
+                total, slope = total + more_alone, slope + alone_slope
             total = surest if model_alone else total + silent_odds
             if total < floor:
                 continue
@@ -301,15 +362,24 @@ class Mixer:
             situation = voters, asked, sure
             ranked = by, rank if rank < _LAST_RANK else _LAST_RANK, level
             factor = factor_of(situation, 1.0) * factor_of(ranked, 1.0)
-            found.append((token, factor / (factor + exp(-total)), names[by], situation, ranked))
+            slope = 0.0 if model_alone else slope + silent_slope
+            probability = factor / (factor + exp(-total))
+            found.append((token, probability, names[by], situation, ranked, slope))
         if noise is None or models:
             return found, [candidate[1] for candidate in found]
         return found, given_noise(found, noise)
 
-    def learn(self, candidates: Sequence[Candidate], emitted: TargetId) -> None:
-        """`emitted` was emitted where `candidates` were predicted."""
+    def _relied_on(self, reliance: float) -> Weights:
+        """The weights of the trained drafter."""
+        pairs = zip(USELESS, self._slopes, strict=True)
+        return Weights(*[useless + reliance * slope for useless, slope in pairs])
+
+    def learn(self, candidates: Sequence[Candidate], emitted: TargetId, depth: int = 0) -> None:
+        """`emitted` was emitted where `candidates` were predicted. depth: as of `candidates`."""
+        if self._reliance:
+            self._reliance[depth if depth < _DEEPEST else _DEEPEST].learn(candidates, emitted)
         guesses = []
-        for token, probability, _, situation, ranked in candidates:
+        for token, probability, _, situation, ranked, _ in candidates:
             right = token == emitted
             guesses.append((probability, situation, right))
             guesses.append((probability, ranked, right))

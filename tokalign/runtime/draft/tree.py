@@ -167,7 +167,7 @@ class Growth:
         rule, depth = self._rules[node], self._depths[node]
         found: Sequence[Candidate]
         if rule is not None and rule.forced:  # nothing is learned from what is certain
-            found, chances = [(rule.forced[0], MOST, FORCED, (0, 0, 0), (0, 0, 0))], [MOST]
+            found, chances = [(rule.forced[0], MOST, FORCED, (0, 0, 0), (0, 0, 0), 0.0)], [MOST]
             self._candidates.append(())
         else:
             found, chances = self._mixer.candidates(
@@ -240,7 +240,8 @@ class Growth:
         for token in emitted:
             if self._seen is None:
                 return
-            self._mixer.learn(self._candidates[self._seen + 1], token)
+            node = self._seen + 1
+            self._mixer.learn(self._candidates[node], token, self._depths[node])
             pairs = enumerate(zip(self.parents, self.ids, strict=True))
             self._seen = next((i for i, pair in pairs if pair == (self._seen, token)), None)
 
