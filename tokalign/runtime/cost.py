@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from tokalign.errors import UsageError
@@ -49,7 +50,7 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        return cls(*np.quantile(seconds, [0.5, 0.25, 0.75]).tolist())
+        return cls(*np.quantile(seconds, [0.5, 0.25, 0.75]).round(7).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,27 +146,18 @@ class CostCurve:
         return f"{known}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 
     def to_json(self) -> dict[str, Any]:
-        """Return one JSON object; a time is [median, low, high], to a hundred nanoseconds."""
-        saved = _as_json(asdict(replace(self, notes={})))
-        return {"format": FORMAT, "version": VERSION, **saved, "notes": dict(self.notes)}
+        """Return one JSON object; a time is [median, low, high]."""
+        return {"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self, str_keys=True)}
 
     @classmethod
     def from_json(cls, saved: Any, *, name: str) -> Self:
-        """Read what `to_json` wrote; a time may also be a single number. Raises: UsageError, with
-        `name`, for anything that is not a curve of this version."""
+        """Read what `to_json` wrote. Raises: UsageError, with `name`, for anything that is not a
+        curve of this version."""
         try:
             if (saved["format"], saved["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"it has format {saved['format']} version {saved['version']}")
-            stated = ("name", "source", "unit", "host", "context", "notes")
-            return cls(
-                **{key: saved[key] for key in stated if key in saved},
-                machine=saved.get("machine") and Machine(**saved["machine"]),
-                rows={int(count): _timing(time) for count, time in saved["rows"].items()},
-                draft_pass=_timing(saved.get("draft_pass")),
-                tree_pass=_timing(saved.get("tree_pass")),
-                searches={int(n): _timing(time) for n, time in saved.get("searches", {}).items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return msgspec.convert(saved, cls, strict=False)  # keys of objects in JSON are texts
+        except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
                 f"{name} is not a cost curve of version {VERSION} ({type(error).__name__}: "
                 f"{error}); measure one with: tokalign calibrate --target TARGET"
@@ -255,22 +247,3 @@ def _every_count(times: Mapping[int, Timing]) -> tuple[float, ...]:
     measured = sorted(times)
     every = range(1, measured[-1] + 1)
     return tuple(np.interp(every, measured, [times[n].median for n in measured]).tolist())
-
-
-def _as_json(value: Any) -> Any:
-    """Numbers of rows and of steps become texts; times are rounded."""
-    match value:
-        case float():
-            return round(value, 7)
-        case dict():
-            return {str(key): _as_json(item) for key, item in value.items()}
-        case tuple():
-            return [*map(_as_json, value)]
-    return value
-
-
-def _timing(saved: Any) -> Any:
-    if saved is None:
-        return None
-    median, low, high = [saved] * 3 if isinstance(saved, int | float) else saved
-    return Timing(float(median), float(low), float(high))
