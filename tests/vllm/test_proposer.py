@@ -96,10 +96,10 @@ def test_options_are_honoured(dictionary: Path) -> None:
     ("options", "words"),
     [
         ({"dictionaries": "a"}, "the options are dictionary, language, copy, p_min"),
-        ({"dictionary": 3}, "has to be a text or a list of texts"),
-        ({"copy": "yes"}, "has to be true or false"),
-        ({"p_min": 2}, "has to be a probability over 0"),
-        ([], "tokalign in additional_config has to be a map"),
+        ({"dictionary": 3}, r"got `int` - at `\$.dictionary`"),
+        ({"copy": "yes"}, r"Expected `bool`, got `str` - at `\$.copy`"),
+        ({"p_min": 2}, r"Expected `float` <= 1.0 - at `\$.p_min`"),
+        ([], "tokalign in additional_config is wrong .Expected `object`"),
     ],
 )
 def test_wrong_options_are_refused(options: Any, words: str) -> None:

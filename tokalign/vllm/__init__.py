@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError, shown
 from tokalign.names.registry import Resolved, resolve_tokenizer
+from tokalign.runtime.options import several
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.opening import open_dictionary
@@ -27,41 +29,28 @@ from tokalign.vllm.batch_drafter import BatchDrafter
 
 _SECTION = "tokalign"
 
-_DEFAULTS: Mapping[str, Any] = {"dictionary": (), "language": (), "copy": True, "p_min": None}
-
 logger = logging.getLogger("vllm.tokalign")  # so that vLLM's handlers print it
 
 
-def _read_options(additional_config: object) -> dict[str, Any]:
-    """The options in a configuration, see `DictionaryProposer`; one text stands for a list of one.
-    Raises: UsageError for an option that is unknown or of a wrong type."""
-    given = additional_config.get(_SECTION, {}) if isinstance(additional_config, dict) else {}
-    _require(isinstance(given, Mapping), _SECTION, "a map", given)
-    if unknown := sorted(set(given) - set(_DEFAULTS)):
+class ProposerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """See `DictionaryProposer`; one text stands for a list of one."""
+
+    dictionary: str | tuple[str, ...] = ()
+    language: str | tuple[str, ...] = ()
+    copy: bool = True
+    p_min: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+
+
+def _read_options(additional_config: object) -> ProposerOptions:
+    """The options in a configuration. Raises: UsageError for an unknown one or a wrong value."""
+    section = additional_config.get(_SECTION, {}) if isinstance(additional_config, dict) else {}
+    try:
+        return msgspec.convert(section, ProposerOptions)
+    except msgspec.ValidationError as error:
         raise UsageError(
-            f"there is no option {shown(unknown[0])} under {_SECTION} in additional_config; "
-            f"the options are {', '.join(_DEFAULTS)}"
-        )
-    options = {**_DEFAULTS, **given}
-    for name in ("dictionary", "language"):
-        value = options[name]
-        texts = [value] if isinstance(value, str) else value
-        fits = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
-        _require(fits, name, "a text or a list of texts", value)
-        options[name] = tuple(texts)
-    languages = ",".join(options["language"]).split(",")
-    options["language"] = tuple(name.strip() for name in languages if name.strip())
-    _require(isinstance(options["copy"], bool), "copy", "true or false", options["copy"])
-    p_min = options["p_min"]
-    is_number = isinstance(p_min, int | float) and not isinstance(p_min, bool)
-    fits = p_min is None or (is_number and 0 < p_min <= 1)
-    _require(fits, "p_min", "a probability over 0", p_min)
-    return options
-
-
-def _require(fits: bool, name: str, kind: str, value: object) -> None:
-    if not fits:
-        raise UsageError(f"{name} in additional_config has to be {kind}, not {shown(value)}")
+            f"{_SECTION} in additional_config is wrong ({error}); "
+            f"the options are {', '.join(ProposerOptions.__struct_fields__)}"
+        ) from error
 
 
 class DictionaryProposer:
@@ -92,9 +81,9 @@ class DictionaryProposer:
         self._max_model_len = int(model.max_model_len)
         self._drafter = BatchDrafter(
             _open(str(model.tokenizer), options, model.get_vocab_size()),
-            copies=options["copy"],
+            copies=options.copy,
             max_tokens=vllm_config.speculative_config.num_speculative_tokens,
-            p_min=options["p_min"],
+            p_min=options.p_min,
         )
 
     def propose(
@@ -122,15 +111,16 @@ class DictionaryProposer:
 
 
 def _open(
-    tokenizer: str, options: Mapping[str, Any], vocabulary_size: int
+    tokenizer: str, options: ProposerOptions, vocabulary_size: int
 ) -> dict[str, BackoffTable]:
     """The dictionaries that the options name, or those that fit the tokenizer, by source.
     vocabulary_size: of the model. Raises: IncompatibleError for a table with other ids."""
     resolved: Resolved[TargetId] = resolve_tokenizer(tokenizer)
+    languages = ",".join(several(options.language)).split(",")
     found = open_dictionary(
         resolved.tokenizer,
-        files=options["dictionary"],
-        languages=options["language"],
+        files=several(options.dictionary),
+        languages=[name.strip() for name in languages if name.strip()],
         model_folder=resolved.folder,
         note=logger.info,
     )
