@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from tokalign.errors import MissingAssetError
 from tokalign.names import hub
@@ -46,12 +47,7 @@ class PublishedDrafter:
 def published_drafters() -> tuple[PublishedDrafter, ...]:
     """All of them, the first ones first."""
     document = tomllib.loads(Path(__file__).with_name("drafters.toml").read_text("utf-8"))
-    return tuple(map(_read_entry, document["drafter"]))
-
-
-def _read_entry(entry: dict[str, Any]) -> PublishedDrafter:
-    lists: dict[str, Any] = {name: tuple(entry.pop(name, ())) for name in ("targets", "also")}
-    return PublishedDrafter(**entry, **lists)
+    return msgspec.convert(document["drafter"], tuple[PublishedDrafter, ...])
 
 
 def published_for(target: str | Path | None) -> PublishedDrafter | None:
