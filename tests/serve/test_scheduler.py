@@ -261,7 +261,7 @@ PLAYED: tuple[dict[str, Any], ...] = (
 )
 
 
-def read(items: Queue[Item], seconds: float = 60) -> tuple[list[int], Exception | None]:
+def read(items: Queue[Item], seconds: float = 600) -> tuple[list[int], Exception | None]:
     """The ids of an answer, and what it ended with; nothing follows its end."""
     ids: list[int] = []
     while (item := items.get(timeout=seconds)) is not None:
