@@ -349,10 +349,11 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"penalties": {"repetition_penalty": 1.2}},
     {"grammar": Grammar.regex("[a-z]{2,9}( [a-z]{2,9}){4,30}")},
     {"stop_texts": ("ż", "18")},
-    {"logit_bias": {2: -100.0, 4: -100.0}},
+    {"logit_bias": {2: -100.0, 4: -100.0}, "num_draft_tokens": 3},
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [700, pytest.param(10_000, marks=pytest.mark.long)])
 def test_answers_of_up_to_eight_requests_together_are_those_of_plain_decoding(tokens: int) -> None:
     """Everything that needs no model drafts for them; they come and go at any round."""
@@ -364,7 +365,7 @@ def test_answers_of_up_to_eight_requests_together_are_those_of_plain_decoding(to
             text = " ".join(chance.sample(prompts, 2)) * chance.randint(1, 4)
             asked.append({**chance.choice(KINDS), "prompt": text})
             asked[-1]["max_tokens"] = chance.randint(1, 120)
-            ids, error = read(submit(scheduler, **asked[-1], num_draft_tokens=0))
+            ids, error = read(submit(scheduler, **{**asked[-1], "num_draft_tokens": 0}))
             assert error is None
             plain.append(ids)
             total += len(ids)
@@ -380,7 +381,9 @@ def test_answers_of_up_to_eight_requests_together_are_those_of_plain_decoding(to
     for decoding in ("batch", "speculation"):
         assert f'tokalign_output_tokens_total{{decoding="{decoding}"}}' in text
     accepted = [line for line in text.splitlines() if line.startswith("tokalign_accepted")]
-    assert sum(float(line.rpartition(" ")[2]) for line in accepted) > tokens / 50
+    assert (
+        sum(float(line.rpartition(" ")[2]) for line in accepted) > tokens / 100
+    )  # of the kind that always drafts
 
 
 def test_an_idle_scheduler_checks_what_it_keeps(caplog: pytest.LogCaptureFixture) -> None:
