@@ -9,8 +9,10 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes import CDLL
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,16 @@ def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) ->
         assert server.wait(HUNG) == code
     assert "shutting down" in rest
     assert rest.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are found in /proc")
+def test_a_signal_that_another_thread_receives_ends_it() -> None:
+    """The system chooses the thread, and another one than the first after Ctrl-Z."""
+    with process(*TARGET) as (server, _url):
+        threads = [int(one.name) for one in Path(f"/proc/{server.pid}/task").iterdir()]
+        other = next(thread for thread in threads if thread != server.pid)
+        assert CDLL(None).tgkill(server.pid, other, signal.SIGTERM) == 0
+        assert server.wait(HUNG) == 0
 
 
 def test_a_key_from_the_environment() -> None:

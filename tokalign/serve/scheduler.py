@@ -97,7 +97,13 @@ class Scheduler:
         self._waiting.close()
 
     def join(self) -> None:
-        self._thread.join()
+        """Wait for the end of the loop, and wake every second.
+
+        Python handles signals in the main thread. A signal that another thread receives, as after
+        the process was stopped (Ctrl-Z), does not wake that.
+        """
+        while self._thread.is_alive():
+            self._thread.join(1.0)
 
     def stop_and_join(self) -> None:
         """End the loop and wait until the system has ended its thread.
