@@ -18,8 +18,10 @@ from tokalign.runtime.draft.costs import LearnedCosts
 from tokalign.runtime.draft.shared_costs import SharedCosts, worth_verifying
 from tokalign.runtime.loop import Choices, Decoding, TargetVerifier
 from tokalign.runtime.mlx.batch import SharedModel
+from tokalign.runtime.mlx.session import PassRows
 from tokalign.runtime.mlx.taps import KeptRows
-from tokalign.runtime.rounds import Array, Proposal, Round
+from tokalign.runtime.rounds import Array, Proposal, Round, Verdict
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 class _Turn:
@@ -34,12 +36,23 @@ class _Turn:
         self.decoding, self.ids = decoding, decoding.context.ids
         self.verifier = cast("TargetVerifier", decoding.verifier)
         self.proposal, self.is_weighed = Proposal(), False
-        self.reads: Any = None
+        self.reads: PassRows[TargetId] | None = None
         self.choices: Choices | None = None
-        self.verdict: Any = None
+        self.verdict: Verdict | None = None
         self.seconds = 0.0
-        self.round: Any = None
+        self.round: Round | None = None
         self.failure: Exception | None = None
+
+    @property
+    def rows(self) -> PassRows[TargetId]:
+        assert self.reads is not None
+        return self.reads
+
+    @property
+    def result(self) -> Round | Exception:
+        found = self.failure or self.round
+        assert found is not None
+        return found
 
     def attempt(self, action: Callable[[_Turn], None]) -> None:
         """Do something that concerns this generation alone."""
@@ -80,14 +93,14 @@ class Batch:
         for turn in turns:
             turn.attempt(_propose)
         began = self._clock()
-        self._verify([turn for turn in turns if turn.choices is None])
+        self._verify([turn for turn in turns if turn.choices is None and turn.failure is None])
         self._run_ahead([turn for turn in turns if turn.failure is None])
         for turn in turns:
             turn.attempt(_conclude)
         self._charge(turns, self._clock() - began)
         for turn in turns:
             turn.attempt(_commit)
-        return [turn.failure or turn.round for turn in turns]
+        return [turn.result for turn in turns]
 
     def _price(self, turn: _Turn, requests: int) -> None:
         """Tell a drafter that weighs what rows cost what they cost in this round."""
@@ -113,7 +126,7 @@ class Batch:
         reading = [turn for turn in turns if turn.failure is None]
         if not reading:
             return
-        logits = self._model.read([(turn.verifier.session, turn.reads) for turn in reading])
+        logits = self._model.read([(turn.verifier.session, turn.rows) for turn in reading])
         reading[0].verifier.session.start(*logits)
         for turn, part in zip(reading, logits, strict=True):
             turn.attempt(partial(_choose, logits=part))
@@ -146,7 +159,7 @@ class Batch:
         if self._costs is None or not verified:
             return
         count, times = len(verified), self._costs.rows
-        rows = sum(len(turn.reads.tokens) for turn in verified)
+        rows = sum(len(turn.rows.tokens) for turn in verified)
         times.count_round()
         if len(verified) == len(turns):
             times.observe(rows, seconds)
@@ -155,12 +168,12 @@ class Batch:
         plain = min(seconds, times(count))
         further = (seconds - plain) / max(1, rows - count)
         for turn in verified:
-            turn.seconds = plain / count + further * (len(turn.reads.tokens) - 1)
+            turn.seconds = plain / count + further * (len(turn.rows.tokens) - 1)
 
 
 def _propose(turn: _Turn) -> None:
     turn.proposal = turn.decoding.propose()
-    turn.choices = turn.verifier.chosen_ahead(turn.ids, turn.proposal.tree)
+    turn.choices = turn.verifier.chosen_ahead(turn.ids, turn.proposal)
 
 
 def _prepare(turn: _Turn) -> None:
@@ -168,7 +181,7 @@ def _prepare(turn: _Turn) -> None:
 
 
 def _choose(turn: _Turn, logits: Array) -> None:
-    tree, rows = turn.proposal.tree, len(turn.reads.tokens)
+    tree, rows = turn.proposal.tree, len(turn.rows.tokens)
     turn.choices = turn.verifier.choices(turn.ids, tree, logits, rows)
 
 
@@ -178,4 +191,5 @@ def _conclude(turn: _Turn) -> None:
 
 
 def _commit(turn: _Turn) -> None:
+    assert turn.verdict is not None
     turn.round = turn.decoding.commit(turn.proposal, turn.verdict, turn.seconds)

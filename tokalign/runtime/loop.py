@@ -258,8 +258,8 @@ class TargetVerifier:
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        ids, self._bare = context.ids, proposal.bare
-        choices = self.chosen_ahead(ids, proposal.tree) or self._choose(ids, proposal.tree)
+        ids = context.ids
+        choices = self.chosen_ahead(ids, proposal) or self._choose(ids, proposal.tree)
         if self.may_run_ahead(proposal) and not isinstance(choices.chosen, Mapping):
             logits = self.session.feed(choices.chosen)
             self.session.start_ahead(*self.go_on(len(ids) + 1, logits))
@@ -299,9 +299,10 @@ class TargetVerifier:
             waited=waited,
         )
 
-    def chosen_ahead(self, ids: Sequence[TargetId], tree: TokenTree[TargetId]) -> Choices | None:
+    def chosen_ahead(self, ids: Sequence[TargetId], proposal: Proposal) -> Choices | None:
         """The choices of a pass that ran ahead and can be used now; None if there is none."""
-        ahead, self._ahead = self._ahead, None
+        self._bare = proposal.bare
+        (ahead, self._ahead), tree = (self._ahead, None), proposal.tree
         if ahead is None or tree or ahead[0] != len(ids):
             return None
         return ahead[1] if isinstance(ahead[1], Choices) else self.choices(ids, tree, ahead[1], 1)

@@ -97,7 +97,7 @@ class Settings:
         least=1,
     )
     decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
-    prompt_concurrency: int = declared(8, "Prompts that are read together.", least=1, rare=True)
+    prompt_concurrency: int = declared(8, "Prompts that are read in turns.", least=1, rare=True)
     prompt_cache_size: int = declared(
         10, "Conversations whose contexts are kept for later requests.", least=1
     )
