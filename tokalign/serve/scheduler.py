@@ -236,9 +236,11 @@ class Scheduler:
     def _in_turn(self, reading: list[Job]) -> list[Job]:
         """Whose step comes next: by turns the oldest job's and that with the least left to read.
 
-        So a short prompt waits for no long one, and nobody waits forever.
+        So a short prompt waits for no long one, and nobody waits forever. What begins alike is read
+        once: the oldest reads it, and the others begin with a copy.
         """
-        self._shortest_first = not self._shortest_first
+        has_begun = any(job.answering is not None for job in reading)
+        self._shortest_first = has_begun and not self._shortest_first
         return sorted(reading, key=_left_to_read) if self._shortest_first else reading
 
     def _read(self, job: Job) -> bool:
