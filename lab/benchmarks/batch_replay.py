@@ -1,12 +1,12 @@
 """What drafts bring to requests that share passes, by replay of recorded answers under a curve.
 
     python -m lab.benchmarks.batch_replay ANSWERS TARGET [--requests 1,2,4,8] [--curve cpu]
-        [--dictionary FILE] [--kind editing] [--kind polish]
+        [--learns] [--dictionary FILE] [--kind editing] [--kind polish]
 
 ANSWERS is a folder of `lab.benchmarks.recorded_answers`. So many answers are decoded together;
 where one ends, the next begins, until none is left. The free sources draft, each request under the
-controller that `auto` has, which knows the curve; a round costs C(rows of all). Plain batching
-costs C(requests) for as many ids as there are requests.
+controller that `auto` has, which knows the curve; with `--learns` it begins with the assumed one. A
+round costs C(rows of all). Plain batching costs C(requests) for as many ids as there are requests.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.rounds import Context
 
+ASSUMED = "24-percent-per-row"
+
 
 class Replayed:
     """Requests that are decoded together until one ends and none is left to take its place."""
 
-    def __init__(self, drafting: Drafting, costs: Costs, vocabulary: int) -> None:
+    def __init__(self, drafting: Drafting, costs: Costs, vocabulary: int, *, knows: bool) -> None:
         self._drafting, self._costs, self._vocabulary = drafting, costs, vocabulary
-        self._learned = LearnedCosts(PassTimes(costs.rows, weight=1_000_000))
+        known = PassTimes(costs.rows, weight=1_000_000)
+        self._learned = LearnedCosts(
+            known if knows else PassTimes(costs_of(ASSUMED).rows, weight=0)
+        )
         self._knowledge = Knowledge(costs=self._learned)
         self._knowledge.rounds = 1  # the times are known, so none are measured first
         self.time, self.tokens, self.rows, self.passes = 0.0, 0, 0, 0
@@ -81,7 +86,9 @@ class Replayed:
             pairs = zip(proposals, trees, strict=True)
             proposals = [replace(one, tree=tree) for one, tree in pairs]
         rows = count + sum(len(one.tree) for one in proposals)
-        took, plain = times(rows), times(count)
+        took, plain = self._costs.verify(rows), self._costs.verify(count)
+        times.count_round()
+        times.observe(rows, took)
         further = (took - plain) / max(1, rows - count)
         for decoding, proposal in zip(running, proposals, strict=True):
             verdict = decoding.verifier.verify(decoding.context, proposal)
@@ -96,6 +103,7 @@ class Replayed:
 @click.option("--requests", default="1,2,4,8", show_default=True)
 @click.option("--curve", "curves", multiple=True, default=("cpu", "m4-pro", "m3-max"))
 @click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path))
+@click.option("--learns", is_flag=True)
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS)
 def main(
     folder: Path,
@@ -104,6 +112,7 @@ def main(
     curves: Sequence[str],
     dictionaries: Sequence[Path],
     kinds: Sequence[str],
+    learns: bool,
 ) -> None:
     """Replay, and print a line for each curve and number of requests."""
     answers = [one for one in read_answers(folder) if one.kind in kinds]
@@ -113,7 +122,7 @@ def main(
     for curve in curves:
         costs = costs_of(curve)
         for count in map(int, requests.split(",")):
-            replayed = Replayed(drafting, costs, vocabulary)
+            replayed = Replayed(drafting, costs, vocabulary, knows=not learns)
             replayed.run(answers, count)
             each = replayed.tokens / count
             click.echo(
