@@ -15,7 +15,7 @@ from itertools import islice
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import ASSUMED_DRAFT, CostCurve
-from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge
+from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import (
     MAX_DRAFT,
     MAX_IDS,
@@ -24,6 +24,7 @@ from tokalign.runtime.draft.costs import (
     PassTimes,
     in_plain_passes,
 )
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.draft.tree import Answer, TreeDrafter

@@ -32,8 +32,8 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost import CostCurve, read_curve
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.controller import Knowledge
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession

@@ -38,7 +38,8 @@ from lab.benchmarks.remembered_target import (
 )
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.controller import Controller
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.lookup import LogitStore, dictionary_sources, logit_sources
 from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.neural import ModelDrafter

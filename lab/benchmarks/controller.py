@@ -27,8 +27,8 @@ from lab.recorded_proposals import ProposalTrace, TracedText
 from lab.traces import read_trace
 from tokalign.errors import UsageError
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)

@@ -48,8 +48,8 @@ from lab.benchmarks.remembered_target import RememberingVerifier
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.api.assemble import keep_loaded
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.controller import Knowledge
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Limits, decode

@@ -33,8 +33,8 @@ from lab.project import SimulatedClock, TimedVerifier
 from tokalign.api.choosing import choose_drafting
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.controller import Knowledge
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.tree import ComingNoise

@@ -37,8 +37,8 @@ from tokalign.api.choosing import pair_tables
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge, new_worth
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, new_worth
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter, NeuralDrafter

@@ -49,8 +49,8 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, in_plain_passes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.loop import Limits, decode

@@ -180,7 +180,7 @@ def assembled(
     """The study of these models, conditions and prompts."""
     from lab.study.bench import StudyBench
     from lab.study.run import Study
-    from tokalign.runtime.draft.controller import Knowledge
+    from tokalign.runtime.draft.knowledge import Knowledge
     from tokalign.runtime.draft.opening_knowledge import knowledge_from
 
     name_of = {id(decoder.draft): name for name, decoder in loaded.all.items()}

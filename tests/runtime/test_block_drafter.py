@@ -24,8 +24,9 @@ from tokalign.errors import BundleError, IncompatibleError
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge
+from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from
 from tokalign.runtime.draft.trained import BlockDrafter

@@ -20,8 +20,9 @@ from random_models import VOCABULARY, WildDrafter, generate, random_model, round
 from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge
+from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.draft.trained import BeamDrafter

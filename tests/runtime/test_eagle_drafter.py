@@ -17,7 +17,8 @@ from random_models import generate, random_model, rounds_of
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.controller import Controller
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tokalign.evaluate.comparison import Condition, Measurement, PromptBlock, drafting_of
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.controller import Knowledge
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tokalign.runtime.draft.controller import new_worth
+from tokalign.runtime.draft.knowledge import new_worth
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.options import METHODS

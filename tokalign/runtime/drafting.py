@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.controller import Controller, Knowledge, ModelWorth, new_worth
+from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import MAX_IDS, Costs
+from tokalign.runtime.draft.knowledge import Knowledge, ModelWorth, new_worth
 from tokalign.runtime.draft.lookup import (
     DictionaryDrafter,
     LogitStore,

@@ -13,8 +13,9 @@ from scripted_models import ScriptedModel, ScriptedSource
 
 from lab.project import RecordedDrafter, SimulatedClock, TimedVerifier, ids_of, knowledge_of
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.runtime.draft.controller import Controller, Knowledge, ModelKnowledge, ModelWorth
+from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, ModelWorth
 from tokalign.runtime.draft.neural import DRAFT, Acceptance
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.drafting import NoDrafter

@@ -6,19 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.controller import (
-    _REST,
-    CREDIT,
-    MOST_LOST,
-    SHARE,
-    Balance,
-    Controller,
-    Knowledge,
-    Losses,
-    ModelWorth,
-    Trials,
-)
+from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes, Plan
+from tokalign.runtime.draft.knowledge import Knowledge, ModelWorth, Trials
+from tokalign.runtime.draft.losses import _REST, CREDIT, MOST_LOST, SHARE, Balance, Losses
 from tokalign.runtime.draft.neural import Acceptance
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context, Round

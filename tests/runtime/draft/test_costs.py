@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.controller import ModelKnowledge
 from tokalign.runtime.draft.costs import BARE, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import ModelKnowledge
 
 
 def test_times_of_counts_never_seen_follow_their_neighbours() -> None:

@@ -13,8 +13,9 @@ from recorded_worlds import a_world, costs_of
 from lab.project import knowledge_of, planned_time, project
 from lab.recorded_proposals import ProposalTrace
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.controller import MOST_LOST, SHARE, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
+from tokalign.runtime.draft.losses import MOST_LOST, SHARE
 from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.rounds import Round
 

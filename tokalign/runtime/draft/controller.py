@@ -6,9 +6,10 @@ known from what they brought before (`ModelWorth`). The best of these and plain 
 A model's answer joins what the free sources expect, if these offer anything.
 
 Three tables decide: what passes cost (`costs.py`), how often ids at each depth of a draft were
-accepted, and what drafting has lost so far (`Losses`). They are learned from the time that drafting
-and verification took (`Round`), and from nothing else: a consumer or another request may do between
-two rounds what it likes. Equal times and equal rounds give equal decisions: nothing is random.
+accepted (`knowledge.py`), and what drafting has lost so far (`losses.py`). They are learned from
+the time that drafting and verification took (`Round`), and from nothing else: a consumer or another
+request may do between two rounds what it likes. Equal times and equal rounds give equal decisions:
+nothing is random.
 
 * The yardstick is a *bare* round of plain decoding: it runs ahead, so that host and device overlap,
   and keeps nothing for later drafts. The first rounds are bare, to be timed. Everything that takes
@@ -20,21 +21,13 @@ two rounds what it likes. Equal times and equal rounds give equal decisions: not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from tokalign.runtime.draft.costs import (
-    BARE,
-    KEEPING,
-    MAX_DRAFT,
-    MAX_IDS,
-    Costs,
-    LearnedCosts,
-    PassTimes,
-    Plan,
-)
-from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance, ModelDrafter
+from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
+from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -52,236 +45,14 @@ _TIMING = _BARE, _BARE, _WAIT
 """The same now and then, to notice a change of the consumer or the machine."""
 
 _MEMORY = 32
-"""Drafts and offers that their means look back on."""
+"""Offers that their mean looks back on."""
 
 _ASKING_SHARE, _ASKING_MEMORY = 0.01, 8
 """While plain decoding runs ahead, asking the sources may take this share of the time; a quarter of
 it while drafting rests."""
 
-
-class Trials:
-    """When something is tried that is not expected to pay: after waits that double.
-
-    A wait is counted in rounds or drafts. first: the first wait. longest: the longest one.
-    at_once: whether the first trial is due without a wait.
-    """
-
-    def __init__(self, first: int, longest: int = 1024, *, at_once: bool = False) -> None:
-        self._first, self._longest = first, longest
-        self._wait, self._next = (0, first) if at_once else (first, 2 * first)
-        self._waited = 0
-
-    @property
-    def is_due(self) -> bool:
-        return self._waited >= self._wait
-
-    def count(self) -> None:
-        self._waited += 1
-
-    def tried(self, *, pays: bool = False) -> None:
-        """It is tried. If it does not pay, the next trial waits twice as long."""
-        self._waited = 0
-        self._wait = 0 if pays else self._next
-        self._next = self._first if pays else min(2 * self._next, self._longest)
-
-    def paid(self) -> None:
-        """The latest trial has brought more than it cost, so it is repeated at once: the text may
-        have changed, and one draft in hundreds of rounds would take long to tell."""
-        self._wait = 0
-
-
-class ModelWorth:
-    """How many passes of a draft model pay, by how often it was right and what a pass brings.
-
-    Where free sources join its drafts, they add tokens that it does not know.
-    acceptance: how often the id at each depth was right.
-    """
-
-    def __init__(self, acceptance: Acceptance | None = None) -> None:
-        self.acceptance = acceptance or Acceptance()
-        self._rows_per_pass = 1.0
-        self._added = 0.0
-
-    def best(
-        self, costs: LearnedCosts, drafts: Sequence[float], *, steps: int | None = None
-    ) -> Plan:
-        """The number of passes with the best expected rate.
-
-        drafts: times of drafts of 1, 2, ... passes, up to the most there may be.
-        steps: the number to take, if it is given; fewer only where fewer are possible.
-        """
-        fixed = None if steps is None else min(steps, len(drafts))
-        probabilities = self.acceptance.probabilities(fixed or len(drafts))
-        times = costs.by_proposed(2 * len(probabilities))
-        best, tokens, reached = Plan(0, 0.0), 1.0 + self._added, 1.0
-        for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=False), 1):
-            reached *= probability
-            tokens += reached
-            # In some rounds nothing of a draft is worth a row, so that less than one a pass is
-            # verified in the mean. But whatever is accepted had a row.
-            proposed = max(passes * self._rows_per_pass, tokens - 1.0 - self._added)
-            whole = min(int(proposed), len(times) - 2)
-            verified = times[whole] + (proposed - whole) * (times[whole + 1] - times[whole])
-            rate = tokens / (verified + draft)
-            if passes == fixed or (fixed is None and rate > best.rate):
-                best = Plan(passes, rate, tokens)
-        return best
-
-    def learn(self, passes: int, right: int, *, known: int, rows: int, added: int = 0) -> None:
-        """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids.
-
-        rows: how many ids were worth verifying. added: how many more were accepted, because free
-        sources joined the draft.
-        """
-        self.acceptance.observe(min(known, max(passes, right)), right)
-        self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY
-        self._added += (added - self._added) / _MEMORY
-
-
-FIRST_LOSS, EARLY_SHARE = 1.5, 0.015
-MOST_LOST, SHARE = 7.0, 0.003
-"""After n tokens, drafting may have lost the time of `FIRST_LOSS` + `EARLY_SHARE` n passes, or of
-`MOST_LOST` + `SHARE` n if that is less."""
-
-CREDIT = 64.0
-"""Passes that drafting has gained count up to this many against later losses."""
-
-_REST = 0.25
-"""Drafting resumes when the loss is this many passes below the bound; else it would rest again
-before it has drafted, as even a round that only waits for a draft loses a little."""
-
-_PROMISE, _FIRST_WAIT, _LONGEST_WAIT = 1.25, 2.0, 1024.0
-
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
-
-
-@dataclass(slots=True)
-class Balance:
-    """What drafting has lost, in bare plain rounds, and the tokens meanwhile."""
-
-    lost: float = 0.0
-    tokens: int = 0
-
-    @property
-    def excess(self) -> float:
-        """By how much the loss is above its bound."""
-        n = self.tokens
-        return self.lost - min(FIRST_LOSS + EARLY_SHARE * n, MOST_LOST + SHARE * n)
-
-    def account(self, lost: float, tokens: int) -> None:
-        self.lost = max(-CREDIT, self.lost + lost)
-        self.tokens += tokens
-
-
-@dataclass(slots=True, kw_only=True)
-class Losses:
-    """Whether drafting of one request has to rest, because it has lost what it may lose.
-
-    A request may lose a share of its own tokens, and all together one of all their tokens. So a
-    session of short requests may lose what one long request may.
-    A rest must not outlast its cause, which may have been another text or a slow moment of the
-    machine. So a draft that promises much is tried, the sooner the more it promises: one that
-    promises twice plain decoding's rate after `_FIRST_WAIT` rounds, and after twice as many
-    whenever a try has lost.
-    """
-
-    own: Balance = field(default_factory=Balance)
-    total: Balance
-    is_resting: bool = False
-    rested: float = 0.0
-    wait: float = _FIRST_WAIT
-
-    def next_request(self) -> Losses:
-        """That of a new request: it goes on resting, and tries again four times as soon."""
-        wait = max(_FIRST_WAIT, self.wait / 4)
-        return replace(self, own=Balance(), wait=wait)
-
-    def forbids(self, promised: float, worst: float = 0.0) -> bool:
-        """Whether drafting rests although it promises this multiple of plain decoding's rate.
-        worst: how many plain rounds the draft would lose if nothing of it was accepted."""
-        excess = max(self.own.excess, self.total.excess) + worst
-        self.is_resting = excess > (-_REST if self.is_resting else 0.0)
-        waits = promised < _PROMISE or self.rested * (promised - 1.0) < self.wait
-        return self.is_resting and waits
-
-    def account(self, lost: float, tokens: int, *, drafted: bool) -> None:
-        """A round lost this many plain rounds. drafted: whether it verified a draft."""
-        self.own.account(lost, tokens)
-        self.total.account(lost, tokens)
-        if not self.is_resting:
-            self.rested = 0.0
-        elif not drafted:
-            self.rested += 1
-        elif lost > 0:
-            self.rested, self.wait = 0.0, min(2 * self.wait, _LONGEST_WAIT)
-        else:
-            self.rested, self.wait = _LONGEST_WAIT, _FIRST_WAIT  # the next may follow at once
-
-
-def new_worth() -> dict[str, ModelWorth]:
-    """That of every kind of model, of which nothing is known."""
-    return {kind: ModelWorth() for kind in (DRAFT, DRAFTER)}
-
-
-@dataclass(slots=True)
-class ModelKnowledge:
-    """What is known of a model that drafts.
-
-    drafts: time of a draft by its passes; until it is calibrated, in plain passes of the target.
-    trials: when it is tried although it does not pay.
-    """
-
-    drafts: PassTimes
-    worth: ModelWorth = field(default_factory=ModelWorth)
-    trials: Trials = field(default_factory=lambda: Trials(8, 128, at_once=True))
-
-    def times(self, most: int, plain: float) -> Sequence[float]:
-        """Times of drafts of 1, 2, ..., `most` passes. plain: time of a plain pass."""
-        times = self.drafts.table(most)
-        return times if self.drafts.is_calibrated else [time * plain for time in times]
-
-
-@dataclass(slots=True, kw_only=True)
-class Knowledge:
-    """What is known of one machine, one target and what drafts; it holds nothing of any text.
-
-    Requests share it, and each begins with what the latest one had learned about offers and losses.
-    models: of each model that drafts, by its kind. long_drafts, plain_timings: when a draft is made
-    longer than expected to be best, and a round has no draft so that it can be timed.
-    rounds, plain_rounds: of all requests so far, and those of them without a proposal.
-    offers: what waiting for the free sources' offers is worth, in plain passes a round.
-    """
-
-    costs: LearnedCosts
-    models: Mapping[str, ModelKnowledge] = field(default_factory=dict)
-    long_drafts: Trials = field(default_factory=lambda: Trials(8))
-    plain_timings: Trials = field(default_factory=lambda: Trials(64, 1024))
-    losses: Losses = field(default_factory=lambda: Losses(total=Balance()))
-    offers: float = 0.05
-    rounds: int = 0
-    plain_rounds: int = 0
-
-    @classmethod
-    def given(cls, costs: Costs, worth: Mapping[str, ModelWorth] | None = None) -> Knowledge:
-        """What is known where costs are given. worth: of each kind of model."""
-        rows = PassTimes(costs.by_proposed(max(1, len(costs.rows) - 1)), weight=1)
-        times = [n * costs.draft_pass for n in range(1, MAX_DRAFT + 1)]
-        known = {
-            kind: ModelKnowledge(PassTimes(times, weight=1), of)
-            for kind, of in (worth or new_worth()).items()
-        }
-        return cls(costs=LearnedCosts(rows), models=known)
-
-    def why_plain(self) -> str | None:
-        """One line for the user if most rounds were plain decoding; None otherwise."""
-        if self.plain_rounds <= self.rounds / 2:
-            return None
-        row = self.costs.rows(2) / self.costs.plain
-        return (
-            f"auto: {self.plain_rounds} of {self.rounds} rounds were plain decoding, drafting was "
-            f"not expected to pay (verifying 2 rows takes {row:.2f} plain passes)"
-        )
 
 
 class _Model(NamedTuple):

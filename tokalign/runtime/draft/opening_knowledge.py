@@ -10,8 +10,8 @@ from typing import Any
 from weakref import ref
 
 from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
-from tokalign.runtime.draft.controller import Knowledge, ModelKnowledge, ModelWorth
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, ModelWorth
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
