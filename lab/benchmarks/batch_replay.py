@@ -19,8 +19,9 @@ import click
 
 from lab.benchmarks.free_sources import RecordedVerifier, costs_of, drafting_for, noise_of
 from lab.benchmarks.recorded_answers import KINDS, Answer, read_answers
-from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.shared_costs import SharedCosts, worth_verifying
