@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_models import write_model
 
-from tokalign.cli.output import one_line, rows, table, to_json, visible
+from tokalign.cli.output import figures_table, one_line, rows, table, to_json, visible
 from tokalign.tables.bundle import Bundle, write_bundle
 
 HARMLESS = {"\n", "\t"}
@@ -121,3 +121,14 @@ def test_a_result_without_json_is_a_table_of_its_names_and_values() -> None:
         ("files.1.name", "a"),
         ("k", "1, 2"),
     ]
+
+
+def test_a_table_of_figures_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("name", "k", "tokens_per_round", "speedup", "low", "high", "against_plain")
+    row = dict.fromkeys(names, 1.0) | {"name": "plain again", "against_plain": "no difference"}
+    assert figures_table(names, [row]).startswith("| name ")
+    for width in (80, 60):
+        monkeypatch.setattr("tokalign.cli.output._width", lambda width=width: width)
+        lines = figures_table(names, [row]).splitlines()
+        assert max(map(len, lines)) <= width
+        assert "plain" in lines[-1] or "plain" in lines[-2]

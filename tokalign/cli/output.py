@@ -252,8 +252,9 @@ def _width() -> int | None:
 
 
 def figures_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A Markdown table with a column for each name and a row for each object."""
-    return markdown_table(names, ([cell(row[name]) for name in names] for row in rows))
+    """A column for each name and a row for each object: in Markdown, or to fit the terminal."""
+    cells = ([cell(row[name]) for name in names] for row in rows)
+    return markdown_table(names, cells) if _width() is None else columns(names, cells)
 
 
 def cell(value: object) -> str:
