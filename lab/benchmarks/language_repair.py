@@ -169,9 +169,9 @@ def main(
     for name, files in corpora.items():
         if not (work / name / "model.safetensors").is_file():
             begin = [] if name == "en" else ["--begin-with", str(work / "en")]
-            how = ["--labels=text", "--block=5", "--window=128", "--batch=64", "--held-out=512"]
+            how = ["--labels=text", "--block=5", "--window=96", "--batch=64", "--held-out=96"]
             how += [f"--positions={positions}", f"--epochs={epochs}", "--candidates=1024"]
-            how += [f"--draft-vocabulary={vocabulary}", "--evaluations=4", "--dtype=float32"]
+            how += [f"--draft-vocabulary={vocabulary}", "--evaluations=1", "--dtype=float32"]
             given = ["--kind=eagle3", "--target", str(target), "--output", str(work / name)]
             train.main([*given, *begin, *how, *files], standalone_mode=False)
     ours: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")

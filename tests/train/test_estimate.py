@@ -32,6 +32,7 @@ from tokalign.train.options import (
     ModelShape,
     estimate,
     estimate_teaching,
+    recurrent_work,
 )
 from tokalign.train.recurrent import RecurrentLearner, new_recurrent
 from tokalign.train.run import Training, fit
@@ -61,7 +62,8 @@ def bounds() -> Any:
 def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     model, _ = load_weights(DEMO / "target", dtype="float32")
     shape = ModelShape.from_folder(DEMO / "target")
-    found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), CONFIG, LABELS, FIT)
+    whole = replace(shape, weight_bytes=2 * shape.weight_bytes)
+    found = estimate(whole, recurrent_work(CONFIG, LABELS), LABELS, FIT)
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
     labeller = FutureIds(model, Labelling())
     with bounds(1e9 * found.labelling_memory_gb):
@@ -115,7 +117,7 @@ def test_work_is_rows_times_weights() -> None:
     assert (quantized.parameters, quantized.is_quantized) == (shape.parameters, True)
     kinds: tuple[Kind, ...] = ("greedy", "text")
     labels = [replace(LABELS, labelling=Labelling(kind=kind)) for kind in kinds]
-    found = [estimate(shape, CONFIG, one, FIT) for one in labels]
+    found = [estimate(shape, recurrent_work(CONFIG, one), one, FIT) for one in labels]
     assert [one.rows_of_the_target for one in found] == [640, 128]
     assert found[0].labelling_tflop == pytest.approx(2e-12 * shape.parameters * 640)
     assert found[0].training_tflop == found[1].training_tflop

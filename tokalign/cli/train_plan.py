@@ -21,9 +21,10 @@ from tokalign.train.options import (
     ModelShape,
     Writing,
     estimate,
-    estimate_blocks,
     estimate_teaching,
+    layers_work,
     machine_tflops,
+    recurrent_work,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class TrainPlan:
 
     def labels(self, hidden_size: int, layers: int) -> LabelOptions:
         """How the corpus is labelled for a target of this size."""
-        values = dict(self.values)
+        values = {**self.values, "taps": ()}
         if self.draft is None and {*self.fit.losses} - {"marginal"}:
             values["probable"] = MOST_PROBABLE
         if self.reads_layers:
@@ -134,13 +135,14 @@ class TrainPlan:
         if self.taught is not None:
             taken = estimate_teaching(shape, self.taught, labels, self.fit)
             parameters = round(self.taught.trained(self.fit.lora))
-        elif self.reads_layers:
-            reads = 2 if self.kind == "eagle3" else 1
-            block = self._block(shape.layers)
-            taken, parameters = estimate_blocks(shape, block, labels, self.fit, reads)
         else:
-            config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
-            taken, parameters = estimate(shape, config, labels, self.fit), config.parameters
+            if self.reads_layers:
+                reads = 2 if self.kind == "eagle3" else 1
+                work = layers_work(shape, self._block(shape.layers), labels, reads)
+            else:
+                config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
+                work = recurrent_work(config, labels)
+            taken, parameters = estimate(shape, work, labels, self.fit), work.parameters
         rounded = {name: round(value, 2) for name, value in asdict(taken).items()}
         speed = _UTILIZATION * machine_tflops()
         hours = {

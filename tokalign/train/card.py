@@ -16,22 +16,10 @@ RECORD = "training.json"
 
 _ABOUT = {
     "dflash": "A block drafter in the format of DFlash: in one pass it guesses the next {depth} "
-    "tokens.",
-    "eagle3": "A drafter in the format of EAGLE-3, packaged as by speculators.",
+    "tokens. `dflash` and `mlx-dspark` read the same folder.",
+    "eagle3": "A drafter in the format of EAGLE-3, packaged as by speculators. `mlx-vlm` reads the "
+    "same folder.",
     "redrafter": "A recurrent drafter (ReDrafter): it goes on from the target's last hidden state.",
-}
-_USE = {
-    "dflash": """
-    tokalign decode --target TARGET --drafter FOLDER -p "..."
-
-`dflash` and `mlx-dspark` read the same folder.""",
-    "eagle3": """
-    tokalign decode --target TARGET --drafter FOLDER -p "..."
-
-`mlx-vlm` reads the same folder.""",
-    "redrafter": """
-    tokalign decode --target TARGET --drafter FOLDER -p "..."
-""",
 }
 
 
@@ -60,7 +48,8 @@ def model_card(kind: DrafterKind, target: str, record: Mapping[str, Any]) -> str
             f"# A drafter for {target}",
             "",
             _ABOUT[kind].format(depth=len(by_depth)) + " The target's output does not change.",
-            _USE[kind],
+            "",
+            '    tokalign decode --target TARGET --drafter FOLDER -p "..."',
             "",
             "## What it accepts",
             "",

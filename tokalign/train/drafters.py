@@ -27,13 +27,10 @@ from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels, Shuffled
 from tokalign.train.losses import losses_of
-from tokalign.train.options import FitOptions, LabelOptions
+from tokalign.train.options import MEASURED, STRIDE, FitOptions, LabelOptions
 from tokalign.train.windows import WindowBatch, WindowBatches
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-
-_MEASURED = 256
-"""Positions whose states are read at once where acceptance is measured."""
 
 
 class DrafterLearner(ABC):
@@ -105,7 +102,8 @@ class DrafterLearner(ABC):
     def accepted(self) -> NDArray[np.intp]:
         """For each draft after held-out positions how many leading guesses of a chain are right."""
         windows, counts = np.arange(self._held_out.windows), []
-        for some in np.array_split(windows, -(-len(windows) * self._length // _MEASURED)):
+        drafts = len(windows) * -(-self._length // STRIDE)
+        for some in np.array_split(windows, min(len(windows), -(-drafts // MEASURED))):
             batch = self._held_out.drafts(some)
             guesses = np.array(mx.argmax(self.logits(self.states(batch)), axis=-1))
             right = np.logical_and.accumulate(guesses == batch.correct, axis=-1)

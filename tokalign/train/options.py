@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from tokalign.errors import BundleError
 from tokalign.storage import parse_json
@@ -24,6 +24,9 @@ Loss = Literal["text", "marginal", "kl", "acceptance"]
 
 STRIDE = 4
 """A step drafts blocks after every fourth position of its windows, an epoch after each of them."""
+
+MEASURED = 64
+"""Drafts of a batch where acceptance is measured."""
 
 MOST_PROBABLE = 12
 """Ids of the target whose probabilities a draft model may learn at each position."""
@@ -227,69 +230,67 @@ class Estimate:
     training_tflop: float
 
 
-def estimate(
-    target: ModelShape, drafter: DrafterConfig, labels: LabelOptions, options: FitOptions
-) -> Estimate:
-    """Estimate how a recurrent drafter is trained."""
-    positions, labelling = labels.positions + labels.held_out, labels.labelling
-    candidates = options.candidates or target.vocabulary_size
-    guesses = positions * options.epochs * (labelling.future - 1)
-    rows = positions * labelling.rows_per_position
-    columns = labels.window * labelling.rows_per_position
-    # Forward and twice that backward; rows of the target's head are constant: once.
-    per_guess = 6.0 * drafter.parameters + 4.0 * candidates * target.hidden_size
-    step_rows = options.batch * (labelling.future - 1)
-    activations = step_rows * (4 + 3 * drafter.blocks) * drafter.exit_width
-    step = _WEIGHT_COPIES * drafter.parameters + _LOGIT_COPIES * step_rows * candidates
-    step += 2 * candidates * target.hidden_size + activations
-    measured = 3 * options.batch * target.vocabulary_size
-    return Estimate(
-        labelling_memory_gb=_pass_memory(target, labels.window, columns) / 1e9,
-        training_memory_gb=(target.weight_bytes + _FLOAT * max(step, measured)) / 1e9,
-        labels_on_disk_gb=positions * (2 * target.hidden_size + 4 * (1 + labelling.future)) / 1e9,
-        rows_of_the_target=rows,
-        labelling_tflop=2.0 * target.parameters * rows / 1e12,
-        training_tflop=guesses * per_guess / 1e12,
-    )
+class DrafterWork(NamedTuple):
+    """parameters: how many numbers a drafter has. flop: of a draft forward, without the head.
+    kept: numbers that a draft keeps for its gradients."""
+
+    parameters: int
+    flop: float
+    kept: int
 
 
-def estimate_blocks(
-    target: ModelShape,
-    shape: BlockShape,
-    labels: LabelOptions,
-    options: FitOptions,
-    reads: int = 1,
-) -> tuple[Estimate, int]:
-    """Estimate how a drafter that reads layers is trained, and how many numbers it has.
+def recurrent_work(drafter: DrafterConfig, labels: LabelOptions) -> DrafterWork:
+    """What a recurrent drafter takes."""
+    guesses = labels.labelling.future - 1
+    kept = guesses * (4 + 3 * drafter.blocks) * drafter.exit_width
+    return DrafterWork(drafter.parameters, 2.0 * guesses * drafter.parameters, kept)
+
+
+def layers_work(
+    target: ModelShape, shape: BlockShape, labels: LabelOptions, reads: int = 1
+) -> DrafterWork:
+    """What a drafter that reads layers takes.
 
     reads: rows of the target's width that its attention is made of: an embedding, too, in EAGLE-3.
     """
-    positions, labelling = labels.positions + labels.held_out, labels.labelling
-    h, taps, depth = target.hidden_size, len(labelling.taps), labelling.future - 1
+    h, taps, future = target.hidden_size, len(labels.labelling.taps), labels.labelling.future
     layer = reads * h * (target.attention_width + 2 * target.kv_width)
     layer += h * target.attention_width + 3 * h * target.intermediate_size
-    parameters = shape.layers * layer + taps * h * h
+    window = taps * h * h + 2 * shape.layers * h * target.kv_width  # for each position of a draft
+    activations = 4 * h + 3 * target.intermediate_size + 2 * target.heads * labels.window
+    return DrafterWork(
+        parameters=shape.layers * layer + taps * h * h,
+        flop=2.0 * (future * shape.layers * layer + STRIDE * window),
+        kept=future * shape.layers * activations,
+    )
+
+
+def estimate(
+    target: ModelShape, work: DrafterWork, labels: LabelOptions, options: FitOptions
+) -> Estimate:
+    """Estimate how a drafter is trained."""
+    positions, labelling = labels.positions + labels.held_out, labels.labelling
+    h, guesses = target.hidden_size, labelling.future - 1
     candidates = options.candidates or target.vocabulary_size
-    per_block = 6.0 * labelling.future * shape.layers * layer + 4.0 * depth * candidates * h
-    per_position = 6.0 * (taps * h * h + 2 * shape.layers * h * target.kv_width) / labels.window
+    drafts = labels.positions * options.epochs
     rows = positions * labelling.rows_per_position
     columns = labels.window * labelling.rows_per_position
-    again = 0 if labelling.keeps_states else round(4 * labels.positions * options.epochs)
-    states = 2 * h * taps * labelling.keeps_states
-    kept = 4 * (1 + labelling.future) + 6 * depth * labelling.probable
-    step_rows = options.batch * labelling.future
-    activations = 4 * h + 3 * target.intermediate_size + 2 * target.heads * labels.window
-    step = _WEIGHT_COPIES * parameters + _LOGIT_COPIES * options.batch * depth * candidates
-    step += step_rows * shape.layers * activations
-    work = labels.positions * options.epochs * (per_block + STRIDE * labels.window * per_position)
+    again = 0 if labelling.keeps_states else round(STRIDE * drafts)
+    states = 2 * h * max(1, len(labelling.taps)) * labelling.keeps_states
+    ids = 4 * (1 + labelling.future) + 6 * guesses * labelling.probable
+    step = _WEIGHT_COPIES * work.parameters + 2 * candidates * h
+    step += options.batch * (_LOGIT_COPIES * guesses * candidates + work.kept)
+    measured = 3 * MEASURED * guesses * target.vocabulary_size
+    # Forward and twice that backward; rows of the target's head are constant: once.
+    training = drafts * (3.0 * work.flop + 4.0 * guesses * candidates * h)
     return Estimate(
         labelling_memory_gb=_pass_memory(target, labels.window, columns) / 1e9,
-        training_memory_gb=(target.weight_bytes + _FLOAT * step) / 1e9,
-        labels_on_disk_gb=positions * (states + kept) / 1e9,
+        training_memory_gb=(target.weight_bytes + _FLOAT * max(step, measured)) / 1e9,
+        labels_on_disk_gb=positions * (states + ids) / 1e9,
         rows_of_the_target=rows + again,
         labelling_tflop=2.0 * target.parameters * rows / 1e12,
-        training_tflop=(work + 2.0 * target.parameters * again) / 1e12,
-    ), parameters
+        training_tflop=(training + 2.0 * target.parameters * again) / 1e12,
+    )
 
 
 def estimate_teaching(
