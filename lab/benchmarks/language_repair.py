@@ -97,9 +97,7 @@ def counted(
             free = TreeDrafter(dictionary_sources(dictionary), rows=_ROWS - 1)
             known = Knowledge.given(FREE_ROWS)
             made = (
-                free
-                if block is None
-                else Controller(known, free, block, steps=block.steps, timed=False)
+                free if block is None else Controller(known, free, block, fixed=True, timed=False)
             )
         assert made is not None
         limits = Limits(max_tokens=len(ids) - prompt - _DEPTH - _ROWS)
@@ -169,9 +167,9 @@ def main(
     for name, files in corpora.items():
         if not (work / name / "model.safetensors").is_file():
             begin = [] if name == "en" else ["--begin-with", str(work / "en")]
-            how = ["--labels=text", "--block=5", "--window=96", "--batch=64", "--held-out=96"]
+            how = ["--labels=text", "--block=5", "--window=96", "--batch=64", "--held-out=512"]
             how += [f"--positions={positions}", f"--epochs={epochs}", "--candidates=1024"]
-            how += [f"--draft-vocabulary={vocabulary}", "--evaluations=1", "--dtype=float32"]
+            how += [f"--draft-vocabulary={vocabulary}", "--evaluations=4", "--dtype=float32"]
             given = ["--kind=eagle3", "--target", str(target), "--output", str(work / name)]
             train.main([*given, *begin, *how, *files], standalone_mode=False)
     ours: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")

@@ -155,6 +155,11 @@ def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
     decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "12", "--json")
     plain, drafted = tokalign(*decode).json, tokalign(*decode, "--drafter", output).json
     assert plain["text"] == drafted["text"]
+    again = ("--begin-with", output, "--output", tmp_path / "more", *small[:3], "--epochs=1")
+    continued = tokalign("train", "--target", target, sentences, *again, "--candidates=0", "--json")
+    assert continued.json["kind"] == kind
+    assert "accepted per round before training" in continued.err
+    assert ("its head knew 300 of" in continued.err) == (kind == "eagle3")
 
 
 def test_options_of_another_kind_of_drafter_are_refused(

@@ -60,6 +60,6 @@ class Train:
         else:
             made, learner = new_eagle(target, shape), EagleLearner
             made = made if begin_with is None else continued_eagle(target, begin_with)
-            more["known"] = choose_ids(labelled.training, 4, 300, 340)[0]
+            more["known"] = choose_ids(labelled.training, 4, 300, 340)
         made = learner(target, *made, labelled, how, options, **more)
         return fit(made, folder / "drafter", workspace, stage=stage, report=report)

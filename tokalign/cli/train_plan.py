@@ -216,9 +216,13 @@ class TrainPlan:
             else eagles.continued_eagle(model, folder)
         )
         most, future = self.values["draft_vocabulary"], options.labelling.future
-        known, share = eagles.choose_ids(labelled.training, future, most, size)
-        if len(known) < size:
-            note(f"the head knows {len(known):,} of {size:,} ids, {share:.2%} of the labels")
+        known = eagles.choose_ids(labelled.training, future, most, size)
+        heads = {"the head knows": known}
+        if folder is not None:
+            heads = {"its head knew": eagles.known_before(folder, model), **heads}
+        for begins, ids in heads.items():
+            share = eagles.share_known(labelled.training, future, ids)
+            note(f"{begins} {len(ids):,} of {size:,} ids, {share:.2%} of the labels")
         return eagles.EagleLearner(model, *begun, labelled, options, self.fit, known=known)
 
 

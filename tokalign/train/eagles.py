@@ -20,13 +20,20 @@ from numpy.typing import NDArray
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, load_eagle3
-from tokalign.runtime.mlx.published_drafter import LAYER_KEYS, OwnEnds, among_all, places_of
+from tokalign.runtime.mlx.published_drafter import (
+    LAYER_KEYS,
+    OwnEnds,
+    among_all,
+    places_of,
+    read_drafter_json,
+    read_weights,
+    target_ids,
+)
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
-from tokalign.storage import parse_json
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import CONFIG, DrafterLearner
+from tokalign.train.drafters import DrafterLearner
 from tokalign.train.labels import Labels
 from tokalign.train.options import BlockShape
 from tokalign.train.windows import WindowBatch
@@ -110,8 +117,7 @@ def continued_eagle(
     drafter.pop("lm_head", None)
     if "embed_tokens" in drafter:
         drafter.embed_tokens.freeze()
-    config = parse_json((folder / CONFIG).read_bytes())
-    return drafter, _packaged(config, drafter.config.taps(target.model))
+    return drafter, _packaged(read_drafter_json(folder), drafter.config.taps(target.model))
 
 
 def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
@@ -133,14 +139,25 @@ def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def choose_ids(
-    labels: Labels, future: int, count: int, size: int
-) -> tuple[NDArray[np.int32], float]:
-    """The `count` ids of a vocabulary of `size` that follow most often, ascending, and the share of
-    all that follow which they are. Ties go to the lowest ids. future: as of `Labelling`."""
-    seen = np.bincount(labels.ids[:, 1 : 1 + future].reshape(-1), minlength=size)
-    chosen = np.sort(np.argsort(-seen, kind="stable")[:count])
-    return chosen.astype(np.int32), float(seen[chosen].sum() / max(1, seen.sum()))
+def choose_ids(labels: Labels, future: int, count: int, size: int) -> NDArray[np.int32]:
+    """The `count` ids of a vocabulary of `size` that follow most often, ascending. Ties go to the
+    lowest ids. future: as of `Labelling`."""
+    following = labels.ids[:, 1 : 1 + future].reshape(-1)
+    seen = np.bincount(following, minlength=size)
+    return np.sort(np.argsort(-seen, kind="stable")[:count]).astype(np.int32)
+
+
+def share_known(labels: Labels, future: int, known: NDArray[np.int32]) -> float:
+    """The share of all ids that follow which are known."""
+    return float(np.isin(labels.ids[:, 1 : 1 + future], known).mean())
+
+
+def known_before(folder: Path, target: LanguageModel[TargetId]) -> NDArray[np.int32]:
+    """The ids that the head of the drafter in a folder knows. Raises: BundleError."""
+    config = Eagle3Config.from_json(read_drafter_json(folder), name=str(folder))
+    count, size = config.draft_vocab_size, TargetEnds.of(target.model).vocabulary_size
+    ids = target_ids(read_weights(folder).get("d2t"), count, size, name=str(folder))
+    return np.arange(size, dtype=np.int32) if ids is None else np.array(ids)
 
 
 class EagleLearner(DrafterLearner):
