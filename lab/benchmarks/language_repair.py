@@ -27,7 +27,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from tokalign.cli.train import command as train
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.controller import Controller, Knowledge
+from tokalign.runtime.draft.controller import Controller
+from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.lookup import dictionary_sources
 from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
