@@ -166,7 +166,7 @@ def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
             "with --translation con",
         ),
         (f"{DECODE} --method copy --dictionary d.tok", "with --method copy"),
-        (f"{DECODE} --draft llama3.2 --drafter F", "with --draft"),
+        ("calibrate --target bielik --draft llama3.2 --drafter F", "with --draft"),
         (f"{DECODE} --top-p 0.9", "without --temp"),
         (f"{SERVE} --kv-group-size 32", "without --kv-bits"),
         ("serve --allow-model-switching --draft llama3.2", "without --target NAME"),
