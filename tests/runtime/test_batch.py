@@ -21,7 +21,8 @@ from tokalign.runtime.draft.costs import PassTimes
 from tokalign.runtime.draft.shared_costs import SharedRows, worth_verifying
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
-from tokalign.runtime.mlx.batch import SharedModel, can_share_passes
+from tokalign.runtime.mlx.batch import SharedModel
+from tokalign.runtime.mlx.batch_split import can_share_passes
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions

@@ -24,7 +24,7 @@ from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
-from tokalign.runtime.mlx.batch import can_share_passes
+from tokalign.runtime.mlx.batch_split import can_share_passes
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampler, Sampling

@@ -12,6 +12,7 @@ cache.py                a model's cache, kept in step with the contexts that it 
     pace.py                 how many ids of a prompt are read in one step
     window_cache.py         the same for sliding windows
 batch.py                passes that several sessions share
+    batch_split.py          where these are split, and which models can be
 tree_attention.py       passes over trees, and whether a model takes them
 sampling.py             choosing ids, on the device, or among a few on the host
     noise.py                randomness keyed by seed and position
