@@ -1,16 +1,17 @@
 """What tokalign gives where a real model answers: one command, from two folders to one table.
 
     python -m lab.benchmarks.real_models TARGET DRAFT --results FILE.jsonl [--temp 0.7] [--limit N]
-        [--only REGEX] [--kind KIND] [--dictionary FILE] [--table]
+        [--held-out] [--only REGEX] [--kind KIND] [--dictionary FILE] [--seconds N] [--table]
 
-Forty prompts (`lab/prompts/real/`: 12 general, 12 code, 8 editing, 8 Polish), 128 tokens of each
-answer, in float32. All conditions are run on one prompt before the next, in an order that rotates,
-and plain decoding before every second of them: so each stands beside a plain run of its own, and
-the row `plain` compares two of these. Every output is compared with the plain one, id by id.
+Forty prompts (`lab/prompts/real/`: 12 general, 12 code, 8 editing, 8 Polish) or 32 that nothing was
+fitted to (`--held-out`), 128 tokens of each answer, in float32. All conditions are run on one
+prompt before the next, in an order that rotates, and plain decoding before every second of them: so
+each stands beside a plain run of its own, and the row `plain` compares two of these. Every output
+is compared with the plain one, id by id.
 
 Every generation is a line of FILE, so a killed run goes on where it was, with new estimates of the
 costs; stores that are kept from prompt to prompt are read from files beside it. Every beginning of
-the prompts has all four kinds. Where no cost curve of this machine is stored, one is measured first
+the prompts has all kinds. Where no cost curve of this machine is stored, one is measured first
 for some seconds, as `tokalign chat` does. On Linux, preload a BLAS (`demo/README.md` says how).
 
 Columns: tokens per pass of the target and speed by the clock relative to plain decoding, both with
@@ -26,17 +27,19 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
 from lab.benchmarks.paired_lines import PLAIN, show
+from lab.benchmarks.real_prompts import KINDS, Asked, prompts
 from lab.fingerprint import model_fingerprint
 from tokalign.api.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.output import progress
-from tokalign.cli.texts import read_texts
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost import find_curve, store_curve
 from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -48,8 +51,6 @@ from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.logit_rows import LogitRows
 
-PROMPTS = Path(__file__).resolve().parents[1] / "prompts" / "real"
-KINDS = "general", "code", "editing", "polish"
 _PER_PLAIN, _WARM_UP_TOKENS = 2, 8
 
 
@@ -60,14 +61,6 @@ class Condition(NamedTuple):
     options: DraftingOptions
     drafts: bool = False
     keeps: bool = False
-
-
-class Asked(NamedTuple):
-    """A prompt: its kind, its number among those of the kind from 1 on, and its text."""
-
-    kind: str
-    number: int
-    text: str
 
 
 def conditions(dictionaries: Sequence[Path]) -> list[Condition]:
@@ -98,26 +91,15 @@ def conditions(dictionaries: Sequence[Path]) -> list[Condition]:
     return found
 
 
-def prompts() -> list[Asked]:
-    """The prompts in an order of which every beginning has the kinds in the same shares."""
-    found = []
-    for kind in KINDS:
-        texts = read_texts(PROMPTS / f"{kind}.txt")
-        for number, text in enumerate(texts, start=1):
-            place = (number - 0.5) / len(texts)
-            found.append((place, Asked(kind, number, text.replace("\\n", "\n"))))
-    return [asked for _, asked in sorted(found)]
-
-
 @dataclass
 class Runner:
-    """Runs conditions with loaded models. stores: kept ones lie beside this path."""
+    """Runs conditions with loaded models. results: the file; stores that are kept lie beside it."""
 
     target: LanguageModel[Any]
     draft: LanguageModel[Any]
     temp: float
     tokens: int
-    stores: Path
+    results: Path
     _decoders: dict[str, Decoder] = field(default_factory=dict)
 
     def run(self, asked: Asked, condition: Condition) -> dict[str, Any]:
@@ -165,7 +147,7 @@ class Runner:
             own = opening_knowledge(self.target.model, *decoder.drafting_models)
             drafting = replace(drafting, knowledge=own)
         if condition.options.dictionary is None:
-            drafting = replace(drafting, dictionary=None)
+            drafting = replace(drafting, dictionary=None, packs=None)
         if condition.keeps:
             drafting = replace(drafting, logits=self._kept(condition.name))
         return replace(decoder, drafting=drafting)
@@ -185,7 +167,7 @@ class Runner:
 
     def _path_of(self, name: str) -> Path:
         name = re.sub("[^a-z0-9]+", "-", name)
-        return self.stores.with_suffix(f".{name}.{self.temp}.npz")
+        return self.results.with_suffix(f".{name}.{self.temp}.npz")
 
 
 def schedule(
@@ -201,6 +183,26 @@ def schedule(
             if at % _PER_PLAIN == 0:
                 yield one, plain
             yield one, condition
+
+
+def run_left(
+    runner: Runner, left: Sequence[tuple[Asked, Condition]], seconds: float
+) -> list[dict[str, Any]]:
+    """Run what is left and write its lines to the runner's file. Returns: them.
+
+    seconds: nothing is begun that would end later, if it takes as long as the longest before it.
+    """
+    began, longest, lines = perf_counter(), 0.0, []
+    with progress(len(left), "decoding") as advance, runner.results.open("a") as file:
+        for asked, condition in left:
+            now = perf_counter()
+            if now + longest > began + seconds:
+                break
+            lines.append(runner.run(asked, condition))
+            print(json.dumps(lines[-1]), file=file, flush=True)
+            longest = max(longest, perf_counter() - now)
+            advance(1)
+    return lines
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -220,12 +222,14 @@ _OPTIONS = (
     click.option("--only", metavar="REGEX", default="", help="Only conditions whose names match."),
     click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS),
     click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path)),
+    click.option("--held-out", is_flag=True, help="Prompts that nothing was fitted to."),
     click.option("--table", "shown", is_flag=True, help="Run nothing; show what is in the file."),
 )
 
 
 @click.command()
 @model_options
+@click.option("--seconds", default=inf, help="Stop before; the next call goes on.")
 def main(
     target: Path,
     draft: Path,
@@ -236,7 +240,9 @@ def main(
     only: str,
     kinds: Sequence[str],
     dictionaries: Sequence[Path],
+    held_out: bool,
     shown: bool,
+    seconds: float,
 ) -> None:
     """Measure what is not in the file yet, and show the table."""
     about = {"models": [model_fingerprint(target), model_fingerprint(draft)], "tokens": tokens}
@@ -246,7 +252,7 @@ def main(
         done = {
             (one["kind"], one["number"], one["condition"]) for one in lines if one["temp"] == temp
         }
-        asked = [one for one in prompts()[:limit] if one.kind in kinds]
+        asked = [one for one in prompts(held_out=held_out)[:limit] if one.kind in kinds]
         left = list(schedule(asked, chosen, done))
         ours, theirs = load_models([str(target), str(draft)], dtype="float32")
         machine = machine_of(ours.model, theirs.model)
@@ -254,11 +260,7 @@ def main(
             store_curve(measure_briefly(ours.model, theirs.model))
         keep_loaded()
         runner = Runner(ours, theirs, temp, tokens, results)
-        with progress(len(left), "decoding") as advance, results.open("a") as file:
-            for one, condition in left:
-                lines.append(runner.run(one, condition))
-                print(json.dumps(lines[-1]), file=file, flush=True)
-                advance(1)
+        lines += run_left(runner, left, seconds)
     show([line for line in lines if line["kind"] in kinds])
 
 

@@ -30,16 +30,8 @@ from typing import Any
 import click
 
 from lab.benchmarks.paired_lines import PLAIN, counts, table, tokens_of
-from lab.benchmarks.real_models import (
-    KINDS,
-    Asked,
-    Condition,
-    Runner,
-    conditions,
-    model_options,
-    opened,
-    prompts,
-)
+from lab.benchmarks.real_models import Condition, Runner, conditions, model_options, opened
+from lab.benchmarks.real_prompts import KINDS, Asked, prompts
 from lab.benchmarks.remembered_target import MOST_DEPTH, RememberingVerifier, Text
 from lab.fingerprint import model_fingerprint
 from lab.project import SimulatedClock, TimedVerifier
@@ -246,6 +238,7 @@ def main(
     only: str,
     kinds: Sequence[str],
     dictionaries: Sequence[Path],
+    held_out: bool,
     shown: bool,
     by_kind: bool,
     answers: Path,
@@ -266,7 +259,7 @@ def main(
         chosen = [one for one in conditions(dictionaries) if re.search(only, one.name)]
         left = [
             (asked, condition)
-            for asked in prompts()[:limit]
+            for asked in prompts(held_out=held_out)[:limit]
             if asked.kind in kinds and asked[:2] in plain
             for condition in chosen
             if (asked.kind, asked.number, condition.name) not in done

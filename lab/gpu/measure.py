@@ -22,7 +22,8 @@ from typing import Any
 import click
 import mlx.core as mx
 
-from lab.benchmarks.real_models import Condition, Runner, prompts
+from lab.benchmarks.real_models import Condition, Runner
+from lab.benchmarks.real_prompts import prompts
 from tokalign.api.assemble import load_models
 from tokalign.evaluate.calibrate import time_passes
 from tokalign.evaluate.timed_passes import TimedPasses

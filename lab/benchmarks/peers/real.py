@@ -31,7 +31,8 @@ import numpy as np
 
 from lab.benchmarks.paired_lines import PLAIN, interval, table
 from lab.benchmarks.peers.outcome import Asked, Run
-from lab.benchmarks.real_models import KINDS, opened, prompts
+from lab.benchmarks.real_models import opened
+from lab.benchmarks.real_prompts import KINDS, prompts
 from lab.fingerprint import model_fingerprint
 from tokalign.runtime.chat import encode_chat, find_template
 from tokalign.tokenizer.self_check import read_tokenizer
