@@ -26,7 +26,7 @@ import click
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
-from lab.benchmarks.real_models import PROMPTS
+from lab.benchmarks.real_prompts import PROMPTS
 from tokalign.api.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.calibrate import measure_briefly
@@ -56,7 +56,7 @@ class Run:
 
 def prompts_of(decoder: Decoder, kinds: Sequence[str], count: int) -> list[Any]:
     """The first prompts of these kinds in turns."""
-    texts = [read_texts(PROMPTS / f"{kind}.txt") for kind in kinds]
+    texts = [read_texts(PROMPTS / "real" / f"{kind}.txt") for kind in kinds]
     mixed = [text for group in zip(*texts, strict=False) for text in group]
     return [decoder.prompt(mixed[n % len(mixed)].replace("\\n", "\n")) for n in range(count)]
 

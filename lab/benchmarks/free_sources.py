@@ -3,6 +3,7 @@
     python -m lab.benchmarks.recorded_answers MODEL ANSWERS [--temp 0.7]
     python -m lab.benchmarks.free_sources ANSWERS --model MODEL [--numbers 5-12] [--temp 0.7]
         [--curve cpu ...] [--dictionary FILE | --no-dictionary] [--kind KIND]
+        [--draft MODEL --draft-pass 0.12 --tree-pass 0.22]
 
 Drafters, loop and controller are the real ones. A recorded answer plays the target, which tells the
 stores the top-k logits of the rows that were accepted. Every answer is decoded with nothing learned
@@ -12,7 +13,9 @@ curve says, on a clock that nothing else moves; so the speeds are projections wi
 Rows: kinds of prompts. Columns: tokens and rows per pass of the free sources; their speed relative
 to plain decoding, with a 95 % interval (bootstrap over prompts); that of each published way; and
 the free sources relative to the fastest of these. Token Recycling and SAM-Decoding draft as many
-ids as suits the curve best in hindsight, over all answers.
+ids as suits the curve best in hindsight, over all answers. With --draft, which is computed, the
+hybrid of a draft model and the free sources has columns of its own, and its speed relative to the
+free sources alone stands beside it; --draft-pass and --tree-pass are its passes in plain ones.
 """
 
 from __future__ import annotations
@@ -24,35 +27,43 @@ from pathlib import Path
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.baselines import baseline, store_of
 from lab.baselines.trigram_lookup import TrigramLookupDrafter
 from lab.benchmarks.paired_lines import bounds, interval, table
+from lab.benchmarks.real_replay import TimedModel
 from lab.benchmarks.recorded_answers import KINDS, Answer, read_answers, seed_of
 from lab.project import SimulatedClock, TimedVerifier
+from tokalign.api.assemble import load_models
 from tokalign.api.choosing import choose_drafting
 from tokalign.names.registry import resolve_tokenizer
+from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
-from tokalign.runtime.draft.knowledge import Knowledge
+from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.draft.tree import ComingNoise
-from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore, Verdict
+from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 CPU = (1.0, 1.10, 1.17, 1.24, 1.35, 1.45, 1.56, 1.67, *[1.67 + 0.1375 * n for n in range(1, 9)])
 """C(m) of a 1.5B in float32 on two x86-64 cores with OpenBLAS, measured at 2, 4, 8 and 16 rows."""
 
 CURVES = "cpu", "m2-ultra", "m4-pro", "m5-max"
 SIZES = 4, 8, 16, 40, 80
-OWN = "free"
+OWN, HYBRID = "free", "hybrid"
 
-Make = Callable[[Answer, RowStore | None], Drafter]
+Make = Callable[[Answer, RowStore | None, SimulatedClock], Drafter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +77,12 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What decoding an answer took: of every pass its rows, and in all its tokens and time."""
+    """What decoding an answer took: of every pass its rows, and in all its tokens, time and passes
+    of the draft model."""
 
     tokens: int
     rows: tuple[int, ...]
+    drafts: int
     time: float
 
 
@@ -98,7 +111,7 @@ def decoded(answer: Answer, way: Way, costs: Costs) -> Decoded:
     verifier = TimedVerifier(RecordedVerifier(answer, store), costs, clock)
     events = decode(
         Context(answer.prompt),
-        way.make(answer, store),
+        way.make(answer, store, clock),
         verifier,
         limits=Limits(max_tokens=len(answer.ids)),
         clock=clock,
@@ -106,7 +119,8 @@ def decoded(answer: Answer, way: Way, costs: Costs) -> Decoded:
     rounds = [one for one in events if isinstance(one, Round)]
     tokens = sum(len(one.emitted) for one in rounds)
     assert tokens == len(answer.ids)
-    return Decoded(tokens, tuple([one.rows for one in rounds]), clock.now)
+    drafts = sum(one.draft_passes for one in rounds)
+    return Decoded(tokens, tuple([one.rows for one in rounds]), drafts, clock.now)
 
 
 def published() -> Iterator[tuple[str, list[Way]]]:
@@ -121,15 +135,23 @@ def _baseline(name: str, size: int | None) -> Way:
     return Way(
         f"{name} {size}",
         partial(store_of, name),
-        lambda _, store: baseline(name, store, most=size),
+        lambda _, store, __: baseline(name, store, most=size),
     )
 
 
-def free_sources(drafting: Drafting, costs: Costs, vocabulary: int) -> Way:
-    """tokalign's free sources under the controller."""
+def free_sources(
+    drafting: Drafting, costs: Costs, vocabulary: int, draft: Draft | None = None
+) -> Way:
+    """tokalign's sources under the controller. draft: a draft model besides the free ones."""
 
-    def make(answer: Answer, store: RowStore | None) -> Drafter:
-        knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
+    def make(answer: Answer, store: RowStore | None, clock: SimulatedClock) -> Drafter:
+        drafts, models = {}, []
+        if draft is not None:
+            first, further = (costs.drafting(1, tree=tree) for tree in (False, True))
+            times = [first + passes * further for passes in range(MAX_DRAFT)]
+            drafts[DRAFT] = ModelKnowledge(PassTimes(times, weight=4))
+            models.append(draft.after(answer, drafting, costs, clock))
+        knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)), models=drafts)
         knowledge.rounds = 1  # the times are known, so none are measured first
         known = replace(
             drafting.for_prompt(answer.prompt),
@@ -137,51 +159,82 @@ def free_sources(drafting: Drafting, costs: Costs, vocabulary: int) -> Way:
             logits=store,  # type: ignore[arg-type]
             mixing=Mixing(),
         )
-        return make_drafter(known, noise=noise_of(answer, vocabulary))
+        return make_drafter(known, *models, noise=noise_of(answer, vocabulary))
 
-    return Way(OWN, LogitStore, make)
+    return Way(OWN if draft is None else HYBRID, LogitStore, make)
+
+
+class Draft:
+    """A draft model that is computed, while its passes take what the costs say.
+
+    It reads the target's prompt, special tokens matched by role. size: how many ids the target has.
+    """
+
+    def __init__(self, name: str, target: Tokenizer[TargetId], size: int) -> None:
+        [loaded] = load_models([name], dtype="float32")
+        self.tokenizer: Tokenizer[DraftId] = loaded.tokenizer
+        self._session, self._size = DraftModelSession(loaded.model), size
+        self._pair = Pair(target, self.tokenizer, size)
+
+    def after(
+        self, answer: Answer, drafting: Drafting, costs: Costs, clock: SimulatedClock
+    ) -> TimedModel:
+        """Its drafter for an answer."""
+        prompt = Prompt(target=answer.prompt)
+        sampler = sampling_of(answer).draft_sampler(self._size)
+        model = make_model_drafter(drafting, self._pair, prompt, self._session, sampler)
+        return TimedModel(model, costs, clock)
+
+
+def sampling_of(answer: Answer) -> Sampling:
+    """How the answer was chosen."""
+    return Sampling(temperature=answer.temp, seed=seed_of(answer.kind, answer.number))
 
 
 def noise_of(answer: Answer, vocabulary: int) -> ComingNoise | None:
     """The noise that the answer was drawn with."""
-    if not answer.temp:
-        return None
-    from tokalign.runtime.mlx.sampling import Sampling
-
-    seed = seed_of(answer.kind, answer.number)
-    return Sampling(temperature=answer.temp, seed=seed).noise_ahead(vocabulary)
+    return sampling_of(answer).noise_ahead(vocabulary) if answer.temp else None
 
 
-def costs_of(curve: str) -> Costs:
+def costs_of(curve: str, draft_pass: float = 0.0, tree_pass: float | None = None) -> Costs:
     """The costs of a curve in plain passes."""
     known = CPU if curve == "cpu" else read_curve(curve).row_times
-    return Costs(rows=tuple(time / known[0] for time in known))
+    rows = tuple(time / known[0] for time in known)
+    return Costs(rows=rows, draft_pass=draft_pass, tree_pass=tree_pass)
 
 
-def drafting_for(model: str, dictionaries: Sequence[Path], *, with_packs: bool) -> Drafting:
-    """The free sources for a tokenizer, with the dictionaries and packs that it has."""
+def drafting_for(
+    tokenizer: Tokenizer[TargetId] | None,
+    dictionaries: Sequence[Path],
+    draft: Tokenizer[DraftId] | None = None,
+) -> Drafting:
+    """The free sources for a tokenizer, with the dictionaries and packs that it has; without a
+    tokenizer, copies and the target's own logits. draft: the tokenizer of a draft model."""
     options = DraftingOptions(method="hybrid")
-    if not with_packs:
+    if tokenizer is None:
         return Drafting(options=options)
-    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(model).tokenizer
-    return choose_drafting(tokenizer, None, replace(options, dictionary=tuple(dictionaries)))
+    return choose_drafting(tokenizer, draft, replace(options, dictionary=tuple(dictionaries)))
 
 
-def show(answers: Sequence[Answer], drafting: Drafting, curve: str, *, peers: bool) -> None:
-    """Print a table for one curve."""
-    costs = costs_of(curve)
-    vocabulary = 1 + max(int(answer.likely.max()) for answer in answers)
-    own = [decoded(answer, free_sources(drafting, costs, vocabulary), costs) for answer in answers]
+def show(
+    answers: Sequence[Answer], ways: Sequence[Way], curve: str, costs: Costs, *, peers: bool
+) -> None:
+    """Print a table for one curve. ways: the free sources, and the hybrid if there is a draft."""
     others: dict[str, list[Decoded]] = {}
-    for name, ways in published() if peers else ():
-        sizes = [[decoded(answer, way, costs) for answer in answers] for way in ways]
-        others[name] = min(sizes, key=lambda found: sum(one.time for one in found))
+    own = {way.name: [decoded(answer, way, costs) for answer in answers] for way in ways}
+    for name, sizes in published() if peers else ():
+        found = [[decoded(answer, way, costs) for answer in answers] for way in sizes]
+        others[name] = min(found, key=lambda of: sum(one.time for one in of))
     kinds = [kind for kind in KINDS if any(answer.kind == kind for answer in answers)]
     head = ["", "tokens per pass", "rows", OWN, *others, "free / best"]
+    if HYBRID in own:
+        head += ["tokens per pass", "rows", "draft passes", HYBRID, "hybrid / free"]
     lines = []
     for kind in [*kinds, "all"]:
         chosen = [i for i, answer in enumerate(answers) if kind in (answer.kind, "all")]
-        lines.append([kind, *_cells([own[i] for i in chosen], chosen, others)])
+        lines.append([kind, *_cells([own[OWN][i] for i in chosen], chosen, others)])
+        if HYBRID in own:
+            lines[-1] += _hybrid_cells(*([own[name][i] for i in chosen] for name in (HYBRID, OWN)))
     click.echo(f"\n{curve}: C(2, 4, 8, 16) = {[round(costs.verify(m), 2) for m in (2, 4, 8, 16)]}")
     click.echo(table(head, lines))
 
@@ -189,15 +242,31 @@ def show(answers: Sequence[Answer], drafting: Drafting, curve: str, *, peers: bo
 def _cells(
     own: Sequence[Decoded], chosen: Sequence[int], others: dict[str, list[Decoded]]
 ) -> list[str]:
-    tokens, time = (np.array([getattr(one, what) for one in own]) for what in ("tokens", "time"))
-    passes, rows = sum(len(one.rows) for one in own), sum(sum(one.rows) for one in own)
     times = {name: np.array([of[i].time for i in chosen]) for name, of in others.items()}
+    tokens = np.array([one.tokens for one in own])
     speeds = [f"{tokens.sum() / of.sum():.2f}" for of in times.values()]
     best = min(times.values(), key=np.sum, default=tokens)
-    low, high = bounds(best, time)
-    ratio = f"{best.sum() / time.sum():.3f} ({low:.2f}-{high:.2f})"
-    mean = f"{tokens.sum() / passes:.2f}", f"{rows / passes:.1f}"
-    return [*mean, interval(tokens, time), *speeds, ratio]
+    mean, speed = _figures(own)
+    return [*mean, speed, *speeds, _relative(best, own)]
+
+
+def _hybrid_cells(own: Sequence[Decoded], free: Sequence[Decoded]) -> list[str]:
+    mean, speed = _figures(own)
+    drafts = sum(one.drafts for one in own) / sum(len(one.rows) for one in own)
+    return [*mean, f"{drafts:.2f}", speed, _relative(np.array([one.time for one in free]), own)]
+
+
+def _figures(own: Sequence[Decoded]) -> tuple[list[str], str]:
+    """Tokens and rows per pass; the speed with its interval."""
+    tokens, time = (np.array([getattr(one, what) for one in own]) for what in ("tokens", "time"))
+    passes, rows = sum(len(one.rows) for one in own), sum(sum(one.rows) for one in own)
+    return [f"{tokens.sum() / passes:.2f}", f"{rows / passes:.1f}"], interval(tokens, time)
+
+
+def _relative(times: NDArray[np.float64], own: Sequence[Decoded]) -> str:
+    time = np.array([one.time for one in own])
+    low, high = bounds(times, time)
+    return f"{times.sum() / time.sum():.3f} ({low:.2f}-{high:.2f})"
 
 
 @click.command()
@@ -210,6 +279,11 @@ def _cells(
 @click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path))
 @click.option("--no-dictionary", is_flag=True, help="Copies and the target's own logits alone.")
 @click.option("--own-only", is_flag=True, help="Leave out the published ways.")
+@click.option("--draft", "draft_name", help="A draft model for the hybrid.")
+@click.option("--draft-pass", default=0.12, show_default=True, help="In plain passes.")
+@click.option(
+    "--tree-pass", default=0.22, show_default=True, help="The same where it grows a tree."
+)
 def main(
     answers: Path,
     model: str | None,
@@ -220,6 +294,9 @@ def main(
     dictionaries: Sequence[Path],
     no_dictionary: bool,
     own_only: bool,
+    draft_name: str | None,
+    draft_pass: float,
+    tree_pass: float,
 ) -> None:
     """Print a table for each curve."""
     first, _, last = numbers.partition("-")
@@ -229,10 +306,21 @@ def main(
         for answer in read_answers(answers)
         if answer.temp == temp and answer.kind in kinds and answer.number in wanted
     ]
-    with_packs = model is not None and not no_dictionary
-    drafting = drafting_for(model or "", dictionaries, with_packs=with_packs)
+    size = 1 + max(int(answer.likely.max()) for answer in chosen)
+    tokenizer: Tokenizer[TargetId] | None = resolve_tokenizer(model).tokenizer if model else None
+    own = None if no_dictionary else tokenizer
+    drafting, hybrid, draft = drafting_for(own, dictionaries), None, None
+    if draft_name is not None:
+        if tokenizer is None:
+            raise click.UsageError("--draft needs --model, for its tokenizer")
+        draft = Draft(draft_name, tokenizer, size)
+        hybrid = drafting_for(tokenizer, dictionaries, draft.tokenizer)
     for curve in curves:
-        show(chosen, drafting, curve, peers=not own_only)
+        costs = costs_of(curve, draft_pass, tree_pass)
+        ways = [free_sources(drafting, costs, size)]
+        if hybrid is not None:
+            ways.append(free_sources(hybrid, costs, size, draft))
+        show(chosen, ways, curve, costs, peers=not own_only)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@
         [--held-out] [--only REGEX] [--kind KIND] [--dictionary FILE] [--seconds N] [--table]
 
 Forty prompts (`lab/prompts/real/`: 12 general, 12 code, 8 editing, 8 Polish) or 32 that nothing was
-fitted to (`--held-out`), 128 tokens of each answer, in float32. All conditions are run on one
-prompt before the next, in an order that rotates, and plain decoding before every second of them: so
-each stands beside a plain run of its own, and the row `plain` compares two of these. Every output
-is compared with the plain one, id by id.
+fitted to (`--held-out`), 128 tokens of each answer, in float32. All conditions of a prompt are run
+beside plain decoding, in turns of some rounds, so that what slows the machine slows all alike.
+Every output is compared with the plain one, id by id.
 
 Every generation is a line of FILE, so a killed run goes on where it was, with new estimates of the
 costs; stores that are kept from prompt to prompt are read from files beside it. Every beginning of
@@ -25,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -33,6 +32,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import click
+import mlx.core as mx
 import numpy as np
 
 from lab.benchmarks.paired_lines import PLAIN, show
@@ -51,7 +51,10 @@ from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.options import DraftingOptions
 from tokalign.tables.logit_rows import LogitRows
 
-_PER_PLAIN, _WARM_UP_TOKENS = 2, 8
+_WARM_UP_TOKENS = 8
+
+_TURN = 4
+"""Rounds of a condition's turn; twice as many where nothing is drafted."""
 
 
 class Condition(NamedTuple):
@@ -91,6 +94,42 @@ def conditions(dictionaries: Sequence[Path]) -> list[Condition]:
     return found
 
 
+class Running:
+    """An answer under way that others of the same prompt take turns with."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation, self._rounds = generation, generation.by_round()
+        self._waited = 0.0
+
+    def take_turn(self) -> bool:
+        """Go on for some rounds. Returns: whether it goes on after them.
+
+        A turn ends after a draft, if there is one: a pass that runs ahead would be timed as none.
+        """
+        for taken, _ in enumerate(self._rounds, start=1):
+            ends = self.generation.rounds and self.generation.rounds[-1].tree
+            if (taken >= _TURN and ends) or taken >= 2 * _TURN:
+                began = perf_counter()
+                mx.synchronize()
+                self._waited += perf_counter() - began
+                return True
+        return False
+
+    def figures(self) -> dict[str, Any]:
+        """What is kept of the rounds after the first, which reads the prompt."""
+        rounds = self.generation.rounds[1:]
+        host = [round(1e3 * max(0.0, one.seconds - one.verification), 3) for one in rounds]
+        return {
+            "load": round(os.getloadavg()[0], 2),
+            "seconds": round(sum(one.seconds for one in rounds) + self._waited, 4),
+            "ids": list(self.generation.context.emitted),
+            "tokens": [len(one.emitted) for one in rounds],
+            "rows": [one.rows for one in rounds],
+            "draft_passes": [one.draft_passes for one in rounds],
+            "host_ms": host,
+        }
+
+
 @dataclass
 class Runner:
     """Runs conditions with loaded models. results: the file; stores that are kept lie beside it."""
@@ -102,40 +141,27 @@ class Runner:
     results: Path
     _decoders: dict[str, Decoder] = field(default_factory=dict)
 
-    def run(self, asked: Asked, condition: Condition) -> dict[str, Any]:
-        """Decode an answer. Returns: the line that is kept of it."""
-        name = condition.name
-        if name not in self._decoders:
-            self._decoders[name] = self.decoder(condition)
-            self._generate(name, "Hello", _WARM_UP_TOKENS)  # kernels are compiled now
-        generation = self._generate(name, asked.text, self.tokens)
-        self.keep_store(name, self._decoders[name])
-        rounds = [
-            (len(one.emitted), one.rows, one.draft_passes, one.seconds, one.verification)
-            for one in generation.rounds[1:]
-        ]
-        tokens, rows, passes, seconds, verifying = (list(of) for of in zip(*rounds, strict=True))
-        host = [round(1e3 * max(0.0, a - b), 3) for a, b in zip(seconds, verifying, strict=True)]
-        return {
-            "kind": asked.kind,
-            "number": asked.number,
-            "temp": self.temp,
-            "condition": name,
-            "load": round(os.getloadavg()[0], 2),
-            "seconds": round(sum(seconds), 4),
-            "ids": list(generation.context.emitted),
-            "tokens": tokens,
-            "rows": rows,
-            "draft_passes": passes,
-            "host_ms": host,
-        }
+    def run(self, asked: Asked, *conditions: Condition) -> list[dict[str, Any]]:
+        """Decode an answer under all conditions, which take turns. Returns: a line for each."""
+        for condition in conditions:
+            if condition.name not in self._decoders:
+                self._decoders[condition.name] = self.decoder(condition)
+                for _ in self._begin(condition.name, "Hello", _WARM_UP_TOKENS).generation:
+                    pass  # kernels are compiled now
+        running = [self._begin(one.name, asked.text, self.tokens) for one in conditions]
+        going = running
+        while going:
+            going = [one for one in going if one.take_turn()]
+        lines = []
+        for condition, one in zip(conditions, running, strict=True):
+            self.keep_store(condition.name, self._decoders[condition.name])
+            about = {"kind": asked.kind, "number": asked.number, "temp": self.temp}
+            lines.append({**about, "condition": condition.name, **one.figures()})
+        return lines
 
-    def _generate(self, name: str, text: str, tokens: int) -> Generation:
+    def _begin(self, name: str, text: str, tokens: int) -> Running:
         decoder = self._decoders[name]
-        generation = Generation(decoder, decoder.prompt(text), max_tokens=tokens)
-        for _ in generation:
-            pass
-        return generation
+        return Running(Generation(decoder, decoder.prompt(text), max_tokens=tokens))
 
     def decoder(self, condition: Condition) -> Decoder:
         """A decoder with its own estimates of costs, and without tables that merely lie about."""
@@ -170,36 +196,29 @@ class Runner:
         return self.results.with_suffix(f".{name}.{self.temp}.npz")
 
 
-def schedule(
-    asked: Sequence[Asked], chosen: Sequence[Condition], done: set[tuple[str, int, str]]
-) -> Iterator[tuple[Asked, Condition]]:
-    """What is left to run, with plain decoding before every second condition."""
-    plain = Condition(PLAIN, DraftingOptions(method=PLAIN))
-    for turn, one in enumerate(asked):
-        first = turn % max(1, len(chosen))
-        rotated = [*chosen[first:], *chosen[:first]]
-        left = [c for c in rotated if (one.kind, one.number, c.name) not in done]
-        for at, condition in enumerate(left):
-            if at % _PER_PLAIN == 0:
-                yield one, plain
-            yield one, condition
-
-
 def run_left(
-    runner: Runner, left: Sequence[tuple[Asked, Condition]], seconds: float
+    runner: Runner,
+    asked: Sequence[Asked],
+    chosen: Sequence[Condition],
+    done: set[tuple[str, int, str]],
+    seconds: float,
 ) -> list[dict[str, Any]]:
-    """Run what is left and write its lines to the runner's file. Returns: them.
+    """Run what is not done and write its lines to the runner's file. Returns: them.
 
-    seconds: nothing is begun that would end later, if it takes as long as the longest before it.
+    Plain decoding is run with the conditions that are left of a prompt.
+    seconds: no prompt is begun that would end later, if it takes as long as the longest before it.
     """
+    plain = Condition(PLAIN, DraftingOptions(method=PLAIN))
     began, longest, lines = perf_counter(), 0.0, []
-    with progress(len(left), "decoding") as advance, runner.results.open("a") as file:
-        for asked, condition in left:
+    with progress(len(asked), "decoding") as advance, runner.results.open("a") as file:
+        for one in asked:
+            left = [c for c in chosen if (one.kind, one.number, c.name) not in done]
             now = perf_counter()
             if now + longest > began + seconds:
                 break
-            lines.append(runner.run(asked, condition))
-            print(json.dumps(lines[-1]), file=file, flush=True)
+            for line in runner.run(one, plain, *left) if left else ():
+                lines.append(line)
+                print(json.dumps(line), file=file, flush=True)
             longest = max(longest, perf_counter() - now)
             advance(1)
     return lines
@@ -253,14 +272,13 @@ def main(
             (one["kind"], one["number"], one["condition"]) for one in lines if one["temp"] == temp
         }
         asked = [one for one in prompts(held_out=held_out)[:limit] if one.kind in kinds]
-        left = list(schedule(asked, chosen, done))
         ours, theirs = load_models([str(target), str(draft)], dtype="float32")
         machine = machine_of(ours.model, theirs.model)
-        if left and find_curve(machine) is None:
+        if find_curve(machine) is None:
             store_curve(measure_briefly(ours.model, theirs.model))
         keep_loaded()
         runner = Runner(ours, theirs, temp, tokens, results)
-        lines += run_left(runner, left, seconds)
+        lines += run_left(runner, asked, chosen, done, seconds)
     show([line for line in lines if line["kind"] in kinds])
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tokalign.cli.texts import read_texts
 
-_FOLDER = Path(__file__).resolve().parents[1] / "prompts"
+PROMPTS = Path(__file__).resolve().parents[1] / "prompts"
 _REAL = "general", "code", "editing", "polish"
 _FREE = "general", "explaining", "code", "editing", "tests", "json", "summary"
 KINDS = *_FREE, "polish"
@@ -43,4 +43,4 @@ def prompts(*, held_out: bool = False) -> list[Asked]:
 def _files(held_out: bool) -> Iterator[tuple[str, Path]]:
     for kind in KINDS if held_out else _REAL:
         folder = "free" if held_out and kind in _FREE else "real"
-        yield kind, _FOLDER / folder / f"{kind}.txt"
+        yield kind, PROMPTS / folder / f"{kind}.txt"

@@ -114,7 +114,7 @@ def answers(
     )
     runner = Runner(ours, theirs, temp, tokens, out)
     for asked in prompts()[:limit]:
-        lines = [runner.run(asked, condition) for condition in conditions]
+        lines = runner.run(asked, *conditions)
         plain = lines[0]
         for line in lines:
             write(
