@@ -19,6 +19,7 @@ import click
 
 from lab.benchmarks.free_sources import RecordedVerifier, costs_of, drafting_for, noise_of
 from lab.benchmarks.recorded_answers import KINDS, Answer, read_answers
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge
@@ -28,6 +29,8 @@ from tokalign.runtime.draft.shared_costs import SharedCosts, worth_verifying
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.rounds import Context
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 ASSUMED = "24-percent-per-row"
 
@@ -119,7 +122,8 @@ def main(
     answers = [one for one in read_answers(folder) if one.kind in kinds]
     answers.sort(key=lambda one: (one.number, one.kind))
     vocabulary = 1 + max(int(answer.likely.max()) for answer in answers)
-    drafting = drafting_for(target, dictionaries, with_packs=bool(dictionaries))
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
+    drafting = drafting_for(tokenizer if dictionaries else None, dictionaries)
     for curve in curves:
         costs = costs_of(curve)
         for count in map(int, requests.split(",")):
