@@ -17,6 +17,7 @@ from lab.benchmarks.free_sources import (
     published,
 )
 from lab.benchmarks.recorded_answers import Answer
+from lab.project import SimulatedClock
 from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.draft.lookup import KEPT
 from tokalign.runtime.drafting import Drafting
@@ -62,7 +63,7 @@ def test_an_answer_is_what_was_recorded_and_takes_what_its_rows_cost(way: Way) -
     context, store = Context(answer.prompt), way.store()
     events = decode(
         context,
-        way.make(answer, store),
+        way.make(answer, store, SimulatedClock()),
         RecordedVerifier(answer, store),
         limits=Limits(max_tokens=len(answer.ids)),
     )
