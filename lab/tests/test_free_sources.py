@@ -16,6 +16,7 @@ from lab.benchmarks.free_sources import (
     free_sources,
     published,
 )
+from lab.benchmarks.priors_fit import fitted, loss, places_of, present
 from lab.benchmarks.recorded_answers import Answer
 from lab.project import SimulatedClock
 from tokalign.runtime.draft.costs import Costs
@@ -81,3 +82,8 @@ def test_dear_rows_leave_the_free_sources_as_fast_as_plain_decoding() -> None:
     way = free_sources(Drafting(options=DraftingOptions(method="hybrid")), dear, 64)
     assert way.name == OWN
     assert decoded(answer, way, dear).time <= len(answer.ids) / 0.98
+
+
+def test_fitted_weights_say_better_what_comes_in_the_answers_that_they_were_fitted_to() -> None:
+    places = places_of([an_answer(seed) for seed in range(3)])
+    assert loss(places, fitted(places, present())) < loss(places, present())
