@@ -1,14 +1,13 @@
-"""Labels and drafters for tests of training, made of random models in milliseconds."""
+"""Labels and shapes for tests of training, made of random models in milliseconds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 from random_models import random_model
 
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, TargetEnds
 from tokalign.train.labelled_corpus import FutureIds
 from tokalign.train.labels import Labels
 from tokalign.train.options import Labelling
@@ -23,12 +22,6 @@ def small_config(model: Any, width: int = 16) -> DrafterConfig:
         exit_width=24,
         blocks=1,
     )
-
-
-def small_drafter(seed: int = 0) -> RecurrentDrafter:
-    """A drafter of `random_model()`."""
-    mx.random.seed(seed)
-    return RecurrentDrafter(small_config(random_model()), TargetEnds.of(random_model()))
 
 
 def random_labels(windows: int = 4, length: int = 24, **labelling: Any) -> Labels:
