@@ -128,7 +128,7 @@ TABLES = {"numpy", "tokenizers", "sentencepiece"}
 RUNS_MODELS = {
     f"{folder}/{name}.py"
     for folder, names in {
-        "api": "text objects patch call",
+        "api": "text together objects patch call",
         "evaluate": "bench calibrate timed_passes",
         "runtime": "batch decoder generate",
         "runtime/draft": "opening_knowledge trained",

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tokalign.api.text import (
         GenerationResponse,
         Grammar,
-        batch_generate,
         clear_session,
         generate,
         load,
         stream_generate,
     )
+    from tokalign.api.together import batch_generate
 
 __version__ = "0.1.0"
 
@@ -37,7 +37,11 @@ __all__ = [
     "stream_generate",
 ]
 
-_ELSEWHERE = {"patch_mlx_lm": "api.patch", "speculative_generate_step": "api.call"}
+_ELSEWHERE = {
+    "batch_generate": "api.together",
+    "patch_mlx_lm": "api.patch",
+    "speculative_generate_step": "api.call",
+}
 
 
 def __getattr__(name: str) -> "Any":

@@ -75,9 +75,11 @@ def test_a_draft_model_and_a_drafter_draft_together(how: str, temperature: float
         assert {*decoder.drafting.knowledge.models} == {"draft", "drafter"}
     prompt, limits = decoder.prompt(PROMPT, use_template=False), Limits(max_tokens=60)
     plainly = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
-    expected, events = plainly.run(prompt, limits)
+    decoding = plainly.begin(prompt, limits)
+    expected, events = decoding.context, decoding.events()
     assert [*events]
-    context, events = decoder.run(prompt, limits)
+    decoding = decoder.begin(prompt, limits)
+    context, events = decoding.context, decoding.events()
     rounds = [event for event in events if isinstance(event, Round)]
     assert context.emitted == expected.emitted
     if how == "rows":

@@ -127,7 +127,8 @@ def play(pair: ModelPair, translation: str, sampling: Sampling) -> list[int]:
     how = {"method": "draft", "translation": translation, "num_draft_tokens": 3, "alternatives": 0}
     decoder = decoder_of((replace(target, model=scripted, stop_ids=stop), draft), sampling, **how)
     limits = Limits(max_tokens=len(script) + 9, stop_ids=stop)
-    context, events = decoder.run(Prompt(target=prompt), limits)
+    decoding = decoder.begin(Prompt(target=prompt), limits)
+    context, events = decoding.context, decoding.events()
     drafted = [event for event in events if isinstance(event, Round) and event.tree]
     assert list(context.emitted) == script
     assert drafted

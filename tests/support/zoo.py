@@ -399,6 +399,7 @@ def with_lookups(
     how |= {"method": method, "draft_rows": 6 if method == "hybrid" else None}
     decoder = decoder_of((LanguageModel(model=model, tokenizer=tokenizer), None), Sampling(), **how)
     opening = Prompt(target=[TargetId(token) for token in prompt])
-    context, events = decoder.run(opening, Limits(max_tokens=len(right)))
+    decoding = decoder.begin(opening, Limits(max_tokens=len(right)))
+    context, events = decoding.context, decoding.events()
     proposed = sum(len(event.tree) for event in events if isinstance(event, Round))
     return list(context.emitted), proposed

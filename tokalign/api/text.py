@@ -1,4 +1,4 @@
-"""mlx-lm's functions that give text: `load`, `stream_generate`, `generate` and `batch_generate`.
+"""mlx-lm's functions that give text: `load`, `stream_generate` and `generate`.
 
 `Grammar` is an argument of theirs, and `clear_session` ends a session that they were given.
 """
@@ -174,7 +174,7 @@ def stream_generate(
     return _responses(call, prompt_progress_callback, detokenizer, target.stop_ids)
 
 
-def _with_options(function: Callable[..., Any], *kinds: Any) -> Signature:
+def with_options(function: Callable[..., Any], *kinds: Any) -> Signature:
     """A function's signature with the fields of dataclasses in the place of its `**options`."""
     own = signature(function)
     more = [
@@ -185,7 +185,7 @@ def _with_options(function: Callable[..., Any], *kinds: Any) -> Signature:
     return own.replace(parameters=[*[*own.parameters.values()][:-1], *more])
 
 
-stream_generate.__signature__ = _with_options(  # type: ignore[attr-defined]
+stream_generate.__signature__ = with_options(  # type: ignore[attr-defined]
     stream_generate, DraftingOptions, CacheOptions
 )
 
@@ -215,11 +215,6 @@ def generate(
             f"Peak memory: {response.peak_memory:.3f} GB"
         )
     return "".join(parts)
-
-
-def batch_generate(model: Any, tokenizer: AnyTokenizer, prompts: Any, **kwargs: Any) -> Any:
-    """mlx-lm's function of this name: several prompts at once, without drafting."""
-    return import_module("mlx_lm").batch_generate(model, tokenizer, prompts, **kwargs)
 
 
 def _responses(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
@@ -33,7 +33,7 @@ from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import ends_of_mlx_lm, load_weights, vocabulary_size
 from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions
 from tokalign.runtime.remembered import RememberedStore
-from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Event, Verifier
+from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.written_later import LATER
 from tokalign.tables.finding import Note
@@ -192,14 +192,6 @@ class Decoder:
             draft = ContextFiles(self.draft.model, options, name=_name(self.draft), **given)
         name = _name(self.target)
         return ContextFiles(self.target.model, self.cache, name=name, draft=draft, **given)
-
-    def run(self, prompt: Prompt, limits: Limits, **how: Any) -> tuple[Context, Iterator[Event]]:
-        """The context and the events of a generation, which begins with the first event asked for.
-
-        how: as of `begin`, which says what this raises, too.
-        """
-        decoding = self.begin(prompt, limits, **how)
-        return decoding.context, decoding.events()
 
     def begin(
         self,

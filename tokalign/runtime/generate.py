@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from tokalign.errors import UsageError, require_integer, require_texts
+from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.held_back import held_back
@@ -16,7 +18,7 @@ from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
-from tokalign.runtime.rounds import Array, FinishReason, Outcome, Reading, Round
+from tokalign.runtime.rounds import Array, Event, FinishReason, Outcome, Reading, Round, Started
 from tokalign.runtime.statistics import Statistics
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -81,7 +83,7 @@ class Generation:
             stop_strings=stop,
         )
         self._decoder = decoder
-        self.context, self.events = decoder.run(
+        self.decoding = decoder.begin(
             prompt,
             Limits(
                 max_tokens=max_tokens,
@@ -92,6 +94,7 @@ class Generation:
             draft=draft_session,
             ends_with_context=ends_with_context,
         )
+        self.context = self.decoding.context
         self.reading: Reading | None = None
         self._shown: list[str] = []
         self.statistics = Statistics()
@@ -106,14 +109,20 @@ class Generation:
         """The pieces of each round; none after a step of reading the prompt, see `reading`. Between
         two rounds or steps a generation may be left for good."""
         with wired(self._decoder.target.model):
-            for event in self.events:
-                self.statistics.observe(event)
-                if isinstance(event, Reading):
-                    self.reading = event
-                    yield []
-                elif isinstance(event, Round):
-                    self.rounds.append(replace(event, logprobs=None))  # too large to keep
-                    yield list(self._pieces(event))
+            for event in self.decoding.events():
+                pieces = self.take(event)
+                if isinstance(event, Reading | Round):
+                    yield pieces
+
+    def take(self, event: Event) -> list[Piece]:
+        """Count an event of `decoding`. Returns: the pieces of a round; none of other events."""
+        self.statistics.observe(event)
+        if isinstance(event, Reading):
+            self.reading = event
+        if not isinstance(event, Round):
+            return []
+        self.rounds.append(replace(event, logprobs=None))  # too large to keep
+        return list(self._pieces(event))
 
     def texts(self) -> Iterator[tuple[str, Outcome]]:
         """The text as it can be printed, each part with the outcome of the latest token."""
@@ -152,6 +161,36 @@ class Generation:
                 logprobs=None if round_.logprobs is None else round_.logprobs[index],
                 ends=round_.ends if index == len(round_.emitted) - 1 else None,
             )
+
+
+def together(
+    generations: Iterable[Generation], batch: Batch | None, *, at_once: int
+) -> Iterator[list[tuple[Generation, list[Piece]]]]:
+    """What each round gave several generations of one decoder; nothing yet, if it was a step in
+    which one of them read its prompt.
+
+    batch: of the decoder; without one they take turns. at_once: how many are under way; the next
+    one is taken from `generations` when one has ended.
+    Raises: what ends any of them.
+    """
+    waiting, running = iter(generations), list[Generation]()
+    while True:
+        for new in islice(waiting, at_once - len(running)):
+            new.take(Started(len(new.context.ids)))
+            for step in new.decoding.reading():
+                yield [(new, new.take(step))]
+            running.append(new)
+        if not running:
+            return
+        results = []
+        decodings = [one.decoding for one in running]
+        rounds = (one.round() for one in decodings) if batch is None else batch.round(decodings)
+        for generation, outcome in zip(running, rounds, strict=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+            results.append((generation, generation.take(outcome)))
+        yield results
+        running = [one for one in running if one.decoding.ends is None]
 
 
 class TextStream:

@@ -334,12 +334,10 @@ def test_a_cache_of_an_unknown_kind_decodes_plainly_and_says_so() -> None:
     lines: list[str] = []
     decoder = assemble(language_model("deepseek_v41"), None, DraftingOptions(), note=lines.append)
     assert [line for line in lines if "LayerCache" in line and "plainly" in line]
-    context, events = decoder.run(
-        Prompt(target=[TargetId(i) for i in PROMPT[:12]]), Limits(max_tokens=20)
-    )
-    for _ in events:
-        pass
-    assert list(context.emitted) == mlx_lm_emits("deepseek_v41", 12, 20)
+    prompt = Prompt(target=[TargetId(i) for i in PROMPT[:12]])
+    decoding = decoder.begin(prompt, Limits(max_tokens=20))
+    assert [*decoding.events()]
+    assert list(decoding.context.emitted) == mlx_lm_emits("deepseek_v41", 12, 20)
 
 
 def test_a_draft_model_with_a_cache_of_an_unknown_kind_is_not_used() -> None:
