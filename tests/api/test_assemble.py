@@ -70,11 +70,11 @@ def decoders(monkeypatch: pytest.MonkeyPatch) -> list[Decoder]:
     """Every decoder that is about to run; none of them does."""
     seen: list[Decoder] = []
 
-    def run(decoder: Decoder, *_: Any, **__: Any) -> None:
+    def begin(decoder: Decoder, *_: Any, **__: Any) -> None:
         seen.append(decoder)
         raise Assembled
 
-    monkeypatch.setattr(Decoder, "run", run)
+    monkeypatch.setattr(Decoder, "begin", begin)
     return seen
 
 

@@ -64,7 +64,7 @@ class Bench:
 
     def run(self) -> Iterator[Measurement]:
         """Measure everything, after a warm-up of a few tokens for every condition. Raises:
-        IncompatibleError if the pair rules out a translation; as `Decoder.run`."""
+        IncompatibleError if the pair rules out a translation; as `Decoder.begin`."""
         schedule, sessions = list(self.schedule()), Sessions.of(self.decoder)
         short = replace(self, max_tokens=WARM_UP_TOKENS)
         for condition, block in {c: b for b, c in schedule}.items():  # so that kernels are compiled

@@ -58,7 +58,7 @@ class Generation:
     max_tokens: None for as many as the context holds. stop: the output ends before these texts, or
     this text. target_session, draft_session: ones to reuse. reading: how far a long prompt was
     read.
-    Raises: as `Decoder.run`; UsageError for a wrong argument.
+    Raises: as `Decoder.begin`; UsageError for a wrong argument.
     """
 
     def __init__(
