@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
@@ -129,11 +130,13 @@ class Controller(Drafter):
             self._timing = [*_TIMING]
         if self._timing and costs is knowledge.costs:
             return self._timing.pop(0)
-        offer, plan = self._ask(context, limit)
         drafts = self._model_drafts(limit)
+        if drafts and self._free.rows is not None and not under_way:
+            return self._draft(context, drafts, limit)
         rate, trial = (drafts[0].plan.rate, drafts[0].trial) if drafts else (0.0, False)
         pays = rate * costs.plain > 1.0
-        if not (trial or (pays and rate > plan.rate) or self._free.rows is not None):
+        offer, plan = self._ask(context, limit, over=inf if trial else rate if pays else 0.0)
+        if not (trial or (pays and rate > plan.rate)):
             drafts = []
         if drafts and self._forbids(self.model_losses, rate, self._worst(drafts, plan)):
             drafts, pays, trial = [], False, False
@@ -168,8 +171,13 @@ class Controller(Drafter):
         plain = self._knowledge.costs.plain
         return sum(draft.model.times(draft.plan.length, plain)[-1] for draft in drafts)
 
-    def _ask(self, context: Context, limit: int) -> tuple[TokenTree[TargetId], Plan]:
-        """The free sources' best tree, and its plan; asked seldom where it cannot be used."""
+    def _ask(
+        self, context: Context, limit: int, *, over: float = 0.0
+    ) -> tuple[TokenTree[TargetId], Plan]:
+        """The free sources' best tree, and its plan; asked seldom where it cannot be used.
+
+        over: as of `TreeDrafter.offer`.
+        """
         knowledge, costs = self._knowledge, self.costs
         under_way = self._is_under_way
         self._until_asked -= 1
@@ -183,6 +191,7 @@ class Controller(Drafter):
             limit,
             costs.by_proposed(min(limit, self._free.most), hopeful=hopeful),
             quick=under_way,
+            over=over,
         )
         worth = -costs.overlap
         if plan.length:
@@ -214,13 +223,13 @@ class Controller(Drafter):
         context: Context,
         drafts: Sequence[_Draft],
         limit: int,
-        offer: TokenTree[TargetId],
+        offer: TokenTree[TargetId] | None = None,
     ) -> Proposal:
         """Draft with models, and join what the free sources expect.
 
-        offer: of the free sources. If they know nothing here, models are asked without them; if no
-        model answers, it is proposed. A trial, and now and then another draft, is longer than
-        expected to be best, to see what that costs and brings.
+        offer: of the free sources, if they were asked. If they know nothing here, models are asked
+        without them; if no model answers, it is proposed. A trial, and now and then another draft,
+        is longer than expected to be best, to see what that costs and brings.
         """
         knowledge, answers = self._knowledge, []
         longer = knowledge.long_drafts.is_due
@@ -242,13 +251,13 @@ class Controller(Drafter):
                 answers.append(model.drafter.answer(found))
         self._count_draft()
         if not answers:
-            return replace(whole, tree=offer)
+            return replace(whole, tree=self._ask(context, limit)[0] if offer is None else offer)
         spent = self._time_of([draft for draft, _ in self._drafted])
-        most = min(limit, self._free.most)
+        most, alone = min(limit, self._free.most), offer is not None and not offer
 
         def joined(*, hopeful: bool) -> TokenTree[TargetId]:
             times = [time + spent for time in self.costs.by_proposed(most, hopeful=hopeful)]
-            return self._free.offer(context.ids, limit, times, answers=answers, alone=not offer)[0]
+            return self._free.offer(context.ids, limit, times, answers=answers, alone=alone)[0]
 
         tree = joined(hopeful=False)
         if tree and longer and self.is_timed:

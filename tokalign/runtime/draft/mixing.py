@@ -184,6 +184,15 @@ probable first."""
 Ask: TypeAlias = Callable[[Any], Sequence[tuple[TargetId, float]] | None]
 """See `Source.expect`."""
 
+_Contribution: TypeAlias = tuple[int, float, tuple[float, float]]
+"""The bit of a source, what it adds to an id that it does not name, and for an id that it names the
+factor of its log-odds and what is added beyond that."""
+
+_Relied: TypeAlias = tuple[list[_Contribution], float, tuple[float, float, float, float]]
+"""All contributions, what is added to ids that only the trained drafter names, and the slopes in
+the reliance: of its log-odds, of ids that it names, of those that it does not, and of the second.
+"""
+
 _LIFT = 2.0
 """Log-odds that the noise is expected to lift an improbable id by, at most."""
 
@@ -263,9 +272,10 @@ class Mixer:
     ) -> None:
         self._size, self._asked, self.asked = size, asked, len(asked)
         self._trust = mixing.trust(tuple(names))
-        self._names, self._sources = names, []
+        self._names, self._sources = names, list[_Contribution]()
         self._models = 0  # their bits
         self._trained, self._reliance = -1, list[Reliance]()
+        self._relied: dict[int, tuple[float, _Relied]] = {}  # by depth, of which reliance
         for place, name in enumerate(names):
             odds, named, silent, _ = weights_of(name) if len(names) > 1 else ALONE
             self._sources.append((1 << place, silent, (odds, named - silent)))
@@ -313,13 +323,9 @@ class Mixer:
         more_alone = odds_slope = named_slope = alone_slope = 0.0
         for place, _ in answers:
             if place == trained:
-                reliance = self._reliance[depth if depth < _DEEPEST else _DEEPEST].value
-                slopes, own = self._slopes, self._relied_on(reliance)
-                only, more_alone = 1 << trained, own.alone - own.named
-                contributes = only, own.silent, (own.odds, own.named - own.silent)
-                sources = [*sources[:trained], contributes, *sources[trained + 1 :]]
-                silent_slope, alone_slope = slopes.silent, slopes.alone - slopes.named
-                odds_slope, named_slope = slopes.odds, slopes.named - silent_slope
+                sources, more_alone, slopes = self._relied_on(depth)
+                only = 1 << trained
+                odds_slope, named_slope, silent_slope, alone_slope = slopes
             bit, silent, _ = sources[place]
             asked |= bit
             silent_odds += silent
@@ -369,10 +375,19 @@ class Mixer:
             return found, [candidate[1] for candidate in found]
         return found, given_noise(found, noise)
 
-    def _relied_on(self, reliance: float) -> Weights:
-        """The weights of the trained drafter."""
-        pairs = zip(USELESS, self._slopes, strict=True)
-        return Weights(*[useless + reliance * slope for useless, slope in pairs])
+    def _relied_on(self, depth: int) -> _Relied:
+        """What the sources contribute at a depth where the trained drafter answers."""
+        depth = depth if depth < _DEEPEST else _DEEPEST
+        value, known = self._reliance[depth].value, self._relied.get(depth)
+        if known is None or known[0] != value:
+            slopes, place = self._slopes, self._trained
+            own = Weights(*[a + value * b for a, b in zip(USELESS, slopes, strict=True)])
+            sources = [*self._sources]
+            sources[place] = 1 << place, own.silent, (own.odds, own.named - own.silent)
+            lift, alone = slopes.named - slopes.silent, slopes.alone - slopes.named
+            weights = sources, own.alone - own.named, (slopes.odds, lift, slopes.silent, alone)
+            known = self._relied[depth] = value, weights
+        return known[1]
 
     def learn(self, candidates: Sequence[Candidate], emitted: TargetId, depth: int = 0) -> None:
         """`emitted` was emitted where `candidates` were predicted. depth: as of `candidates`."""

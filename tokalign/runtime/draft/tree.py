@@ -246,17 +246,18 @@ class Growth:
             self._seen = next((i for i, pair in pairs if pair == (self._seen, token)), None)
 
     def best_tree(
-        self, times: Sequence[float], *, all_rows: bool
+        self, times: Sequence[float], *, all_rows: bool, over: float = 0.0
     ) -> tuple[TokenTree[TargetId], Plan]:
         """Grow as long as a further row may pay. Returns: the part with the best rate, its plan.
 
         times: of rounds that propose 0, 1, 2, ... ids. all_rows: as many ids as there are times,
-        whatever they cost.
+        whatever they cost. over: as of `TreeDrafter.offer`.
         """
         tokens, rate, best = 1.0, 1.0 / times[0], (0, 1.0)
         for count in range(1, len(times)):
             reached = self.next_reached()
-            if not (reached and (all_rows or _may_pay(tokens, reached, rate, times[count:]))):
+            least = max(rate, over) if best[0] else rate
+            if not (reached and (all_rows or _may_pay(tokens, reached, least, times[count:]))):
                 break
             self.grow()
             tokens += reached
@@ -374,6 +375,7 @@ class TreeDrafter(Drafter):
         answers: Sequence[Answer] = (),
         alone: bool = False,
         quick: bool = False,
+        over: float = 0.0,
     ) -> tuple[TokenTree[TargetId], Plan]:
         """The best tree after `ids`, and its rate.
 
@@ -381,7 +383,8 @@ class TreeDrafter(Drafter):
         answers: of models. alone: without the free sources.
         Where they know too little to offer anything, the model is right more often than a mixture
         that holds their silence against it.
-        quick: without the noise of the choices.
+        quick: without the noise of the choices. over: only a better rate is of use; of a tree that
+        cannot reach it, no more than a part is grown.
         """
         if self._at != len(ids):
             self._at = len(ids)
@@ -402,7 +405,7 @@ class TreeDrafter(Drafter):
         )
         times = times[: 1 + limit]
         if self._branches:
-            return growth.best_tree(times, all_rows=self.rows is not None)
+            return growth.best_tree(times, all_rows=self.rows is not None, over=over)
         return growth.best_chain(times)
 
     def _mixer(self, answering: tuple[str, ...]) -> Mixer:
