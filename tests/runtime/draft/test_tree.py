@@ -115,6 +115,21 @@ def test_a_number_of_rows_that_is_asked_for_is_kept(seed: int, rows: int) -> Non
     assert chain
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 99), st.floats(1, 1.3), st.floats(0, 3))
+def test_a_tree_that_has_to_be_better_than_a_model_is_found(
+    seed: int, row: float, over: float
+) -> None:
+    """And one that is not is as good as any: whether there is one is known in either case."""
+    drafter, times = TreeDrafter([Random("a", seed, 3)]), Costs(rows=(1.0, row)).by_proposed(8)
+    tree, plan = drafter.offer(ids(7), 8, times)
+    found, known = drafter.offer(ids(7), 8, times, over=over)
+    if plan.rate > over:
+        assert (found, known) == (tree, plan)
+    assert known.rate <= plan.rate
+    assert bool(found) == bool(tree)
+
+
 def test_where_one_source_ends_another_goes_on() -> None:
     first = Fixed("first", {7: [1, 2]}, 0.9)
     second = Fixed("second", {2: [3], 3: [4]}, 0.8)
