@@ -16,6 +16,9 @@ Where the target or the draft model's cache takes no tree, the draft is a chain:
 goes on after the most probable next target token alone. All of its passes are queued at once, so
 that the host waits twice, for the covers and for the whole chain.
 
+Where ids are drawn, those after the first cover are ids that both vocabularies have. What only
+the draft has is lost there, as a line break with its indent (`lab/results/real-models.md`).
+
 Source: DESIGN of this project; the sum over covers is that of "Exact Byte-Level Probabilities from
 Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
 """
