@@ -22,7 +22,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.counting import word_shards
 from tokalign.build.counting.word_shards import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.installed_packs import is_about_code, language_of_prompt
+from tokalign.build.installed_packs import InstalledPacks, is_about_code, language_of_prompt
 from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.runtime.drafting import make_drafter
@@ -207,6 +207,21 @@ def test_the_prompt_says_which_pack_is_compiled(
     assert drafting.for_prompt(english).dictionary is found
     assert sum("now, once" in line for line in told) == 1
     assert any("Counting token n-grams" in line for line in told)
+
+
+def test_where_nothing_can_be_kept_one_note_says_so(
+    tokenizer: Tokenizer[Any], packed: Bundle, tables: Path
+) -> None:
+    write_pack(packed, tables, "zz")
+    (tables / tokenizer.fingerprint[:16]).write_text("where a folder would be made")
+    told: list[str] = []
+    packs = InstalledPacks(tokenizer, lambda: None, note=told.append)
+    packs.compile(["yy", "zz"])
+    packs.compile(["zz"])
+    assert not packs.can_grow
+    (line,) = told
+    assert "cannot be written" in line
+    assert line.endswith("set TOKALIGN_TABLES to a folder that you may write to")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tokalign.build.corpus import Corpus, Progress, Stage
 from tokalign.build.counting.word_shards import words_of
 from tokalign.build.pipeline import build_tables
 from tokalign.errors import TokalignError, shown_path
+from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import CODE, Dictionary
 from tokalign.tables.finding import Note, find_tables, no_note, table_folder
@@ -42,6 +43,7 @@ _CODE_NAMES = re.compile(
     r"|c#|php|kotlin|react|django|docker|api)\w{0,3}(?!\w)",
     re.IGNORECASE,
 )
+_REMEDY = "set TOKALIGN_TABLES to a folder that you may write to"
 _FEWEST_WORDS = 3  # of a message in a chat, where the name of a role stands before the text
 
 
@@ -67,11 +69,11 @@ class InstalledPacks:
         for _, header in known if self._to_compile else ():
             self._to_compile.pop(header.language, None)
         self._dictionary: Dictionary | None = None
+        self._folder = table_folder() / target.fingerprint[:16]
 
     def compile(self, languages: Sequence[str]) -> None:
-        for language in languages:
-            if language in self._to_compile:
-                self._compile(language, self._to_compile.pop(language))
+        for language, path in self._take(languages).items():
+            self._compile(language, path)
 
     def open(self) -> Dictionary | None:
         self._dictionary = self._opened()
@@ -86,13 +88,26 @@ class InstalledPacks:
             languages = [language_of_prompt(self._target, prompt, self._packs) or _user_language()]
             if is_about_code(self._target, prompt):
                 languages.append(CODE)
-            left = self._to_compile
-            wanted = {language: left.pop(language) for language in languages if language in left}
+            wanted = self._take(languages)
             if wanted and self._waits:
                 self._add(wanted)
             elif wanted:
                 Thread(target=self._add, args=(wanted,), daemon=True).start()
         return self._dictionary
+
+    def _take(self, languages: Sequence[str]) -> dict[str, Path]:
+        """The packs still to be compiled for these languages; none where nothing can be kept."""
+        left = self._to_compile
+        wanted = {language: left.pop(language) for language in languages if language in left}
+        try:
+            if wanted:
+                make_folder(self._folder, remedy=_REMEDY)
+                require_writable(self._folder / "dictionary", remedy=_REMEDY)
+        except TokalignError as error:
+            self._note(f"no dictionary is compiled: {error}")
+            left.clear()
+            return {}
+        return wanted
 
     def _add(self, packs: Mapping[str, Path]) -> None:
         for language, path in packs.items():
@@ -101,7 +116,7 @@ class InstalledPacks:
 
     def _compile(self, language: str, path: Path) -> None:
         self._note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
-        made = table_folder() / self._target.fingerprint[:16] / f"{language}.dictionary.tok"
+        made = self._folder / f"{language}.dictionary.tok"
         # The program's own path of modules may not be in its environment.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-P", "-m", __name__, str(path), str(made)]
