@@ -203,45 +203,43 @@ class Bench:
         return Controller(given, free, model, fixed=True, timed=False)
 
 
+def bench_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that `open_bench` takes."""
+    for option in reversed(
+        (
+            click.option("--target", type=_PATH, required=True),
+            click.option("--drafter", type=_PATH),
+            click.option("--ideal", type=_PATH),
+            click.option("--wrong", type=float, default=0.0, show_default=True),
+            click.option("--prompts", type=_PATH, required=True),
+            click.option("--limit", type=int, default=16, show_default=True),
+            click.option("--tokens", type=int, default=64, show_default=True),
+            click.option("--temp", type=float, default=0.0, show_default=True),
+            click.option("--language", default="pl", show_default=True),
+            click.option("--cache", type=click.Path(path_type=Path)),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.group()
 def benchmark() -> None:
     """Measure a trained drafter."""
 
 
 @benchmark.command()
-@click.option("--target", type=_PATH, required=True)
-@click.option("--drafter", type=_PATH)
-@click.option("--ideal", type=_PATH)
-@click.option("--wrong", type=float, default=0.0, show_default=True)
-@click.option("--prompts", type=_PATH, required=True)
+@bench_options
 @click.option("--rows", default="4,8,16", show_default=True)
-@click.option("--limit", type=int, default=16, show_default=True)
-@click.option("--tokens", type=int, default=64, show_default=True)
-@click.option("--temp", type=float, default=0.0, show_default=True)
-@click.option("--language", default="pl", show_default=True)
-@click.option("--cache", type=click.Path(path_type=Path))
 @click.option("--only", default=f"{CHAIN},{OWN},{FREE},{ALL}", show_default=True)
-def rows(
-    target: Path,
-    drafter: Path | None,
-    ideal: Path | None,
-    wrong: float,
-    prompts: Path,
-    rows: str,
-    limit: int,
-    tokens: int,
-    temp: float,
-    language: str,
-    cache: Path | None,
-    only: str,
-) -> None:
+def rows(rows: str, only: str, **options: Any) -> None:
     """Tokens per pass, by rows; a proposal has one id less than its pass has rows."""
-    bench = open_bench(target, drafter, ideal, wrong, prompts, limit, tokens, temp, language, cache)
+    bench = open_bench(**options)
     counts, names = [int(row) for row in rows.split(",")], only.split(",")
     for name in names:
         for count in counts:
             bench.measure(name, count - 1)
-    save_texts(bench.texts, cache)
+    save_texts(bench.texts, options["cache"])
     lines = []
     for name in names:
         cells = [bench.counts[name, count - 1] for count in counts]
@@ -253,7 +251,7 @@ def rows(
                 ours, theirs = bench.counts[ALL, count - 1], bench.counts[name, count - 1]
                 parts, wholes = ([passes for _, passes in of] for of in (theirs, ours))
                 lines[-1].append(interval(np.array(parts, float), np.array(wholes, float)))
-    click.echo(f"T = {temp}, {len(bench.texts)} prompts\n")
+    click.echo(f"T = {bench.temperature}, {len(bench.texts)} prompts\n")
     click.echo(table(["", *[f"{count} rows" for count in counts]], lines))
 
 

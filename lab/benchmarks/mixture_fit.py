@@ -25,7 +25,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.benchmarks.block_tree import ALL, open_bench
+from lab.benchmarks.block_tree import ALL, bench_options, open_bench
 from lab.benchmarks.paired_lines import table
 from tokalign.runtime.draft.mixing import Candidate, Expected, Mixer, Mixing, weights_of
 from tokalign.runtime.draft.tree import TreeDrafter
@@ -89,13 +89,8 @@ class RecordingTree(TreeDrafter):
         super().__init__(*sources, **how)
         self._kept = kept
 
-    def _mixer(self, answering: tuple[str, ...]) -> Mixer:
-        if answering not in self._mixers:
-            names = [*[source.name for source in self.sources], *answering]
-            asked = zip([source.expect for source in self.sources], self._read_by, strict=True)
-            mixer = RecordingMixer(self._kept, self._mixing, names, [*asked], self._size)
-            self._mixers[answering] = mixer
-        return self._mixers[answering]
+    def _make_mixer(self, *of: Any) -> Mixer:
+        return RecordingMixer(self._kept, *of)
 
 
 @click.group()
@@ -104,17 +99,8 @@ def benchmark() -> None:
 
 
 @benchmark.command()
-@click.option("--target", type=_PATH, required=True)
-@click.option("--drafter", type=_PATH)
-@click.option("--ideal", type=_PATH)
-@click.option("--wrong", type=float, default=0.0, show_default=True)
-@click.option("--prompts", type=_PATH, required=True)
+@bench_options
 @click.option("--rows", type=int, default=8, show_default=True)
-@click.option("--limit", type=int, default=16, show_default=True)
-@click.option("--tokens", type=int, default=64, show_default=True)
-@click.option("--temp", type=float, default=0.0, show_default=True)
-@click.option("--language", default="pl", show_default=True)
-@click.option("--cache", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 def record(rows: int, output: Path, **options: Any) -> None:
     """Keep what the sources expected, and what was emitted."""
