@@ -241,11 +241,11 @@ class Controller(Drafter):
             plan = replace(plan, length=min(plan.length, limit, MAX_DRAFT))
             waited = whole.waited + model.drafter.wait_for_others()
             found = model.drafter.draft(context, steps=plan.length, limit=limit)
-            passes, counts = (
-                whole.draft_passes + found.draft_passes,
-                {**whole.counts, **found.counts},
+            whole = Proposal(
+                draft_passes=whole.draft_passes + found.draft_passes,
+                counts={**whole.counts, **found.counts},
+                waited=waited,
             )
-            whole = Proposal(draft_passes=passes, counts=counts, waited=waited)
             if found.draft_passes:  # else it is a trained drafter before the target's first pass
                 self._drafted.append((_Draft(model, plan), found.tree))
                 answers.append(model.drafter.answer(found))
