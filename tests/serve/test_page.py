@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
-from processes import wait_for
+from processes import HUNG, wait_for
 from served import LOOP, chat, complete, content, demo_settings, request, serving
 
+from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.serve import page as page_module
 from tokalign.serve.server import Server
 
@@ -371,14 +373,26 @@ def test_an_answer_is_stopped_continued_and_made_again(browser: Any, server: Ser
         assert longer.startswith(shorter.rstrip("\ufffd"))  # the seed is the same
 
 
-def test_a_prompt_that_is_being_read_is_stopped_and_edited(browser: Any, in_steps: Server) -> None:
+def test_a_prompt_that_is_being_read_is_stopped_and_edited(
+    browser: Any, in_steps: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = f"Pytanie: {LONG_TEXT.strip()}"
+    reading, is_stopped = ModelCache.reading, Event()
+
+    def slowly(*of: Any, **how: Any) -> Iterator[int]:
+        """Reads no further than a step before the page has stopped, however slow the browser is."""
+        for read in reading(*of, **how):
+            yield read
+            is_stopped.wait(HUNG)
+
+    monkeypatch.setattr(ModelCache, "reading", slowly)
     with opened(browser, in_steps) as page:
         page.get_by_label("Message", exact=True).fill(text)
         page.keyboard.press("Enter")
         page.get_by_text(re.compile(r"Reading [\d,]+ of [\d,]+ tokens")).wait_for()
         page.keyboard.press("Escape")
         page.locator("#log[aria-busy=false]").wait_for()
+        is_stopped.set()
         assert said(page) == []
         assert page.get_by_label("Message", exact=True).input_value() == text
         page.reload()

@@ -188,9 +188,12 @@ def _complain(error: TokalignError) -> int:
 def _of_the_system(error: OSError) -> TokalignError:
     """What the system refuses where no command expected it, with the path if there is one."""
     reason = error.strerror or str(error)
-    if error.filename is None:  # streams have no names, and click writes to stdout
-        is_stream = error.errno in (*DISK_ERRORS, errno.EBADF, errno.EPIPE)
-        return unwritten(error) if is_stream else OutputError(reason)
+    if error.filename is None:  # what is open has no name: stdout, where click writes, and others
+        if error.errno in (errno.EBADF, errno.EPIPE):
+            return unwritten(error)
+        remedy = "; make room on its disk, or set TMPDIR to a folder on another"
+        what = f"stdout or a temporary file cannot be written ({reason}){remedy}"
+        return OutputError(what if error.errno in DISK_ERRORS else reason)
     if error.errno in DISK_ERRORS:
         return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")
     return UsageError(f"{error.filename}: {reason}; give a path that you may use")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
 from tokalign.installation import install_line
+from tokalign.storage import unwritable
 from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.limits import AGAIN, shortened
 
@@ -140,8 +141,11 @@ def reference_of_folder(
 
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     with TemporaryDirectory() as copy, _quiet():
-        for name, data in files.items():
-            Path(copy, name).write_bytes(data)
+        try:
+            for name, data in files.items():
+                Path(copy, name).write_bytes(data)
+        except OSError as error:
+            raise unwritable(Path(copy), error, "set TMPDIR to another folder") from error
         try:
             theirs = AutoTokenizer.from_pretrained(folder if trust_remote_code else copy, **options)
         except Exception as error:  # programs raise what they like
