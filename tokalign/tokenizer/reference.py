@@ -19,9 +19,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
+from tokalign.errors import (
+    MissingAssetError,
+    OutputError,
+    TokalignError,
+    UsageError,
+    VocabularyError,
+)
 from tokalign.installation import install_line
-from tokalign.storage import unwritable
 from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.limits import AGAIN, shortened
 
@@ -145,7 +150,10 @@ def reference_of_folder(
             for name, data in files.items():
                 Path(copy, name).write_bytes(data)
         except OSError as error:
-            raise unwritable(Path(copy), error, "set TMPDIR to another folder") from error
+            reason = f"{copy} cannot be written ({error.strerror or error})"
+            raise OutputError(
+                f"{reason}; make room there, or set TMPDIR to a folder on another disk"
+            ) from error
         try:
             theirs = AutoTokenizer.from_pretrained(folder if trust_remote_code else copy, **options)
         except Exception as error:  # programs raise what they like

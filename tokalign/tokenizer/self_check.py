@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokalign.errors import TokalignError, VocabularyError
+from tokalign.errors import OutputError, TokalignError, VocabularyError
 from tokalign.storage import cache_folder
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
@@ -101,6 +101,8 @@ def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any
                 file.folder, file.files, written, trust_remote_code=trust_remote_code
             )
             file = replace(file, reference=reference)
+        except OutputError:
+            raise
         except TokalignError as error:
             refused = error
     first: VocabularyError | None = None
