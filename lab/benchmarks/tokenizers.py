@@ -1,10 +1,11 @@
 """Prompts and chats of tokenizer folders, beside those that mlx-lm's own tokenizer gives.
 
-For each folder: the level at which it is used, processor time of its first opening and of the next
-one (median of `--repeats` new processes, the import of tokalign left out, that of transformers
-counted), and how many of 500 prompts and 50 conversations are encoded as mlx-lm encodes them.
-`control` is the time of a fixed computation, timed between the openings: on a busy machine it tells
-how far times of two runs can be compared. Each folder has a process of its own.
+For each folder: the level at which it is used; processor time of its first opening and of the next
+one (median of `--repeats` new processes; the import of tokalign left out, that of transformers
+counted), and what transformers alone takes to open it; how many of 500 prompts and 50 conversations
+are encoded as mlx-lm encodes them. `control` is the time of a fixed computation, timed between the
+openings: on a busy machine it tells how far times of two runs can be compared. Each folder has a
+process of its own.
 
 python -m lab.benchmarks.tokenizers FOLDER...
 """
@@ -93,6 +94,16 @@ def opening(folder: Path, *, trust_remote_code: bool) -> float:
     return time.process_time() - start
 
 
+def reference_alone(folder: Path, *, trust_remote_code: bool) -> float:
+    """Processor seconds that transformers alone takes to open a tokenizer, its import included."""
+    start = time.process_time()
+    from transformers import AutoTokenizer
+
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    AutoTokenizer.from_pretrained(folder, **options)
+    return time.process_time() - start
+
+
 def control() -> float:
     """Processor seconds of a fixed computation."""
     start = time.process_time()
@@ -112,15 +123,16 @@ def in_new_process(step: str, folder: Path, cache: str, options: Sequence[str]) 
 
 def row(folder: Path, repeats: int, options: Sequence[str]) -> str:
     """One row of the record, as Markdown."""
-    first, noted, controls = [], [], []
+    first, alone, noted, controls = [], [], [], []
     for _ in range(repeats):
         with TemporaryDirectory() as cache:
             controls.append(control())
             first.append(in_new_process("open", folder, cache, options))
+            alone.append(in_new_process("alone", folder, cache, options))
             noted.append(in_new_process("open", folder, cache, options))
     with TemporaryDirectory() as cache:
         found = in_new_process("compare", folder, cache, options)
-    times = " | ".join(f"{median(values):.2f}" for values in (first, noted, controls))
+    times = " | ".join(f"{median(values):.2f}" for values in (first, alone, noted, controls))
     chats = "" if found["chats"] is None else found["chats"]
     return f"| {folder.name} | {found['level']} | {times} | {found['prompts']} | {chats} |" + (
         f" {found['differs']}" if found["differs"] else ""
@@ -131,18 +143,19 @@ def row(folder: Path, repeats: int, options: Sequence[str]) -> str:
 @click.argument("folders", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--repeats", default=5, show_default=True)
 @click.option("--trust-remote-code", is_flag=True, help="Run programs in the folders.")
-@click.option("--step", type=click.Choice(["open", "compare"]), hidden=True)
+@click.option("--step", type=click.Choice(["open", "alone", "compare"]), hidden=True)
 def main(folders: Sequence[Path], repeats: int, trust_remote_code: bool, step: str | None) -> None:
     """Print a table, or run one step of one row."""
     if step == "open":
         print(opening(folders[0], trust_remote_code=trust_remote_code))
+    elif step == "alone":
+        print(reference_alone(folders[0], trust_remote_code=trust_remote_code))
     elif step == "compare":
         print(json.dumps(asdict(compare(folders[0], trust_remote_code=trust_remote_code))))
     else:
-        print(
-            "| files | level | first opening, s | from the note, s | control, s | prompts | chats |"
-        )
-        print("|---|---|---|---|---|---|---|")
+        times = "first opening, s | transformers alone, s | from the note, s | control, s"
+        print(f"| files | level | {times} | prompts | chats |")
+        print("|---|---|---|---|---|---|---|---|")
         options = ["--trust-remote-code"] if trust_remote_code else []
         for folder in folders:
             try:
