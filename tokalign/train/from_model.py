@@ -1,7 +1,7 @@
 """`tokalign build --from-model`: a target writes a corpus, and fills the table of a logit store.
 
 The corpus has answers to prompts, or continuations of other text, as lines of a file that `tokalign
-build` counts like any corpus. mlx-lm writes several texts at once, in parts of `TEXTS`. A part
+build` counts like any corpus. Several are written at once, in parts of `TEXTS`. A part
 depends on its number alone, so a killed run goes on after its last whole part and ends with the
 same bytes.
 
@@ -14,23 +14,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.generate import BatchGenerator
 from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus, Progress, Stage, silent
 from tokalign.errors import CorpusError
-from tokalign.runtime.chat import as_messages, encode_chat, encode_prompt, with_bos
-from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.chat import Prompt, as_messages, encode_chat, encode_prompt, with_bos
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.lookup import SLOTS, tail_of
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.generate import Generation, together
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.rounds import Context
 from tokalign.storage import locked, unwritable
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
@@ -115,8 +118,7 @@ def _grow(
                 openings[shuffled(len(openings), options.seed, epoch)[index]]
                 for epoch, index in (divmod(part * TEXTS + i, len(openings)) for i in range(TEXTS))
             ]
-            mx.random.seed((options.seed << 32) + part)
-            written = _write(target, some, options.temperature, advance)
+            written = _write(target, some, options, part, advance)
             count = sum(map(len, written))
             if count < TEXTS * _FEWEST_TOKENS:
                 raise CorpusError(
@@ -148,27 +150,28 @@ def _go_on(file: BinaryIO, head: bytes) -> tuple[int, int]:
 def _write(
     target: LanguageModel[TargetId],
     openings: Sequence[Opening],
-    temperature: float,
+    options: Writing,
+    part: int,
     advance: Progress,
 ) -> list[list[TargetId]]:
-    """What the target writes after each opening, without the id that ends it."""
-    generator = BatchGenerator(
-        target.model,
-        max_tokens=LENGTH,
-        stop_tokens=[[token] for token in sorted(target.stop_ids)],
-        # mlx-lm's own sampler is compiled anew for every number of texts.
-        sampler=lambda logprobs: mx.random.categorical(logprobs / temperature),
-        completion_batch_size=AT_ONCE,
-    )
-    numbers = generator.insert([opening.ids for opening in openings])
-    written: dict[int, list[TargetId]] = {number: [] for number in numbers}
-    while responses := generator.next_generated():
-        kept = [response for response in responses if response.finish_reason != "stop"]
-        for response in kept:
-            written[response.uid].append(TargetId(response.token))
-        advance(len(kept))
-    generator.close()
-    return [written[number] for number in numbers]
+    """What the target writes after each opening, without the id that ends it. Each text has a seed
+    of its own."""
+    decoder = Decoder(target=target, drafting=Drafting(), sampler=Sampling())
+    contexts = list[Context]()
+
+    seeds = np.random.default_rng((options.seed, part)).integers(1 << 32, size=len(openings))
+
+    def begin() -> Iterator[Generation]:
+        for opening, seed in zip(openings, seeds.tolist(), strict=True):
+            sampler = Sampling(temperature=options.temperature, seed=seed)
+            own, prompt = replace(decoder, sampler=sampler), Prompt(target=opening.ids)
+            generation = Generation(own, prompt, max_tokens=LENGTH)
+            contexts.append(generation.context)
+            yield generation
+
+    for results in together(begin(), decoder.open_batch(), at_once=AT_ONCE):
+        advance(sum(len(pieces) for _, pieces in results))
+    return [[id_ for id_ in one.emitted if id_ not in target.stop_ids] for one in contexts]
 
 
 def _openings(

@@ -73,7 +73,11 @@ class FutureIds:
             logits = self._states.model(mx.array([window], mx.uint32))[0]
             following = np.lib.stride_tricks.sliding_window_view(np.array(window[1:]), future)
             count = len(following)
-            rows = [self._probable(logits[depth : depth + count]) for depth in range(1, future)]
+            found = self._probable(logits)
+            rows = [
+                found and (found[0][depth : depth + count], found[1][depth : depth + count])
+                for depth in range(1, future)
+            ]
             return self._labels(window[:count], self._states.take()[:count], following, rows)
         session = TargetModelSession(self._states.model)
         keys = mx.random.split(_key(self._labelling, number), future)
