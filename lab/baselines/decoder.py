@@ -7,14 +7,15 @@ from typing import Any
 
 from lab.baselines import PUBLISHED_METHODS, baseline, store_of
 from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
-from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.costs import MAX_IDS, Costs
-from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 
@@ -41,31 +42,37 @@ class BaselineDecoder(Decoder):
         return cls(**_fields(decoder) | {"drafting": drafting})
 
     def _collaborators(
-        self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
+        self, target: TargetModelSession, request: Request, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        options, knowledge = self.drafting.options, self.drafting.knowledge
+        drafting = self.drafting.under(request.options)
+        options, knowledge = drafting.options, drafting.knowledge
         name = options.translation
         if options.method != "draft" or name not in PUBLISHED_METHODS:
-            return super()._collaborators(target, prompt, draft)
+            return super()._collaborators(target, request, draft)
         store = store_of(name)
-        verifier = TargetVerifier(target, self.sampler, store)
-        costs = self.drafting.costs
+        verifier = TargetVerifier(target, request.sampler, store)
+        costs = drafting.costs
         if knowledge is not None:
             costs = Costs(rows=knowledge.costs.by_proposed(MAX_IDS))
         most, branches = options.num_draft_tokens, target.can_branch
         return baseline(name, store, most=most, costs=costs, branches=branches), verifier
 
     def translated(
-        self, prompt: Prompt, session: DraftModelSession | None, *, trees: bool = True
-    ) -> NeuralDrafter | None:
-        options, draft = self.drafting.options, self.draft
+        self,
+        drafting: Drafting,
+        request: Request,
+        session: DraftModelSession | None,
+        *,
+        trees: bool = True,
+    ) -> ModelDrafter | None:
+        options, draft = drafting.options, self.draft
         name = options.translation
         if session is None or draft is None or name not in PUBLISHED_TRANSLATIONS:
-            return super().translated(prompt, session, trees=trees)
+            return super().translated(drafting, request, session, trees=trees)
         pair = Pair(self.target.tokenizer, draft.tokenizer)
         return NeuralDrafter(
             session,
-            make_translation(name, pair, prompt, self.drafting.alignment),
+            make_translation(name, pair, request.prompt, drafting.alignment),
             num_draft_tokens=options.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
         )
 

@@ -34,10 +34,9 @@ from tokalign.runtime.cost import CostCurve, read_curve
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge
-from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Round
 
 
@@ -80,7 +79,7 @@ def together(
     for prompt, session in zip(prompts, have_read, strict=True):
         target, count = decoder.open_target(), len(prompt.target) - 1
         target.adopt(session.copy_of(count), prompt.target[:-1])
-        decodings.append(decoder.begin(prompt, Limits(max_tokens=None), target=target))
+        decodings.append(decoder.begin(Request(prompt), target=target))
     run, began, room = Run(), perf_counter(), tokens * len(prompts)
     while run.tokens < room:
         rounds = [one for one in batch.round(decodings) if isinstance(one, Round)]
@@ -147,8 +146,8 @@ def main(
     model = replace(model, stop_ids=frozenset())
     keep_loaded()
     hybrid = DraftingOptions(method="hybrid", dictionary=dictionary)
-    plain = assemble(model, None, DraftingOptions(method="plain"), sampler=Sampling())
-    drafting = assemble(model, None, hybrid, sampler=Sampling())
+    plain = assemble(model, None, DraftingOptions(method="plain"))
+    drafting = assemble(model, None, hybrid)
     here = costs_of(measure_briefly(model.model))
     known = {name: costs_of(read_curve(name)) for name in curves}
     print(

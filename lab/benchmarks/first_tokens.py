@@ -40,22 +40,26 @@ def measure(target: Path, temp: float, seed: int, tokens: int) -> tuple[float, f
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.options import DraftingOptions
+    from tokalign.runtime.request import Request
     from tokalign.tables.opening import open_dictionary
     from tokalign.tokenizer.vocabulary import TargetId
 
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target)
     model = replace(model, stop_ids=frozenset())
-    sampler = Sampling(temperature=temp, seed=seed)
-    plain = Decoder(target=model, drafting=Drafting(), sampler=sampler)
+    plain = Decoder(target=model, drafting=Drafting())
     drafting = Drafting(
         options=DraftingOptions(method="hybrid"),
         dictionary=open_dictionary(model.tokenizer, model_folder=target),
         knowledge=opening_knowledge(model.model),
     )
-    prompt = plain.prompt(PROMPTS[seed % len(PROMPTS)], use_template=False)
+    request = Request(
+        plain.prompt(PROMPTS[seed % len(PROMPTS)], use_template=False),
+        max_tokens=tokens,
+        sampler=Sampling(temperature=temp, seed=seed),
+    )
 
     def times(decoder: Decoder) -> tuple[list[float], float]:
-        generation = Generation(decoder, prompt, max_tokens=tokens)
+        generation = Generation(decoder, request)
         ends = [perf_counter() for _ in generation]
         return [end - ends[0] for end in ends], generation.statistics.tokens_per_round
 

@@ -16,11 +16,11 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, product
 from random import Random
 from typing import Any
-from urllib.request import Request, urlopen
+from urllib import request as http
 
 import click
 
@@ -31,6 +31,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.serve import Settings
 from tokalign.serve.server import Server
 from tokalign.storage import sample_text
@@ -122,9 +123,9 @@ def compare_decoders(
             "grammar": GRAMMARS[grammar],
         }
         prompt = random.choice(prompts)
-        expected, _ = _output(replace(plain, **how), prompt)
+        expected, _ = _output(plain, prompt, **how)
         for name, decoder in ways.items():
-            ids, passes = _output(replace(decoder, **how), prompt)
+            ids, passes = _output(decoder, prompt, **how)
             results[name].add(len(ids), equal=ids == expected, passes=passes)
             if ids != expected:
                 click.echo(f"{name}, {sampling}, grammar {grammar}, output {number}", err=True)
@@ -143,9 +144,9 @@ def _ways(drafters: tuple[str, ...], *, model: bool) -> Iterator[tuple[str, Draf
     yield "free sources", DraftingOptions(method="hybrid", draft_rows=9), False
 
 
-def _output(decoder: Decoder, prompt: list[TargetId]) -> tuple[list[TargetId], int]:
+def _output(decoder: Decoder, prompt: list[TargetId], **how: Any) -> tuple[list[TargetId], int]:
     """The ids that follow a prompt, and how many passes of the target they took."""
-    generation = Generation(decoder, Prompt(target=prompt), max_tokens=LENGTH)
+    generation = Generation(decoder, Request(Prompt(target=prompt), max_tokens=LENGTH, **how))
     for _ in generation:
         pass
     return list(generation.context.emitted), generation.statistics.rounds
@@ -199,12 +200,12 @@ def _conversation(server: Server, number: int, seed: int) -> tuple[list[str], in
     for turn in range(2):
         messages.append({"role": "user", "content": texts[(number + 7 * turn) % len(texts)]})
         body = {"messages": messages, "max_tokens": SERVED, **more}
-        request = Request(
+        request = http.Request(
             f"{server.url}/v1/chat/completions",
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        with urlopen(request) as response:
+        with http.urlopen(request) as response:
             answer = json.load(response)
         messages.append(
             {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}

@@ -31,8 +31,8 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.tables.opening import open_alignment, open_dictionary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -66,7 +66,7 @@ def _mlx_lm(target: LanguageModel[TargetId], prompt: Prompt, tokens: int, clock:
 def _tokalign(
     decoder: Decoder, prompt: Prompt, tokens: int, clock: Clock, speeds: Speeds, name: str
 ) -> float:
-    generation = Generation(decoder, prompt, max_tokens=tokens)
+    generation = Generation(decoder, Request(prompt, max_tokens=tokens))
     times = [clock() for _ in generation]
     speeds.host.setdefault(name, []).append(generation.statistics.host_ms_per_round["p50"])
     return _rate(times)
@@ -76,7 +76,7 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
     """Plain decoding and `auto` with every method; none of them stops before the last token."""
     ours: LanguageModel[TargetId] = LanguageModel.from_folder(target)
     ours = replace(ours, stop_ids=frozenset())
-    plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
+    plain = Decoder(target=ours, drafting=Drafting())
     yield "plain", plain
     dictionary = open_dictionary(ours.tokenizer, model_folder=target)
     free = Drafting(

@@ -49,6 +49,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.tables.logit_rows import LogitRows
 
 _WARM_UP_TOKENS = 8
@@ -161,13 +162,14 @@ class Runner:
 
     def _begin(self, name: str, text: str, tokens: int) -> Running:
         decoder = self._decoders[name]
-        return Running(Generation(decoder, decoder.prompt(text), max_tokens=tokens))
+        sampler = Sampling(temperature=self.temp)
+        request = Request(decoder.prompt(text), max_tokens=tokens, sampler=sampler)
+        return Running(Generation(decoder, request))
 
     def decoder(self, condition: Condition) -> Decoder:
         """A decoder with its own estimates of costs, and without tables that merely lie about."""
         draft = self.draft if condition.drafts else None
-        sampler = Sampling(temperature=self.temp)
-        decoder = assemble(self.target, draft, condition.options, sampler=sampler)
+        decoder = assemble(self.target, draft, condition.options)
         drafting = decoder.drafting
         if drafting.knowledge is not None:
             own = opening_knowledge(self.target.model, *decoder.drafting_models)

@@ -50,6 +50,7 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Context, Proposal, Round, Verifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -152,11 +153,12 @@ class Player:
         drafting, clock, noise = decoder.drafting.with_stores(), SimulatedClock(), None
         verifier: Verifier = ReplayVerifier(text.ids)
         if drafting.uses_logits:
-            noise = decoder.sampler.noise_ahead(vocabulary_size(decoder.target.model))  # type: ignore[union-attr]
+            assert isinstance(text.sampler, Sampling)
+            noise = text.sampler.noise_ahead(vocabulary_size(decoder.target.model))
             self._read_answer(text)
             verifier = RememberingVerifier(self._target, text, drafting.row_store)
         session = self._draft if decoder.draft is not None else None
-        neural = decoder.translated(prompt, session)
+        neural = decoder.translated(drafting, Request(prompt, sampler=text.sampler), session)
         models: list[ModelDrafter] = [] if neural is None else [neural]
         if drafting.knowledge is not None:
             verifier = TimedVerifier(verifier, self.costs, clock)

@@ -33,6 +33,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -120,9 +121,9 @@ def benchmark(
         knowledge=knowledge,
     )
     sampler = Sampling(temperature=temp, seed=7)
-    decoder = Decoder(target=ours, draft=theirs, drafting=drafting, sampler=sampler)
+    decoder = Decoder(target=ours, draft=theirs, drafting=drafting)
     prompt = decoder.prompt("Wisła jest", use_template=False)
-    generation = Generation(decoder, prompt, max_tokens=max_tokens)
+    generation = Generation(decoder, Request(prompt, max_tokens=max_tokens, sampler=sampler))
     rounds = calls_of_rounds(generation)
     if not rounds:
         raise click.ClickException("no round had a tree; give --num-draft-tokens")

@@ -13,6 +13,7 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +78,14 @@ class StudyBench(Bench):
 
         drafting: with what a condition has learned; sessions: to reuse; new ones by default.
         """
-        decoder, sampler = self.decoder_of(condition), self.decoder.sampler
+        decoder, sampler = self.decoder_of(condition), self.sampler
         if block.temperature is not None:
             sampler = Sampling(temperature=block.temperature, seed=self.seed)
         drafting = drafting or self.drafting(decoder, condition)
         shared = None if sessions is None else sessions.of(condition)
         return Generation(
-            replace(decoder, drafting=drafting, sampler=sampler),
-            self.prompts[block](decoder),
-            max_tokens=self.max_tokens,
+            replace(decoder, drafting=drafting),
+            Request(self.prompts[block](decoder), max_tokens=self.max_tokens, sampler=sampler),
             target_session=None if shared is None else shared.target,
             draft_session=None if shared is None else shared.draft,
         )

@@ -24,6 +24,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions, several
+from tokalign.runtime.request import Request
 from tokalign.tables import bundle
 from tokalign.tables.dictionary import Dictionaries
 
@@ -66,12 +67,12 @@ class Assembled(BaseException):
 
 
 @pytest.fixture
-def decoders(monkeypatch: pytest.MonkeyPatch) -> list[Decoder]:
-    """Every decoder that is about to run; none of them does."""
-    seen: list[Decoder] = []
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Decoder, Request]]:
+    """Every decoder that is about to run, with its request; none of them does."""
+    seen: list[tuple[Decoder, Request]] = []
 
-    def begin(decoder: Decoder, *_: Any, **__: Any) -> None:
-        seen.append(decoder)
+    def begin(decoder: Decoder, request: Request, **_: Any) -> None:
+        seen.append((decoder, request))
         raise Assembled
 
     monkeypatch.setattr(Decoder, "begin", begin)
@@ -135,7 +136,7 @@ def shown(decoder: Decoder) -> Any:
 
 @pytest.mark.parametrize("name", OPTION_SETS)
 def test_command_line_and_api_assemble_the_same_decoder(
-    name: str, files: Files, decoders: list[Decoder]
+    name: str, files: Files, begun: list[tuple[Decoder, Request]]
 ) -> None:
     words = OPTION_SETS[name].split()
     arguments = [str(getattr(files, w.lower())) if w.isupper() else w for w in words]
@@ -152,13 +153,13 @@ def test_command_line_and_api_assemble_the_same_decoder(
     with pytest.raises(Assembled):
         tokalign.stream_generate(model, tokenizer, PROMPT, note=notes.append, **how)
 
-    by_command, by_api = decoders
+    (by_command, ours), (by_api, theirs) = begun
     assert shown(by_command) == shown(by_api)
     if "sampling" in how:
-        assert by_command.sampler == by_api.sampler
+        assert ours.sampler == theirs.sampler
     else:
-        assert isinstance(by_command.sampler, Sampling)
-        assert by_command.sampler.temperature == Sampling().temperature == 0
+        assert isinstance(ours.sampler, Sampling)
+        assert ours.sampler.temperature == Sampling().temperature == 0
     if name in ("nothing", "a draft model", "only a dictionary"):
         assert f"dictionary -> {files.target / 'pl.dictionary.tok'}" in notes
 

@@ -21,10 +21,11 @@ import tokalign
 from tokalign.api.assemble import load_decoder
 from tokalign.errors import FingerprintError, IncompatibleError, MissingAssetError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.loop import Limits
+from tokalign.runtime.drafting import PLAINLY
 from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Round
 
 PROMPT = "Wisła jest"
@@ -69,16 +70,16 @@ def test_a_draft_model_and_a_drafter_draft_together(how: str, temperature: float
     given: dict[str, Any] = {"rows": {"draft_rows": 15}, "length": {"num_draft_tokens": 3}}
     options = DraftingOptions(drafter=DRAFTER, **given.get(how, {}))
     sampler = Sampling(temperature=temperature, seed=3)
-    decoder = load_decoder(str(TARGET), str(DRAFT), options, sampler=sampler, dtype="float32")
+    decoder = load_decoder(str(TARGET), str(DRAFT), options, dtype="float32")
     if how == "by gain":
         assert decoder.drafting.knowledge is not None
         assert {*decoder.drafting.knowledge.models} == {"draft", "drafter"}
-    prompt, limits = decoder.prompt(PROMPT, use_template=False), Limits(max_tokens=60)
-    plainly = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
-    decoding = plainly.begin(prompt, limits)
+    prompt = decoder.prompt(PROMPT, use_template=False)
+    request = Request(prompt, max_tokens=60, sampler=sampler, stop_ids=frozenset())
+    decoding = decoder.begin(replace(request, options=PLAINLY))
     expected, events = decoding.context, decoding.events()
     assert [*events]
-    decoding = decoder.begin(prompt, limits)
+    decoding = decoder.begin(request)
     context, events = decoding.context, decoding.events()
     rounds = [event for event in events if isinstance(event, Round)]
     assert context.emitted == expected.emitted

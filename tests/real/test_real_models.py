@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.serve import Settings
 
 pytestmark = pytest.mark.long
@@ -126,7 +126,7 @@ def test_the_openai_client_is_answered_as_by_the_target_alone(real: RealModels) 
         client = OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
         for text in ("Write a Python function that doubles a number.", "And one that halves it?"):
             messages.append({"role": "user", "content": text})
-            generation = Generation(decoder, decoder.prompt(messages), max_tokens=48)
+            generation = Generation(decoder, Request(decoder.prompt(messages), max_tokens=48))
             expected = "".join(part for part, _ in generation.texts())
             chunks = client.chat.completions.create(
                 model="default_model", messages=messages, max_tokens=48, stream=True
@@ -139,9 +139,8 @@ def test_the_openai_client_is_answered_as_by_the_target_alone(real: RealModels) 
 
 def decoded(decoder: Decoder, text: str, temperature: float, tokens: int) -> Generation:
     sampler = Sampling(temperature=temperature, seed=len(text))
-    generation = Generation(
-        replace(decoder, sampler=sampler), decoder.prompt(text), max_tokens=tokens
-    )
+    request = Request(decoder.prompt(text), max_tokens=tokens, sampler=sampler)
+    generation = Generation(decoder, request)
     for _ in generation:
         pass
     return generation

@@ -21,6 +21,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.options import CacheOptions, DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.tokenizer.vocabulary import TargetId
 
 TURNS, MOST_TOKENS = 5, 12
@@ -35,19 +36,20 @@ class Conversation:
     """Sessions and a logit store that last from turn to turn, as `tokalign chat` keeps them."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self.decoder = replace(decoder, drafting=decoder.drafting.with_stores())
+        self.decoder, self.logits = decoder, decoder.drafting.with_stores().logits
         self.target = decoder.open_target(rewinds=True)
         self.draft = decoder.open_draft()
 
     def generate(
-        self, ids: list[TargetId], most: int = 8, sampler: Sampler | None = None
+        self,
+        ids: list[TargetId],
+        most: int = 8,
+        sampler: Sampler = Sampling(),  # noqa: B008
     ) -> Generation:
+        prompt = Prompt(target=ids)
+        request = Request(prompt, max_tokens=most, sampler=sampler, logits=self.logits)
         return Generation(
-            replace(self.decoder, sampler=sampler or self.decoder.sampler),
-            Prompt(target=ids),
-            max_tokens=most,
-            target_session=self.target,
-            draft_session=self.draft,
+            self.decoder, request, target_session=self.target, draft_session=self.draft
         )
 
 
@@ -74,9 +76,8 @@ def some_decoder(pair: Models, draw: Random) -> Decoder:
         method="plain" if method == "drafter" else method,
         num_draft_tokens=None if method == "auto" else draw.choice([2, 4]),
     )
-    sampler = Sampling(temperature=draw.choice([0.0, 0.8]), seed=draw.randrange(1000))
     cache = CacheOptions(prefill_step_size=draw.choice([7, 2048]))
-    decoder = assemble(pair[0], draft, options, sampler=sampler, cache=cache)
+    decoder = assemble(pair[0], draft, options, cache=cache)
     if method == "drafter":
         rows = draw.choice([None, 5])
         drafting = decoder.drafting.with_options(method=method, draft_rows=rows)
@@ -118,15 +119,14 @@ def conversation(seed: int, pair: Models) -> Iterator[tuple[list[int], list[int]
     """The ids of every turn: with what was kept, and of a fresh run."""
     draw = Random(seed)
     decoder = some_decoder(pair, draw)
-    kept = Conversation(decoder)
+    kept, temperature = Conversation(decoder), draw.choice([0.0, 0.8])
     prompt = some_ids(draw, pair, 40)
     for _ in range(TURNS):
-        sampler = replace(decoder.sampler, seed=draw.randrange(1000))  # type: ignore[type-var]
+        sampler = Sampling(temperature=temperature, seed=draw.randrange(1000))
         most = draw.randint(1, MOST_TOKENS)
         turn = kept.generate(prompt, most, sampler)
-        fresh = Generation(
-            replace(decoder, sampler=sampler), Prompt(target=prompt), max_tokens=most
-        )
+        request = Request(Prompt(target=prompt), max_tokens=most, sampler=sampler)
+        fresh = Generation(decoder, request)
         expected, rounds = emitted(fresh), turn.by_round()
         interrupted_after = draw.choice([1, 2, 100, 100, 100])
         for count, _ in enumerate(rounds, 1):

@@ -24,7 +24,7 @@ from lab.benchmarks.round_calls import calls_of_rounds
 from tokalign.errors import UsageError
 from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.request import Request
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -160,9 +160,9 @@ def test_a_round_with_a_tree_can_be_followed_through_few_modules(
     target, draft = demo_pair
     endless = replace(target, stop_ids=frozenset()), draft
     how = {"method": method, "translation": "exact", "num_draft_tokens": 3}
-    decoder = decoder_of(endless, Sampling(), **how)
+    decoder = decoder_of(endless, **how)
     prompt = decoder.prompt("Wisła jest", use_template=False)
-    rounds = calls_of_rounds(Generation(decoder, prompt, max_tokens=24))
+    rounds = calls_of_rounds(Generation(decoder, Request(prompt, max_tokens=24)))
     assert len(rounds) > 4
     assert median(len(calls.modules) for calls in rounds) <= most
     assert median(calls.crossings.total() for calls in rounds) <= 350

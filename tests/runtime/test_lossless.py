@@ -15,8 +15,8 @@ from small_tables import half_right, table_of
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Array, Round
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -33,9 +33,13 @@ def plain_output(demo_pair: ModelPair) -> Callable[[str, str], list[int]]:
 
 
 def emit(pair: ModelPair, sampling: str, prompt: str, **how: Any) -> list[int]:
-    decoder = decoder_of(pair, SAMPLINGS[sampling], **how)
-    given = decoder.prompt(prompt, use_template=False)
-    return emitted(Generation(decoder, given, max_tokens=24))
+    decoder = decoder_of(pair, **how)
+    request = Request(
+        decoder.prompt(prompt, use_template=False),
+        max_tokens=24,
+        sampler=SAMPLINGS[sampling],
+    )
+    return emitted(Generation(decoder, request))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -125,9 +129,9 @@ def play(pair: ModelPair, translation: str, sampling: Sampling) -> list[int]:
     stop = frozenset({script[-1]})
     scripted = Scripted(target.model, script, len(prompt))
     how = {"method": "draft", "translation": translation, "num_draft_tokens": 3, "alternatives": 0}
-    decoder = decoder_of((replace(target, model=scripted, stop_ids=stop), draft), sampling, **how)
-    limits = Limits(max_tokens=len(script) + 9, stop_ids=stop)
-    decoding = decoder.begin(Prompt(target=prompt), limits)
+    decoder = decoder_of((replace(target, model=scripted, stop_ids=stop), draft), **how)
+    request = Request(Prompt(target=prompt), max_tokens=len(script) + 9, sampler=sampling)
+    decoding = decoder.begin(request)
     context, events = decoding.context, decoding.events()
     drafted = [event for event in events if isinstance(event, Round) and event.tree]
     assert list(context.emitted) == script

@@ -23,6 +23,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.remembered import OutputStore
+from tokalign.runtime.request import Request
 from tokalign.tables.logit_rows import ID_BITS, LogitRows, codes_of, keys_of
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -75,9 +76,10 @@ def model(tokenizer: Tokenizer[Any], rows: int, seed: int = 0) -> LanguageModel[
     return LanguageModel(model=weights, tokenizer=tokenizer)
 
 
-def opening(tokenizer: Tokenizer[Any]) -> Prompt:
-    """A prompt that is spelled in letters, as every model has these."""
-    return Prompt(target=[tokenizer.vocabulary.id_of[bytes([byte])] for byte in PROMPT])
+def opening(tokenizer: Tokenizer[Any], **how: Any) -> Request:
+    """A request whose prompt is spelled in letters, as every model has these."""
+    prompt = [tokenizer.vocabulary.id_of[bytes([byte])] for byte in PROMPT]
+    return Request(Prompt(target=prompt), **{"max_tokens": TOKENS, **how})
 
 
 def knowing(plain: list[int]) -> dict[str, Any]:
@@ -109,8 +111,8 @@ def plainly(tokenizers: list[Tokenizer[Any]]) -> Callable[[int, str], list[int]]
     @cache
     def emit(rows: int, sampling: str) -> list[int]:
         target = model(tokenizers[0], rows)
-        decoder = decoder_of((target, None), SAMPLINGS[sampling], method="plain")
-        return emitted(Generation(decoder, opening(tokenizers[0]), max_tokens=TOKENS))
+        decoder = decoder_of((target, None), method="plain")
+        return emitted(Generation(decoder, opening(tokenizers[0], sampler=SAMPLINGS[sampling])))
 
     return emit
 
@@ -131,10 +133,10 @@ def test_nothing_is_proposed_that_the_model_lacks_and_nothing_is_lost(
     ours, how, draft = model(tokenizers[0], rows), METHODS[method], None
     if "translation" in how:
         draft = model(tokenizers[method != "none"], DRAFTS[target], seed=1)
-    decoder = decoder_of((ours, draft), SAMPLINGS[sampling], **how, **knowing(plain))
+    decoder = decoder_of((ours, draft), **how, **knowing(plain))
     if method == "drafter":
         decoder = replace(decoder, drafter=random_drafter(ours.model))
-    run = Generation(decoder, opening(tokenizers[0]), max_tokens=TOKENS)
+    run = Generation(decoder, opening(tokenizers[0], sampler=SAMPLINGS[sampling]))
     assert emitted(run) == plain
     assert any(one.tree for one in run.rounds)
     assert all(token < rows for one in run.rounds for token in one.tree.ids)
@@ -149,8 +151,8 @@ def test_a_grammar_is_followed_with_the_ids_that_the_model_has(
     text = " ma kota, a kot ma"
     assert max(tokenizers[0].encode(text)) >= TARGETS["cut"]
     ours = replace(model(tokenizers[0], TARGETS["cut"]), stop_ids=frozenset({0, IDS - 1}))
-    decoder = decoder_of((ours, None), Sampling(), Grammar.choice([text]), method=method)
-    run = Generation(decoder, opening(tokenizers[0]), max_tokens=40)
+    decoder = decoder_of((ours, None), method=method)
+    run = Generation(decoder, opening(tokenizers[0], max_tokens=40, grammar=Grammar.choice([text])))
     ids = emitted(run)
     assert tokenizers[0].decode(ids[:-1]) == text
     assert ids[-1] == 0
@@ -160,7 +162,7 @@ def test_calibration_drafts_for_the_ids_that_the_model_has(
     tokenizers: list[Tokenizer[Any]],
 ) -> None:
     pair = model(tokenizers[0], TARGETS["cut"]), model(tokenizers[1], DRAFTS["padded"], seed=2)
-    decoder = decoder_of(pair, Sampling(), method="draft", translation="exact")
+    decoder = decoder_of(pair, method="draft", translation="exact")
     rounds = self_draft_rounds(decoder, ["xyz qwv"], tokens=30, limit=5, seconds=60)
     assert rounds
     assert all(token < TARGETS["cut"] for one in rounds for token in one.tree.ids)
@@ -169,9 +171,9 @@ def test_calibration_drafts_for_the_ids_that_the_model_has(
 def test_a_prompt_with_ids_that_the_model_lacks_is_refused(
     tokenizers: list[Tokenizer[Any]],
 ) -> None:
-    decoder = decoder_of((model(tokenizers[0], 270), None), Sampling(), method="plain")
+    decoder = decoder_of((model(tokenizers[0], 270), None), method="plain")
     with pytest.raises(UsageError, match=r"prompt\[1\] is 270, but .* from 0 to 269"):
-        Generation(decoder, Prompt(target=[TargetId(5), TargetId(270)]))
+        Generation(decoder, Request(Prompt(target=[TargetId(5), TargetId(270)])))
 
 
 def test_of_the_rows_of_a_table_those_are_stored_that_the_model_can_meet() -> None:

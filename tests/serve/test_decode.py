@@ -19,6 +19,7 @@ from tokalign.runtime.chat import Prompt, encode_prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.request import Request
 from tokalign.serve.server import Server
 from tokalign.storage import POLISH, prompts
 
@@ -57,7 +58,8 @@ def decoded(
 ) -> tuple[str, str, int]:
     """Text, reason and number of ids of `decode`."""
     sampling = Sampling(processors=make_logits_processors(**penalties))
-    generation = Generation(decoder_of((target, None), sampling), prompt, max_tokens=max_tokens)
+    asked = Request(prompt, max_tokens=max_tokens, sampler=sampling)
+    generation = Generation(decoder_of((target, None)), asked)
     pieces = list(generation)
     text = "".join(piece.text for piece in pieces) + generation.rest()
     return text, str(pieces[-1].ends), len(pieces)
@@ -83,7 +85,7 @@ def test_chats_and_completions_are_answered_as_by_decode(
     served: Server, target: LanguageModel[Any], number: int
 ) -> None:
     text, options = PROMPTS[number], OPTIONS[number % len(OPTIONS)]
-    decoder: Decoder = decoder_of((target, None), Sampling())
+    decoder: Decoder = decoder_of((target, None))
     for path, body, prompt in (
         (
             "/v1/chat/completions",

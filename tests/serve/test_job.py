@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from places import DEMO
 
 from tokalign.runtime.chat import Prompt
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve.job import Emitted, Item, Job
 from tokalign.serve.request import Request
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -24,7 +23,7 @@ def job_of(items: list[Item], *, max_tokens: int = 1000, **asked: Any) -> Job:
     prompt = TOKENIZER.encode("Wisła")
     job = Job(request=Request(**asked), put=items.append, max_tokens=max_tokens)
     job.tokenizer, job.prompt, job.ids = TOKENIZER, Prompt(target=prompt), prompt
-    job.ends, job.sampler = frozenset([END]), Sampling()
+    job.ends = frozenset([END])
     return job
 
 

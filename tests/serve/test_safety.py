@@ -19,9 +19,10 @@ from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require_allowed
-from tokalign.serve.decoding import decoder_of
+from tokalign.serve.decoding import request_of
 from tokalign.serve.server import Server
 
 PROMPT = "Wisła jest najdłuższą rzeką w Polsce i płynie"
@@ -116,13 +117,13 @@ def _stores_used(monkeypatch: pytest.MonkeyPatch) -> list[LogitStore]:
     """Gets the logit store of every request from here on."""
     used: list[LogitStore] = []
 
-    def spy(*given: Any, **named: Any) -> Decoder:
-        decoder = decoder_of(*given, **named)
-        assert decoder.drafting.logits is not None
-        used.append(decoder.drafting.logits)
-        return decoder
+    def spy(*given: Any) -> Request:
+        made = request_of(*given)
+        assert made.logits is not None
+        used.append(made.logits)
+        return made
 
-    monkeypatch.setattr("tokalign.serve.scheduler.decoder_of", spy)
+    monkeypatch.setattr("tokalign.serve.scheduler.request_of", spy)
     return used
 
 

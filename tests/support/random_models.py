@@ -20,7 +20,6 @@ from tokalign.build.alignment import align
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -165,13 +164,13 @@ def rounds_of(
     return list(context.emitted), rounds
 
 
-def decoder_of(pair: Any, sampler: Any, grammar: Grammar | None = None, **how: Any) -> Decoder:
+def decoder_of(pair: Any, **how: Any) -> Decoder:
     """A decoder of a target and a draft model. how: options, or fields of `Drafting`."""
     target, draft = pair
     tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
     opened = {name: how.pop(name) for name in _OPENED if name in how}
     drafting = Drafting(alignment=tables, **opened).with_options(**how)
-    return Decoder(target=target, draft=draft, drafting=drafting, sampler=sampler, grammar=grammar)
+    return Decoder(target=target, draft=draft, drafting=drafting)
 
 
 def emitted(generation: Generation) -> list[int]:

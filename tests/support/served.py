@@ -26,6 +26,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
+from tokalign.runtime.request import Request
 from tokalign.serve import Settings
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -211,8 +212,8 @@ def plain_ids(
     sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
 ) -> list[int]:
     """What plain decoding gives, for servers to be compared with."""
-    decoder = decoder_of((target, None), sampling)
-    return emitted(Generation(decoder, Prompt(target=prompt), max_tokens=tokens))
+    asked = Request(Prompt(target=prompt), max_tokens=tokens, sampler=sampling)
+    return emitted(Generation(decoder_of((target, None)), asked))
 
 
 def assert_both_ways(server: Server) -> None:

@@ -21,8 +21,7 @@ from small_tables import half_right
 
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Round
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -397,9 +396,9 @@ def with_lookups(
     """
     how = half_right(right, len(tokenizer.vocabulary))
     how |= {"method": method, "draft_rows": 6 if method == "hybrid" else None}
-    decoder = decoder_of((LanguageModel(model=model, tokenizer=tokenizer), None), Sampling(), **how)
+    decoder = decoder_of((LanguageModel(model=model, tokenizer=tokenizer), None), **how)
     opening = Prompt(target=[TargetId(token) for token in prompt])
-    decoding = decoder.begin(opening, Limits(max_tokens=len(right)))
+    decoding = decoder.begin(Request(opening, max_tokens=len(right)))
     context, events = decoding.context, decoding.events()
     proposed = sum(len(event.tree) for event in events if isinstance(event, Round))
     return list(context.emitted), proposed

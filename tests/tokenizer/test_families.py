@@ -25,6 +25,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -133,8 +134,9 @@ def model_of(tokenizer: Tokenizer[Any], seed: int) -> LanguageModel[Any]:
 
 def emit(target: LanguageModel[Any], draft: LanguageModel[Any] | None, **options: Any) -> list[int]:
     sampling = Sampling(temperature=0.8, seed=3)
-    decoder = assemble(target, draft, DraftingOptions(**options), sampler=sampling)
-    return emitted(Generation(decoder, decoder.prompt("Zażółć 12\n\n a"), max_tokens=24))
+    decoder = assemble(target, draft, DraftingOptions(**options))
+    prompt = decoder.prompt("Zażółć 12\n\n a")
+    return emitted(Generation(decoder, Request(prompt, max_tokens=24, sampler=sampling)))
 
 
 METHODS: list[dict[str, Any]] = [

@@ -22,6 +22,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore, tail_of
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.logit_rows import KEPT, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table
@@ -63,7 +64,8 @@ def test_a_cold_target_writes_what_it_answers_alone(
     options = Writing(tokens=1, prompts=True, temperature=1e-5)
     answers = set()
     for prompt in PROMPTS:
-        generation = Generation(decoder, decoder.prompt(prompt), max_tokens=from_model.LENGTH)
+        request = Request(decoder.prompt(prompt), max_tokens=from_model.LENGTH)
+        generation = Generation(decoder, request)
         for _ in generation:
             pass
         ids = [one for one in generation.context.emitted if one not in target.stop_ids]

@@ -25,8 +25,6 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.lookup import LogitStore
-    from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
-    from tokalign.runtime.mlx.sampling import Sampler
     from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 
 T = TypeVar("T")
@@ -121,25 +119,21 @@ def assemble(
     draft: LanguageModel[DraftId] | None,
     options: DraftingOptions,
     *,
-    sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
-    outputs: Sequence[SuffixAutomaton] = (),
-    logits: LogitStore | None = None,
     before_costs: BeforeCosts = lambda _target, _drafts: None,
     background: bool = False,
     note: Note = no_note,
 ) -> Decoder:
     """A decoder of loaded models with the tables that the options ask for.
 
-    sampler: greedy by default. outputs, logits: as in `Drafting`. background: whether packs of
-    languages that prompts turn out to be in are compiled while decoding goes on.
+    background: whether packs of languages that prompts turn out to be in are compiled while
+    decoding goes on.
     before_costs: called with the target and what drafts, unless no decision depends on costs.
     All decoders of a process share what the controller learns of two models.
     Raises: as `choose_drafting`.
     """
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.draft.opening_knowledge import shared_knowledge
-    from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
     from tokalign.runtime.remembered import RememberedStore, open_remembered
 
@@ -162,21 +156,21 @@ def assemble(
     )
     size = vocabulary_size(target.model)
     if options.remember and drafting.uses_logits:
-        logits = open_remembered(
+        logits: LogitStore | None = open_remembered(
             content_fingerprint(target.model),
             target.tokenizer.fingerprint,
             size,
             known=None if drafting.known_rows is None else drafting.known_rows.within(size),
             note=note,
         )
+        drafting = replace(drafting, logits=logits)
         if isinstance(logits, RememberedStore):
             drafting = replace(drafting, mixing=logits.mixing)
     decoder = Decoder(
         target=target,
         draft=draft,
         drafter=drafter,
-        drafting=replace(drafting, outputs=outputs, logits=logits),
-        sampler=sampler or Sampling(),
+        drafting=drafting,
         cache=cache or CacheOptions(),
     )
     if not options.chooses_lengths:

@@ -31,6 +31,7 @@ from tokalign.runtime.mlx.sampling import LogitsProcessor
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, CacheOptions, DraftingOptions
 from tokalign.runtime.remembered import OutputStore
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.foreign import any_ids
@@ -42,7 +43,8 @@ class Call:
 
     prompt: what follows what the target's cache holds. prompt_cache: the target's layers, then the
     draft's. embeddings: f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for
-    no bound. stream: of mlx. store: keeps the output. limits: further keywords of `Generation`.
+    no bound. stream: of mlx. store: earlier outputs, to which this one is added. how: further
+    keywords of a `Request`.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Call:
         stream: Any,
         store: OutputStore | None = None,
         note: Note = no_note,
-        **limits: Any,
+        **how: Any,
     ) -> None:
         self._decoder, self._prompt_cache, self._stream = decoder, prompt_cache, stream
         self._store = store
@@ -71,13 +73,15 @@ class Call:
                     "ids are not known; processors and drafters see what follows it, as in mlx-lm"
                 )
         self.prompt = list(prompt) if embeddings is None else self._embed(prompt, embeddings)
-        self.generation = Generation(
-            decoder,
+        request = Request(
             Prompt(target=[*self._target.held, *self.prompt], draft=draft_prompt),
             max_tokens=None if max_tokens < 0 else max_tokens,
-            target_session=self._target,
-            draft_session=self._draft,
-            **limits,
+            outputs=() if store is None else (store.text,),
+            logits=None if store is None else store.logits,
+            **how,
+        )
+        self.generation = Generation(
+            decoder, request, target_session=self._target, draft_session=self._draft
         )
 
     def pieces(
@@ -193,7 +197,6 @@ def speculative_generate_step(
         target,
         draft,
         DraftingOptions(method="draft", translation=translation, num_draft_tokens=num_draft_tokens),
-        sampler=make_sampler(None, sampler, logits_processors),
         cache=CacheOptions(
             prefill_step_size=prefill_step_size,
             kv_bits=kv_bits,
@@ -207,6 +210,7 @@ def speculative_generate_step(
         prompt_cache,
         max_tokens=max_tokens,
         stream=stream,
+        sampler=make_sampler(None, sampler, logits_processors),
         ends_with_context=False,
     )
     with closing(call.pieces(keeps_last=False)) as pieces:

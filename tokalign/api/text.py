@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import Any
@@ -150,24 +150,23 @@ def stream_generate(
         target,
         draft,
         drafting,
-        sampler=chooser,
         cache=cache,
-        outputs=() if store is None else (store.text,),
-        logits=None if store is None else store.logits,
         note=note,
     )
     call = Call(
-        replace(decoder, grammar=grammar),
+        decoder,
         encode("prompt", target, prompt),
         prompt_cache,
         draft_prompt=theirs,
         embeddings=input_embeddings,
         max_tokens=max_tokens,
-        stop=stop,
         stream=stream,
-        ends_with_context=max_tokens < 0,
         store=store,
         note=note,
+        sampler=chooser,
+        grammar=grammar,
+        stop=stop,
+        ends_with_context=max_tokens < 0,
     )
     # Under a grammar the text is what the grammar matched; mlx-lm would take a space away.
     detokenizer = None if stop or grammar is not None else detokenizer_of(tokenizer)

@@ -27,10 +27,11 @@ from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation, Piece, together
-from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
+from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.vocabulary import TargetId
@@ -80,10 +81,10 @@ def batch_generate(
         language_model(model, tokenizer),
         None if draft_model is None else language_model(draft_model, draft_tokenizer, "draft_"),
         drafting,
-        sampler=make_sampler(sampling, sampler, logits_processors),
         cache=cache,
         note=note,
     )
+    chooser = make_sampler(sampling, sampler, logits_processors)
     answers = _answers(
         decoder,
         prompts,
@@ -96,7 +97,7 @@ def batch_generate(
     if batch is None and len(answers) > 1:
         note("the model cannot share passes: the prompts take turns")
     with wired(model), nullcontext() if stream is None else mx.stream(stream):
-        stats = _answer(decoder, batch, answers, completion_batch_size)
+        stats = _answer(decoder, batch, answers, chooser, completion_batch_size)
     decoder.remember()
     if verbose:
         print(
@@ -134,15 +135,15 @@ class _Answer:
     logprobs: list[float] = field(default_factory=list)
     session: TargetModelSession | None = None
 
-    def begin(self, decoder: Decoder) -> Generation:
+    def begin(self, decoder: Decoder, sampler: Sampler) -> Generation:
         self.session = decoder.open_target(deepcopy(self.cache))
-        return Generation(
-            decoder,
+        request = Request(
             Prompt(target=[*self.session.held, *self.prompt]),
             max_tokens=self.max_tokens,
-            target_session=self.session,
+            sampler=sampler,
             ends_with_context=False,
         )
+        return Generation(decoder, request, target_session=self.session)
 
     def take(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
@@ -161,14 +162,18 @@ class _Answer:
 
 
 def _answer(
-    decoder: Decoder, batch: Batch | None, answers: Sequence[_Answer], at_once: int
+    decoder: Decoder,
+    batch: Batch | None,
+    answers: Sequence[_Answer],
+    sampler: Sampler,
+    at_once: int,
 ) -> BatchStats:
     """Decode all of them. The time of first rounds counts as reading."""
     stats, answer_of = BatchStats(), dict[Generation, _Answer]()
 
     def begin() -> Iterator[Generation]:
         for answer in answers:
-            generation = answer.begin(decoder)
+            generation = answer.begin(decoder, sampler)
             answer_of[generation] = answer
             yield generation
 

@@ -43,12 +43,9 @@ class ChatModel:
         *,
         keeps: bool,
     ) -> None:
-        own: Any = decoder.sampler  # what is exempt from XTC is the tokenizer's
-        sampling = replace(settings.sampling, xtc_exempt=own.xtc_exempt)
-        self.name, self.settings = name, replace(settings, sampling=sampling)
-        self._options = options
-        # The logit store lasts for the whole conversation.
-        self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
+        self.name, self.settings = name, settings
+        self._decoder, self._options = decoder, options
+        self._logits = decoder.drafting.with_stores().logits  # for the whole conversation
         self._files = decoder.context_files(_OWNER, most_bytes=None if keeps else 0, note=note)
         self.rounds: Sequence[Round] = ()  # of the last answer
         self._open_sessions()
@@ -60,8 +57,8 @@ class ChatModel:
     def kept(self) -> str:
         """What is kept between turns, in words."""
         layers = [*self._target.layers, *([] if self._draft is None else self._draft.layers)]
-        logits = self._decoder.drafting.logits
-        size = sum(layer.nbytes for layer in layers) + (0 if logits is None else logits.nbytes)
+        size = sum(layer.nbytes for layer in layers)
+        size += 0 if self._logits is None else self._logits.nbytes
         return f"{len(self._target.held)} tokens of context are kept, in {size / 1e6:.1f} MB"
 
     def answer(self, dialogue: Dialogue, *, retries: int, color: bool) -> dict[str, Any]:
@@ -104,18 +101,20 @@ class ChatModel:
 
     def _begin(self, prompt: Prompt, retries: int) -> Generation:
         from tokalign.runtime.generate import Generation
+        from tokalign.runtime.request import Request
 
         sampling = self.settings.sampling
         if not self.is_greedy:
             sampling = replace(sampling, seed=sampling.seed + retries)
-        decoder = replace(self._decoder, sampler=sampling)
-        return Generation(
-            decoder,
+        request = Request(
             prompt,
             max_tokens=self.settings.max_tokens,
+            sampler=sampling,
             stop=self._options.stop,
-            target_session=self._target,
-            draft_session=self._draft,
+            logits=self._logits,
+        )
+        return Generation(
+            self._decoder, request, target_session=self._target, draft_session=self._draft
         )
 
     def _print(self, generation: Generation, beginning: str, *, color: bool) -> bool:

@@ -189,7 +189,6 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Me
     language = next(iter(options.drafting.languages), None)
     # Files are read before models are loaded. The language of the model is known afterwards.
     texts = read(language=language) if options.files or language is not None else []
-    from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.mlx.weights import device_name, mlx_version
 
     decoder = load_decoder(
@@ -197,7 +196,6 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Me
         options.draft,
         replace(options.drafting, num_draft_tokens=DEFAULT_DRAFT_TOKENS),
         dtype=options.dtype,
-        sampler=Sampling(temperature=options.temp, seed=options.seed),
         note=note,
     )
     keep_loaded()
@@ -234,6 +232,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
     from tokalign.evaluate.bench import Bench
     from tokalign.evaluate.comparison import PLAIN, conditions_of
     from tokalign.runtime.draft.opening_knowledge import opening_knowledge
+    from tokalign.runtime.mlx.sampling import Sampling
 
     draft, dictionary = decoder.draft, decoder.drafting.dictionary
     names = [name for name in options.methods if name != PLAIN]
@@ -256,6 +255,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
             with_drafter=decoder.drafter is not None,
         ),
         max_tokens=options.max_tokens,
+        sampler=Sampling(temperature=options.temp, seed=options.seed),
         seed=options.seed,
         knowledge=lambda loaded: opening_knowledge(
             loaded.target.model, *loaded.drafting_models, note=say_once

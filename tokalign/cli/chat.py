@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tokalign.runtime.decoder import Decoder
+    from tokalign.runtime.mlx.sampling import Sampling
 
 _OPTIONS = (
     Option("-m --max-tokens", "Most tokens of an answer; -1: as many as fit.", MAX_TOKENS, "-1"),
@@ -68,7 +70,7 @@ def command(
     options = take(PromptOptions, values)
     entries = open_entries(keeps=history)
 
-    def load_model(name: str) -> Decoder:
+    def load_model(name: str) -> tuple[Decoder, Sampling]:
         return load({**values, "target": name}, measures=calibrate)
 
     target = values["target"]
@@ -90,7 +92,7 @@ class ChatSession:
 
     def __init__(
         self,
-        load: Callable[[str], Decoder],
+        load: Callable[[str], tuple[Decoder, Sampling]],
         model: str,
         options: PromptOptions,
         *,
@@ -100,13 +102,9 @@ class ChatSession:
         keeps: bool,
     ) -> None:
         self._load, self._options, self._color, self._keeps = load, options, color, keeps
-        decoder = load(model)
-        sampling: Any = decoder.sampler  # `load` makes no other than a `Sampling`
-        self._use(
-            model,
-            decoder,
-            AnswerSettings(sampling=sampling, max_tokens=max_tokens, markdown=markdown),
-        )
+        decoder, sampling = load(model)
+        settings = AnswerSettings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
+        self._use(model, decoder, settings)
         self._dialogue = Dialogue(system=options.system_prompt)
         self._begun = ""  # what the next entry begins with
         self._retries = 0
@@ -221,11 +219,17 @@ class ChatSession:
         before, settings = self._model.name, self._model.settings
         del self._model  # there may be no room for two
         try:
-            self._use(name, self._load(name), settings)
+            self._switch(name, settings)
         except TokalignError:
             note(f"back to {before}")
-            self._use(before, self._load(before), settings)
+            self._switch(before, settings)
             raise
+
+    def _switch(self, name: str, settings: AnswerSettings) -> None:
+        decoder, own = self._load(name)
+        # What is exempt from XTC is the tokenizer's.
+        sampling = replace(settings.sampling, xtc_exempt=own.xtc_exempt)
+        self._use(name, decoder, replace(settings, sampling=sampling))
 
     def _use(self, name: str, decoder: Decoder, settings: AnswerSettings) -> None:
         self._model = ChatModel(name, decoder, self._options, settings, keeps=self._keeps)

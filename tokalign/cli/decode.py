@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,12 +75,19 @@ def command(
     named = {name: values[name] and str(values[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, values), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)
-    decoder = replace(load(values, details=bool(verbose)), grammar=grammar)
+    decoder, sampling = load(values, details=bool(verbose))
     from tokalign.runtime.chat import as_messages
     from tokalign.runtime.generate import Generation
+    from tokalign.runtime.request import Request
 
-    prompt_read = options.prompt(decoder, as_messages(text, system=options.system_prompt))
-    generation = Generation(decoder, prompt_read, stop=options.stop, max_tokens=max_tokens)
+    request = Request(
+        options.prompt(decoder, as_messages(text, system=options.system_prompt)),
+        max_tokens=max_tokens,
+        sampler=sampling,
+        grammar=grammar,
+        stop=options.stop,
+    )
+    generation = Generation(decoder, request)
 
     summary: dict[str, Any] = {}
     try:

@@ -48,8 +48,10 @@ class PromptOptions:
 _LOADING = ("dtype", "trust_remote_code", "ends", "extra_eos_token")
 
 
-def load(values: dict[str, Any], *, measures: bool = False, details: bool = False) -> Decoder:
-    """Load what is named and assemble a decoder.
+def load(
+    values: dict[str, Any], *, measures: bool = False, details: bool = False
+) -> tuple[Decoder, Sampling]:
+    """Load what is named. Returns: a decoder, and how its ids are to be chosen.
 
     values: of `MODEL`, `DRAFTING`, `SAMPLING`, `ENDS` and `CACHE` by name, which are taken out.
     measures: what passes cost is measured if it is not known. details: where files are is noted.
@@ -81,11 +83,11 @@ def load(values: dict[str, Any], *, measures: bool = False, details: bool = Fals
         before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
         note=note if details else note_what_decides,
     )
-    decoder = replace(decoder, sampler=_sampling(values, decoder.target))
+    sampling = _sampling(values, decoder.target)
     if cache.max_kv_size is not None:
         note(_about_max_kv_size(decoder))
     keep_loaded()
-    return decoder
+    return decoder, sampling
 
 
 def _sampling(values: dict[str, Any], target: LanguageModel[TargetId]) -> Sampling:

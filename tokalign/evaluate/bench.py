@@ -14,7 +14,9 @@ from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.request import Request
 
 WARM_UP_TOKENS = 12
 
@@ -32,15 +34,15 @@ class Sessions(NamedTuple):
     @classmethod
     def of(cls, decoder: Decoder) -> Sessions:
         """Sessions for every method of a decoder."""
-        whole = replace(decoder, drafting=decoder.drafting.with_options(method="hybrid"))
-        return cls(whole.open_target(), whole.open_draft())
+        options = replace(decoder.drafting.options, method="hybrid")
+        return cls(decoder.open_target(options=options), decoder.open_draft(options=options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """Loaded models and the prompts to decode with them.
 
-    decoder: models, tables and sampling; each condition sets its own method and draft length, and
+    decoder: models and tables; each condition sets its own method and draft length, and
     learns for itself, from prompt to prompt. knowledge: what the controller begins with if k is
     `auto`.
     """
@@ -49,6 +51,7 @@ class Bench:
     prompts: Mapping[PromptBlock, MakePrompt]
     conditions: Sequence[Condition]
     max_tokens: int
+    sampler: Sampler = Sampling()  # noqa: RUF009  # it is frozen
     seed: int = 0
     knowledge: Callable[[Decoder], Knowledge] | None = None
 
@@ -77,10 +80,12 @@ class Bench:
         self, block: PromptBlock, condition: Condition, drafting: Drafting, sessions: Sessions
     ) -> Measurement:
         """One generation. drafting: with what the condition has learned."""
+        request = Request(
+            self.prompts[block](self.decoder), max_tokens=self.max_tokens, sampler=self.sampler
+        )
         generation = Generation(
             replace(self.decoder, drafting=drafting),
-            self.prompts[block](self.decoder),
-            max_tokens=self.max_tokens,
+            request,
             target_session=sessions.target,
             draft_session=sessions.draft,
         )

@@ -24,6 +24,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Round
 
 CONTEXT = 128
@@ -155,13 +156,14 @@ def self_draft_rounds(
     limit: draft passes of a round. seconds: no further prompt is begun that would end later."""
     began, rounds = perf_counter(), list[Round]()
     method = "draft" if decoder.drafter is None else "drafter"
-    drafting = decoder.drafting.with_options(method=method, num_draft_tokens=limit, alternatives=0)
-    decoder = replace(decoder, drafting=drafting)
+    options = replace(
+        decoder.drafting.options, method=method, num_draft_tokens=limit, alternatives=0
+    )
     for number, text in enumerate(prompts):
         if number and (perf_counter() - began) * (1 + 1 / number) > seconds:
             break
         prompt = decoder.prompt(text, use_template=False)
-        generation = Generation(decoder, prompt, max_tokens=tokens)
+        generation = Generation(decoder, Request(prompt, max_tokens=tokens, options=options))
         for _ in generation:
             pass
         rounds += [round_ for round_ in generation.rounds if round_.tree]

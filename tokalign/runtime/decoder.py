@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
@@ -19,7 +19,7 @@ from tokalign.runtime.chat import (
     find_template,
     plain_text,
 )
-from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
@@ -27,12 +27,13 @@ from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.batch_split import can_share_passes
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.sampling import Sampler, Sampling
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import ends_of_mlx_lm, load_weights, vocabulary_size
-from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions
+from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions, DraftingOptions
 from tokalign.runtime.remembered import RememberedStore
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.written_later import LATER
@@ -77,18 +78,16 @@ class LanguageModel(Generic[Id]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """Models and options of a run. Requests share no drafter, so no state passes between them.
+    """Models, tables and defaults of a run, which all its requests share.
 
-    drafter: one that was trained on the target.
-    grammar: what every output has to match; a constraint is that after one prompt.
+    drafter: one that was trained on the target. drafting: tables, what was learned, and the options
+    of requests that bring none.
     """
 
     target: LanguageModel[TargetId]
     draft: LanguageModel[DraftId] | None = None
     drafter: TrainedDrafter | None = None
     drafting: Drafting
-    sampler: Sampler
-    grammar: Grammar | Constraint | None = None
     cache: CacheOptions = field(default_factory=CacheOptions)
 
     @property
@@ -102,13 +101,6 @@ class Decoder:
         """Seconds per token of plain decoding, if the controller knows them."""
         known = self.drafting.knowledge
         return known.costs.plain if known is not None and known.costs.plain_is_known else None
-
-    @property
-    def seed(self) -> int | None:
-        """The seed that reproduces the output; None if nothing is drawn, or not by `Sampling`."""
-        if isinstance(self.sampler, Sampling) and self.sampler.temperature > 0:
-            return self.sampler.seed
-        return None
 
     def prompt(
         self,
@@ -144,20 +136,26 @@ class Decoder:
             LATER.ask(store)
 
     def open_target(
-        self, layers: list[Any] | None = None, *, rewinds: bool = False
+        self,
+        layers: list[Any] | None = None,
+        *,
+        options: DraftingOptions | None = None,
+        rewinds: bool = False,
     ) -> TargetModelSession:
         """A session of the target.
 
-        layers: a cache to go on with. rewinds: whether even plain decoding has to rewind it.
+        layers: a cache to go on with. options: of the request; the decoder's by default. rewinds:
+        whether even plain decoding has to rewind it.
         Raises: CacheError if the cache cannot be rewound; IncompatibleError for a drafter with a
         model whose hidden states cannot be had.
         """
-        drafter = self.drafter if self.drafting.options.uses_drafter else None
+        options = options or self.drafting.options
+        drafter = self.drafter if options.uses_drafter else None
         return TargetModelSession(
             self.target.model,
             self.cache,
             cache=layers,
-            rewinds=rewinds or self.drafting.options.method != "plain",
+            rewinds=rewinds or options.method != "plain",
             watch=None if drafter is None else drafter.watch,
         )
 
@@ -173,13 +171,15 @@ class Decoder:
             costs=None if known is None else known.costs,
         )
 
-    def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
+    def open_draft(
+        self, layers: list[Any] | None = None, *, options: DraftingOptions | None = None
+    ) -> DraftModelSession | None:
         """A session of the draft model; None if none is used. Raises: as `open_target`."""
-        if self.draft is None or not self.drafting.options.uses_model:
+        if self.draft is None or not (options or self.drafting.options).uses_model:
             return None
         # Drafting ends when the target's cache is full, so the draft's need not rotate.
-        options = replace(self.cache, max_kv_size=None)
-        return DraftModelSession(self.draft.model, options, cache=layers)
+        cache = replace(self.cache, max_kv_size=None)
+        return DraftModelSession(self.draft.model, cache, cache=layers)
 
     def context_files(
         self, owner: str, *, most_bytes: int | None = None, note: Note
@@ -195,38 +195,42 @@ class Decoder:
 
     def begin(
         self,
-        prompt: Prompt,
-        limits: Limits,
+        request: Request,
         *,
         target: TargetModelSession | None = None,
         draft: DraftModelSession | None = None,
-        ends_with_context: bool = True,
+        completes_stop: Callable[[TargetId], bool] | None = None,
+        stops: Collection[int] = (),
     ) -> Decoding:
         """A generation of which nothing is computed yet.
 
-        target, draft: sessions to reuse; new ones are opened otherwise. ends_with_context: whether
-        the target's context length ends the output.
+        target, draft: sessions to reuse; new ones are opened otherwise. completes_stop, stops: as
+        of `Limits`.
         Raises: ContextLengthError for a prompt that fills the context, if that ends the output;
         CacheError; UsageError for an empty prompt, or one with ids that a model does not have.
         """
+        prompt, options = request.prompt, request.options or self.drafting.options
         if not prompt.target:
             raise UsageError("the prompt is empty; give some text")
-        target = target or self.open_target()
-        draft = draft or self.open_draft()
+        target = target or self.open_target(options=options)
+        draft = draft or self.open_draft(options=options)
         target.require_ids("prompt", prompt.target)
         if draft is not None and prompt.draft:
             draft.require_ids("draft_prompt", prompt.draft)
-        if ends_with_context:
+        ends = request.ends_with_context
+        if ends:
             target.require_room(len(prompt.target))
-        context = Context(prompt.target)
-        drafter, verifier = self._collaborators(target, prompt, draft)
-        limits = replace(
-            limits,
-            context_length=target.context_length if ends_with_context else UNBOUNDED,
+        drafter, verifier = self._collaborators(target, request, draft)
+        limits = Limits(
+            max_tokens=request.max_tokens,
+            context_length=target.context_length if ends else UNBOUNDED,
+            stop_ids=self.target.stop_ids if request.stop_ids is None else request.stop_ids,
+            completes_stop=completes_stop,
             target=target,
-            drafts_last_id=draft is not None and self.drafting.options.num_draft_tokens is not None,
+            drafts_last_id=draft is not None and options.num_draft_tokens is not None,
+            stops=stops,
         )
-        return Decoding(context, drafter, verifier, limits=limits)
+        return Decoding(Context(prompt.target), drafter, verifier, limits=limits)
 
     def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
         """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""
@@ -234,54 +238,52 @@ class Decoder:
         return constrain(grammar, self.target.tokenizer, prompt, self.target.stop_ids, size)
 
     def _collaborators(
-        self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
+        self, target: TargetModelSession, request: Request, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request."""
-        size = target.vocabulary_size
-        drafting = self.drafting.for_prompt(prompt.target).with_stores(size)
+        size, sampler, constraint = target.vocabulary_size, request.sampler, request.grammar
+        drafting = self.drafting.for_request(request, size)
         noise = None
-        if isinstance(self.sampler, Sampling) and drafting.uses_logits:
-            noise = self.sampler.noise_ahead(size)
-        constraint = self.grammar
+        if isinstance(sampler, Sampling) and drafting.uses_logits:
+            noise = sampler.noise_ahead(size)
         if isinstance(constraint, Grammar):
-            constraint = self.constrain(constraint, prompt.target)
-        verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
+            constraint = self.constrain(constraint, request.prompt.target)
+        verifier = TargetVerifier(target, sampler, drafting.row_store, constraint)
         branches = target.can_branch
-        own = self.translated(prompt, draft, trees=branches)
-        models = [model for model in (own, self._trained(target, branches=branches)) if model]
-        for model in models:
+        models = [self.translated(drafting, request, draft, trees=branches)]
+        if self.drafter is not None and drafting.options.uses_drafter:
+            models.append(
+                with_trained(
+                    self.drafter.session(target),
+                    sampler=sampler.draft_sampler(size),
+                    length=drafting.options.num_draft_tokens,
+                    rows=drafting.options.draft_rows,
+                    branches=branches,
+                )
+            )
+        used = [model for model in models if model is not None]
+        for model in used:
             model.wait_for_others = target.wait_for_others
         drafter = make_drafter(
-            drafting, *models, branches=branches, noise=noise, constraint=constraint, size=size
+            drafting, *used, branches=branches, noise=noise, constraint=constraint, size=size
         )
         return drafter, verifier
 
-    def _trained(self, target: TargetModelSession, *, branches: bool) -> ModelDrafter | None:
-        options = self.drafting.options
-        if self.drafter is None or not options.uses_drafter:
-            return None
-        return with_trained(
-            self.drafter.session(target),
-            sampler=self._draft_sampler,
-            length=options.num_draft_tokens,
-            rows=options.draft_rows,
-            branches=branches,
-        )
-
     def translated(
-        self, prompt: Prompt, session: DraftModelSession | None, *, trees: bool = True
-    ) -> NeuralDrafter | None:
+        self,
+        drafting: Drafting,
+        request: Request,
+        session: DraftModelSession | None,
+        *,
+        trees: bool = True,
+    ) -> ModelDrafter | None:
         """The draft model as a drafter for one request; None if it is not used."""
-        if session is None or self.draft is None or not self.drafting.options.uses_model:
+        if session is None or self.draft is None or not drafting.options.uses_model:
             return None
         size = vocabulary_size(self.target.model)
         pair = Pair(self.target.tokenizer, self.draft.tokenizer, size)
-        sampler = self._draft_sampler
-        return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
-
-    @property
-    def _draft_sampler(self) -> Sampling | None:
-        return self.sampler.draft_sampler(vocabulary_size(self.target.model))
+        sampler = request.sampler.draft_sampler(size)
+        return make_model_drafter(drafting, pair, request.prompt, session, sampler, trees=trees)
 
 
 def _name(model: LanguageModel[Any]) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.runtime.request import Request
     from tokalign.runtime.translation.base import Pair
     from tokalign.tables.dictionary import Dictionary
     from tokalign.tokenizer.vocabulary import TargetId
@@ -65,7 +66,7 @@ class Drafting:
     costs: by which a hybrid decides where there is no knowledge.
     logits: the target's top-k logits so far; None keeps them for a request alone. known_rows: what
     every store of this kind begins with.
-    outputs: other texts to copy from, such as earlier outputs of the same session.
+    outputs: other texts to copy from.
     knowledge: by which the controller chooses every draft length; None where lengths are given.
     model_worth: what was learned of each model where lengths are given; mixing: of sources.
     Requests share both.
@@ -83,11 +84,23 @@ class Drafting:
     model_worth: Mapping[str, ModelWorth] = field(default_factory=new_worth)
     mixing: Mixing = field(default_factory=Mixing)
 
-    def with_options(self, **changed: Any) -> Drafting:
+    def under(self, options: DraftingOptions | None) -> Drafting:
         """The same with other options, and without knowledge where these give the lengths."""
-        options = replace(self.options, **changed)
+        options = options or self.options
         knowledge = self.knowledge if options.chooses_lengths else None
         return replace(self, options=options, knowledge=knowledge)
+
+    def with_options(self, **changed: Any) -> Drafting:
+        """The same with some options changed."""
+        return self.under(replace(self.options, **changed))
+
+    def for_request(self, request: Request, size: int) -> Drafting:
+        """What one request drafts with: its options, its texts and its logit store, and the
+        dictionary of its prompt's language. size: how many ids the target has."""
+        drafting = self.under(request.options).for_prompt(request.prompt.target)
+        logits = request.logits if self.logits is None else self.logits
+        outputs = (*self.outputs, *request.outputs)
+        return replace(drafting, outputs=outputs, logits=logits).with_stores(size)
 
     @property
     def uses_logits(self) -> bool:

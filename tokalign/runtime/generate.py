@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from tokalign.errors import UsageError, require_integer, require_texts
+from tokalign.errors import UsageError
 from tokalign.runtime.batch import Batch
-from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.held_back import held_back
-from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Array, Event, FinishReason, Outcome, Reading, Round, Started
 from tokalign.runtime.statistics import Statistics
 from tokalign.tokenizer.spec import Level
@@ -53,46 +52,33 @@ class Piece:
 
 
 class Generation:
-    """One request. Iterate over its pieces; text, ids and statistics so far can be read any time.
+    """The output of a request. Iterate over its pieces; text, ids and statistics so far can be read
+    any time.
 
-    max_tokens: None for as many as the context holds. stop: the output ends before these texts, or
-    this text. target_session, draft_session: ones to reuse. reading: how far a long prompt was
-    read.
-    Raises: as `Decoder.begin`; UsageError for a wrong argument.
+    target_session, draft_session: ones to reuse. reading: how far a long prompt was read.
+    Raises: as `Decoder.begin`; UsageError for an empty stop text.
     """
 
     def __init__(
         self,
         decoder: Decoder,
-        prompt: Prompt,
+        request: Request,
         *,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
         target_session: TargetModelSession | None = None,
         draft_session: DraftModelSession | None = None,
-        ends_with_context: bool = True,
     ) -> None:
-        if max_tokens is not None:
-            require_integer("max_tokens", max_tokens, least=0)
-        stop = (stop,) if isinstance(stop, str) else stop
-        require_texts("stop", stop)
         self._text = TextStream(
             decoder.target.tokenizer,
-            prompt=prompt.target,
+            prompt=request.prompt.target,
             silent=decoder.target.stop_ids,
-            stop_strings=stop,
+            stop_strings=request.stop_texts,
         )
-        self._decoder = decoder
+        self._decoder, self._request = decoder, request
         self.decoding = decoder.begin(
-            prompt,
-            Limits(
-                max_tokens=max_tokens,
-                stop_ids=decoder.target.stop_ids,
-                completes_stop=self._text.completes_stop if stop else None,
-            ),
+            request,
             target=target_session,
             draft=draft_session,
-            ends_with_context=ends_with_context,
+            completes_stop=self._text.completes_stop if request.stop else None,
         )
         self.context = self.decoding.context
         self.reading: Reading | None = None
@@ -139,7 +125,7 @@ class Generation:
 
     def summary(self) -> dict[str, Any]:
         """Text, ids and all statistics so far, under the names of `docs/metrics.md`."""
-        options = self._decoder.drafting.options
+        options = self._request.options or self._decoder.drafting.options
         return {
             "text": "".join(self._shown),
             "token_ids": list(self.context.emitted),
@@ -147,7 +133,7 @@ class Generation:
             "translation": options.translation if self._decoder.draft is not None else None,
             **self.statistics.summary(),
             "peak_memory_gb": peak_memory(),
-            "seed": self._decoder.seed,
+            "seed": self._request.seed,
         }
 
     def _pieces(self, round_: Round) -> Iterator[Piece]:

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, cast
 
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
-from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import forgets, remembered
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Round, common_prefix
-from tokalign.serve import Settings
 from tokalign.serve.job import Job
+from tokalign.serve.models import Loaded
+from tokalign.serve.preparing import sampling_of
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -28,51 +28,47 @@ class Kept(NamedTuple):
     is_shared: bool | None
 
 
-def decoder_of(
-    decoder: Decoder, job: Job, settings: Settings, *, drafts: bool, earlier: OutputStore | None
-) -> Decoder:
-    """The server's decoder with the options of one request.
-
-    drafts: whether anything may be drafted. earlier: the earlier answers to the same API key, if
-    they may be drafted from.
-    """
-    drafting, count = decoder.drafting, job.request.num_draft_tokens
-    outputs: list[SuffixAutomaton] = []
-    if earlier is not None:
-        outputs.append(earlier.text)
-        if drafting.logits is None:  # else they are remembered, and serve every API key
-            drafting = replace(drafting, logits=earlier.logits)
-    if not drafts:
-        drafting = drafting.with_options(method="plain")
-    elif count != settings.drafting.num_draft_tokens:
-        drafting = drafting.with_options(num_draft_tokens=count)
-    if job.prediction is not None:
-        outputs.append(job.prediction)
-    drafting = replace(drafting, outputs=tuple(outputs))
-    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.constraint)
+def request_of(job: Job, loaded: Loaded, earlier: OutputStore | None) -> Request:
+    """What the decoder is given for a job. earlier: the earlier answers to the same API key, if
+    they may be drafted from."""
+    options, count = loaded.decoder.drafting.options, job.request.num_draft_tokens
+    if count == 0:
+        options = replace(options, method="plain")
+    elif options.method != "plain":
+        options = replace(options, num_draft_tokens=count)
+    predicted = () if job.prediction is None else (job.prediction,)
+    return Request(
+        job.prompt,
+        max_tokens=job.max_tokens,
+        sampler=sampling_of(loaded, job.request),
+        grammar=job.constraint,
+        stop_ids=job.ends,
+        options=options,
+        outputs=predicted if earlier is None else (earlier.text, *predicted),
+        logits=None if earlier is None else earlier.logits,
+    )
 
 
 class Answering:
     """Reads a prompt in steps, and hands over what rounds give.
 
-    decoder: with the request's own options; its method is plain where nothing can be rewound.
     held: caches of the prompt's beginning. decoding: the rounds, which others run. left: ids of
     the prompt that are not read yet.
     """
 
-    def __init__(self, job: Job, decoder: Decoder, held: Held) -> None:
+    def __init__(self, job: Job, decoder: Decoder, request: Request, held: Held) -> None:
         self._job, self._decoder = job, decoder
-        self.target = decoder.open_target()
+        self._asks_at_once = decoder.drafting.under(request.options).knowledge is None
+        self.target = decoder.open_target(options=request.options)
         self._forgets = forgets(self.target.layers)
         if held.layers:
             self.target.adopt(held.layers, cast("list[TargetId]", held.ids))
         draft = list(held.draft)
-        self._draft = decoder.open_draft(draft if remembered(draft) else None)
+        self._draft = decoder.open_draft(
+            draft if remembered(draft) else None, options=request.options
+        )
         self.decoding = decoder.begin(
-            job.prompt,
-            Limits(max_tokens=job.max_tokens, stop_ids=job.ends, stops=self._marks),
-            target=self.target,
-            draft=self._draft,
+            request, target=self.target, draft=self._draft, stops=self._marks
         )
         self.left = len(job.ids) - len(held.ids)
         self._steps, self._draft_steps = self._reading(), self._draft_reading()
@@ -96,7 +92,7 @@ class Answering:
         """
         if (kept := next(self._steps, None)) is not None:
             return kept
-        is_asked = self._job.passes or self._decoder.drafting.knowledge is None
+        is_asked = self._job.passes or self._asks_at_once
         return [] if is_asked and next(self._draft_steps, None) is not None else None
 
     def deliver(self, round_: Round) -> None:

@@ -16,7 +16,6 @@ from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.contexts import Chain
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import TARGET, Array, Outcome, Reading
 from tokalign.serve.request import Request
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -106,7 +105,6 @@ class Job:
     not_enforced: tuple[str, ...] = ()
     prediction: SuffixAutomaton | None = None
 
-    sampler: Sampling = field(init=False)
     chain: Chain = field(init=False)
     answering: Answering | None = None
     cached: int = 0

@@ -23,11 +23,11 @@ from tokalign.runtime.remembered import OutputStores
 from tokalign.runtime.rounds import Round
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.decoding import Answering, decoder_of, longest_opening
+from tokalign.serve.decoding import Answering, longest_opening, request_of
 from tokalign.serve.job import Item, Job, State
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.preparing import Preparing, sampling_of
+from tokalign.serve.preparing import Preparing
 from tokalign.serve.request import ModelNames, Request
 from tokalign.serve.waiting import WaitingRoom, end_of_service
 
@@ -163,14 +163,10 @@ class Scheduler:
 
     def _start(self, job: Job) -> None:
         """Take in a request that has been prepared, or end it if it cannot be answered."""
-        request = job.request
-        try:
-            if job.failure is not None:
-                raise job.failure
-            job.sampler = sampling_of(self.models.loaded, request)
-        except Exception as error:
-            self._refuse(job, error)
+        if job.failure is not None:
+            self._refuse(job, job.failure)
             return
+        request = job.request
         if not self._waiting.take(job):
             return
         job.chain = Chain((job.key, request.api_key), len(job.prompt.target))
@@ -262,18 +258,11 @@ class Scheduler:
         held = self._opening(job)
         job.cached = len(held.ids)
         self.metrics.cached_tokens.inc(job.cached)
-        reuses, owner = self.settings.reuse_outputs, job.chain.owner
-        plain = self.models.loaded.decoder.drafting.options.method == "plain"
-        decoder = decoder_of(
-            self.models.loaded.decoder,
-            job,
-            self.settings,
-            drafts=not (plain or job.request.num_draft_tokens == 0),
-            earlier=self._outputs.of(owner) if reuses else None,
-        )
+        loaded = self.models.loaded
+        earlier = self._outputs.of(job.chain.owner) if self.settings.reuse_outputs else None
         in_use = [other.answering for other in self._jobs if other.answering is not None]
         self._contexts.leave_room(sum(answering.nbytes for answering in in_use))
-        return Answering(job, decoder, held)
+        return Answering(job, loaded.decoder, request_of(job, loaded, earlier), held)
 
     def _decode(
         self, jobs: list[Job], run: Callable[[Sequence[Decoding]], list[Round | Exception]]

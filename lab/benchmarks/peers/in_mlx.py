@@ -15,6 +15,7 @@ from mlx_lm import load, stream_generate
 from lab.benchmarks.peers.outcome import Asked, Run
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.request import Request
 
 
 class Tokalign:
@@ -33,7 +34,7 @@ class Tokalign:
         """Decode greedily. tokens: at most so many in this answer."""
         prompt = self._decoder.prompt(asked.text, use_template=not self._endless)
         assert list(prompt.target) == asked.ids
-        generation = Generation(self._decoder, prompt, max_tokens=tokens or self._tokens)
+        generation = Generation(self._decoder, Request(prompt, max_tokens=tokens or self._tokens))
         began = perf_counter()
         emitted = [int(piece.token) for piece in generation]
         seconds = perf_counter() - began

@@ -21,7 +21,6 @@ from tokalign.build.alignment import align
 from tokalign.evaluate.comparison import Condition, PromptBlock
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.translation.base import Pair
 
 CHAIN = Condition("exact", 2, "draft", chain=True)
@@ -39,7 +38,7 @@ def study() -> Study:
         options=options,
         alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
     )
-    alone = BaselineDecoder(target=target, drafting=Drafting(options=options), sampler=Sampling())
+    alone = BaselineDecoder(target=target, drafting=Drafting(options=options))
     pair = replace(alone, draft=draft, drafting=drafting)
     arms = [
         Arm(PLAIN, sampled=True),

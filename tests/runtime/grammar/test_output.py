@@ -25,6 +25,7 @@ from tokalign.runtime.grammar import Grammar, constrain
 from tokalign.runtime.grammar.matcher import engine_of
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.remembered import OutputStore
+from tokalign.runtime.request import Request
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.foreign import any_ids
 
@@ -85,9 +86,10 @@ def emit(demo_pair: Pair) -> Emit:
     def run(
         sampling: Any, grammar: Grammar | None, tokens: int = TOKENS, **how: Any
     ) -> tuple[list[int], str, str]:
-        decoder = decoder_of(demo_pair, sampling, grammar, **how)
+        decoder = decoder_of(demo_pair, **how)
         prompt = decoder.prompt(PROMPT, use_template=False)
-        generation = Generation(decoder, prompt, max_tokens=tokens)
+        request = Request(prompt, max_tokens=tokens, sampler=sampling, grammar=grammar)
+        generation = Generation(decoder, request)
         text = "".join(part for part, _ in generation.texts())
         return list(generation.context.emitted), text, generation.summary()["finish_reason"]
 
@@ -148,10 +150,17 @@ def test_forced_ids_are_never_rejected_and_forbidden_ones_never_drafted(
     grammar = CHECKED["schema"][0]
     store = OutputStore()
     store.add(target.tokenizer.encode('Wczoraj rano {"imię": "Wczoraj rano", "wiek": [], }'))
-    how = {"method": method, "num_draft_tokens": 12, "outputs": (store.text,)}
-    decoder = decoder_of((target, None), SAMPLINGS[sampling], grammar, **how)
+    how = {"method": method, "num_draft_tokens": 12}
+    decoder = decoder_of((target, None), **how)
     prompt = decoder.prompt(PROMPT, use_template=False)
-    emitted(generation := Generation(decoder, prompt, max_tokens=TOKENS))
+    request = Request(
+        prompt,
+        max_tokens=TOKENS,
+        sampler=SAMPLINGS[sampling],
+        grammar=grammar,
+        outputs=(store.text,),
+    )
+    emitted(generation := Generation(decoder, request))
     constraint, ids, forced = decoder.constrain(grammar, prompt.target), list(prompt.target), 0
     for one in generation.rounds:
         states = [constraint.after(ids)]

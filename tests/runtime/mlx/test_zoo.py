@@ -29,6 +29,7 @@ from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import embedding_of
 from tokalign.runtime.options import CacheOptions, DraftingOptions
+from tokalign.runtime.request import Request
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -335,7 +336,7 @@ def test_a_cache_of_an_unknown_kind_decodes_plainly_and_says_so() -> None:
     decoder = assemble(language_model("deepseek_v41"), None, DraftingOptions(), note=lines.append)
     assert [line for line in lines if "LayerCache" in line and "plainly" in line]
     prompt = Prompt(target=[TargetId(i) for i in PROMPT[:12]])
-    decoding = decoder.begin(prompt, Limits(max_tokens=20))
+    decoding = decoder.begin(Request(prompt, max_tokens=20))
     assert [*decoding.events()]
     assert list(decoding.context.emitted) == mlx_lm_emits("deepseek_v41", 12, 20)
 
