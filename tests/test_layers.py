@@ -130,7 +130,7 @@ RUNS_MODELS = {
     for folder, names in {
         "api": "text together objects patch call",
         "evaluate": "bench calibrate timed_passes",
-        "runtime": "batch decoder generate",
+        "runtime": "batch decoder generate request",
         "runtime/draft": "opening_knowledge trained",
         "serve": "answer app body completions connections decoding job messages "
         "models openapi preparing request responses scheduler server streams waiting",
