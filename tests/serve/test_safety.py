@@ -18,11 +18,10 @@ from tokalign.api.assemble import load_decoder
 from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.lookup import LogitStore
+from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.options import DraftingOptions
-from tokalign.runtime.request import Request
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, require_allowed
-from tokalign.serve.decoding import request_of
 from tokalign.serve.server import Server
 
 PROMPT = "Wisła jest najdłuższą rzeką w Polsce i płynie"
@@ -116,14 +115,15 @@ def test_what_the_target_found_likely_is_kept_for_its_api_key(
 def _stores_used(monkeypatch: pytest.MonkeyPatch) -> list[LogitStore]:
     """Gets the logit store of every request from here on."""
     used: list[LogitStore] = []
+    for_request = Drafting.for_request
 
-    def spy(*given: Any) -> Request:
-        made = request_of(*given)
-        assert made.logits is not None
-        used.append(made.logits)
-        return made
+    def spy(*given: Any) -> Drafting:
+        drafting = for_request(*given)
+        assert drafting.logits is not None
+        used.append(drafting.logits)
+        return drafting
 
-    monkeypatch.setattr("tokalign.serve.scheduler.request_of", spy)
+    monkeypatch.setattr(Drafting, "for_request", spy)
     return used
 
 

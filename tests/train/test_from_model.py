@@ -181,12 +181,15 @@ def test_a_decoder_begins_with_the_rows_of_its_language(
     notes: list[str] = []
     options = DraftingOptions(method="hybrid", language=None)
     store = LogitStore()
-    decoder = assemble(target, None, options, logits=store, note=notes.append)
+    decoder = assemble(target, None, options, note=notes.append)
     assert [note for note in notes if note.startswith("logits -> ")]
     assert decoder.drafting.known_rows is not None
     assert len(decoder.drafting.known_rows) == 400
+    request = Request(decoder.prompt("Ala"), logits=store)
+    size = len(target.tokenizer.vocabulary)
     for _ in range(2):  # the second request finds them there
-        assert decoder.drafting.with_stores().logits is store
+        drafting = decoder.drafting.for_request(request, size)
+        assert drafting.logits is store
         assert 0 < len(store) <= 200
     rows = open_logit_rows(target.tokenizer, languages=["uk"])
     assert rows is not None

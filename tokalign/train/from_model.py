@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -33,6 +33,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation, together
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Context
 from tokalign.storage import locked, unwritable
 from tokalign.tables.bundle import Bundle
@@ -156,7 +157,7 @@ def _write(
 ) -> list[list[TargetId]]:
     """What the target writes after each opening, without the id that ends it. Each text has a seed
     of its own."""
-    decoder = Decoder(target=target, drafting=Drafting(), sampler=Sampling())
+    decoder = Decoder(target=target, drafting=Drafting())
     contexts = list[Context]()
 
     seeds = np.random.default_rng((options.seed, part)).integers(1 << 32, size=len(openings))
@@ -164,8 +165,8 @@ def _write(
     def begin() -> Iterator[Generation]:
         for opening, seed in zip(openings, seeds.tolist(), strict=True):
             sampler = Sampling(temperature=options.temperature, seed=seed)
-            own, prompt = replace(decoder, sampler=sampler), Prompt(target=opening.ids)
-            generation = Generation(own, prompt, max_tokens=LENGTH)
+            prompt = Prompt(target=opening.ids)
+            generation = Generation(decoder, Request(prompt, max_tokens=LENGTH, sampler=sampler))
             contexts.append(generation.context)
             yield generation
 
