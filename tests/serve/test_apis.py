@@ -28,7 +28,7 @@ from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.job import Emitted, Job
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
 from tokalign.serve.streams import Written
@@ -359,7 +359,7 @@ def rendering_of(api: type[Rendering]) -> Rendering:
 def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any]]:
     """The events and the whole answer for a text that begins with a thought."""
     tokenizer: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
-    job = Job(request=Request(tools=[WEATHER]), put=print, form=FORM, opens_in="thought")
+    job = Job(request=ApiRequest(tools=[WEATHER]), put=print, form=FORM, opens_in="thought")
     job.tokenizer, job.prompt = tokenizer, Prompt(target=[TargetId(5)] * 3)
     job.completion_tokens = len(text)
     given = [Emitted(text=part, token=7) for part in text]

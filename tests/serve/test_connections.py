@@ -16,7 +16,7 @@ from served import request
 
 from tokalign.serve import streams
 from tokalign.serve.admission import Refusal
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.serve.server import Server
 
 Put = Callable[[Any], None]
@@ -43,11 +43,11 @@ def rest(client: socket.socket) -> bytes:
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
 
 
-def words(asked: Request, put: Put) -> None:
+def words(asked: ApiRequest, put: Put) -> None:
     say(begun(asked, put), "Wisła", " płynie", ".")
 
 
-def endless(asked: Request, put: Put) -> None:
+def endless(asked: ApiRequest, put: Put) -> None:
     """An answer whose first word comes when nobody waits for it any more."""
     begun(asked, put)
     asked.abandoned.wait(60)
@@ -61,7 +61,7 @@ def test_a_client_that_only_stops_sending_gets_its_answer(
 ) -> None:
     ready = threading.Event()
 
-    def script(asked: Request, put: Put) -> None:
+    def script(asked: ApiRequest, put: Put) -> None:
         answer = begun(asked, put)
         ready.wait(60)
         say(answer, "Wisła", ".")
@@ -92,7 +92,7 @@ def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(
 
 
 def test_a_client_that_takes_nothing_of_its_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def flood(asked: Request, put: Put) -> None:
+    def flood(asked: ApiRequest, put: Put) -> None:
         answer = begun(asked, put)
         while not asked.abandoned.is_set():
             say(answer, *("x" * 10_000 for _ in range(9)), "")
@@ -109,7 +109,7 @@ def test_a_client_that_takes_nothing_of_its_answer_is_left(monkeypatch: pytest.M
 def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = threading.Semaphore(0)
 
-    def script(asked: Request, put: Put) -> None:
+    def script(asked: ApiRequest, put: Put) -> None:
         begun(asked, put)
         scripts.release()  # and the thread of the script ends, not the answer
 
@@ -150,7 +150,7 @@ def test_a_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch, path: str, si
 def test_a_failure_is_a_status_before_and_an_event_after_the_beginning(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    def script(asked: Request, put: Put) -> None:
+    def script(asked: ApiRequest, put: Put) -> None:
         if asked.stop_texts != ("early",):
             begun(asked, put)
         put(Refusal(503, "the server is shutting down"))
@@ -170,7 +170,7 @@ def test_a_failure_is_a_status_before_and_an_event_after_the_beginning(
 def test_an_answer_that_was_given_up_is_never_written_as_a_whole_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def script(asked: Request, put: Put) -> None:
+    def script(asked: ApiRequest, put: Put) -> None:
         begun(asked, put)
         put(None)
 

@@ -10,7 +10,7 @@ from places import DEMO
 
 from tokalign.runtime.chat import Prompt
 from tokalign.serve.job import Emitted, Item, Job
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -21,7 +21,7 @@ END = TargetId(2)
 
 def job_of(items: list[Item], *, max_tokens: int = 1000, **asked: Any) -> Job:
     prompt = TOKENIZER.encode("Wisła")
-    job = Job(request=Request(**asked), put=items.append, max_tokens=max_tokens)
+    job = Job(request=ApiRequest(**asked), put=items.append, max_tokens=max_tokens)
     job.tokenizer, job.prompt, job.ids = TOKENIZER, Prompt(target=prompt), prompt
     job.ends = frozenset([END])
     return job

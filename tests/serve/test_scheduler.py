@@ -26,7 +26,7 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Emitted, Item, Job, State
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.serve.scheduler import Scheduler
 
 FREELY: Any = {"logit_bias": {int(token): bias for token, bias in LOOP["logit_bias"].items()}}
@@ -45,7 +45,7 @@ def scheduling(**settings: Any) -> Iterator[Scheduler]:
 
 def submit(scheduler: Scheduler, prompt: str = "Wisła", **more: Any) -> Queue[Item]:
     items: Queue[Item] = Queue()
-    scheduler.submit(Request(prompt=prompt, **more), items.put)
+    scheduler.submit(ApiRequest(prompt=prompt, **more), items.put)
     return items
 
 
@@ -224,7 +224,7 @@ def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
 
 def test_a_client_that_has_left_is_not_answered() -> None:
     with scheduling(decode_concurrency=1) as scheduler:
-        asked = [Request(prompt="Wisła", **FREELY) for _ in range(2)]
+        asked = [ApiRequest(prompt="Wisła", **FREELY) for _ in range(2)]
         queues: list[Queue[Item]] = [Queue(), Queue()]
         for one, items in zip(asked, queues, strict=True):
             scheduler.submit(one, items.put)
@@ -299,7 +299,7 @@ def test_requests_that_come_leave_and_fail_at_random_get_what_they_get_alone(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """The device fails, too, which ends those in the pass; the server ends amid answers."""
-    chance, lost, begun = Random(seed), Event(), list[tuple[Request, int, Queue[Item]]]()
+    chance, lost, begun = Random(seed), Event(), list[tuple[ApiRequest, int, Queue[Item]]]()
     with scheduling(decode_concurrency=4, prefill_step_size=32) as scheduler:
         scheduler.wait_until_ready()
         alone = [read(submit(scheduler, **given)) for given in PLAYED]
@@ -318,7 +318,7 @@ def test_requests_that_come_leave_and_fail_at_random_get_what_they_get_alone(
         for _ in range(60):
             which = chance.randrange(len(PLAYED))
             wrong = {"logit_bias": {10**6: 1.0}} if chance.random() < 0.1 else {}
-            asked, items = Request(**PLAYED[which], **wrong), Queue[Item]()
+            asked, items = ApiRequest(**PLAYED[which], **wrong), Queue[Item]()
             scheduler.submit(asked, items.put)
             begun.append((asked, which, items))
             time.sleep(chance.choice([0.0, 0.0, 0.02, 0.1]))

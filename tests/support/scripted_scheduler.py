@@ -14,10 +14,10 @@ from tokalign.serve import Settings
 from tokalign.serve import server as served
 from tokalign.serve.job import Emitted, Job
 from tokalign.serve.metrics import Metrics
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.serve.server import Server
 
-Script = Callable[[Request, Callable[[Any], None]], None]
+Script = Callable[[ApiRequest, Callable[[Any], None]], None]
 """What becomes of a request, put item by item; it runs in a thread of its own."""
 
 
@@ -31,9 +31,9 @@ class ScriptedScheduler:
     def __init__(self, script: Script, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics, self._script = settings, metrics, script
         self.models = self
-        self.asked: list[Request] = []
+        self.asked: list[ApiRequest] = []
 
-    def submit(self, asked: Request, put: Callable[[Any], None]) -> None:
+    def submit(self, asked: ApiRequest, put: Callable[[Any], None]) -> None:
         self.asked.append(asked)
         Thread(target=self._script, args=(asked, put), daemon=True).start()
 
@@ -67,7 +67,7 @@ def scripted(
         yield server, made[0]
 
 
-def begun(asked: Request, put: Callable[[Any], None], prompt: int = 3) -> Job:
+def begun(asked: ApiRequest, put: Callable[[Any], None], prompt: int = 3) -> Job:
     """The beginning of an answer."""
     ids: Any = list(range(prompt))
     job = Job(request=asked, put=put)

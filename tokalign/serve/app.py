@@ -32,7 +32,7 @@ from tokalign.serve.messages import Messages
 from tokalign.serve.openapi import openapi
 from tokalign.serve.page import read_page
 from tokalign.serve.page.markdown import blocks
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
 from tokalign.serve.streams import Answers, Stream, Written, unless_gone
@@ -206,7 +206,9 @@ class _Edge:
             code="request_too_large",
         )
 
-    def _read(self, api: type[Rendering], data: bytes, key: str) -> tuple[Rendering, list[Request]]:
+    def _read(
+        self, api: type[Rendering], data: bytes, key: str
+    ) -> tuple[Rendering, list[ApiRequest]]:
         body: Common = read(data, api.form)
         requests = body.requests(self._settings, key)
         self._scheduler.models.require_served(requests[0].models)

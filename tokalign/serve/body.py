@@ -21,7 +21,7 @@ from tokalign.runtime.chat import RESERVED
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.request import DEFAULT, ModelNames, Request
+from tokalign.serve.request import DEFAULT, ApiRequest, ModelNames
 from tokalign.serve.structured import Schema, StructuredOutputs, grammar_of, tool_choice
 
 _MOST_CHOICES = 128
@@ -100,7 +100,7 @@ class Common(Struct, kw_only=True):
     functions: list[Any] = []
     return_progress: bool = False
 
-    def requests(self, settings: Settings, api_key: str) -> list[Request]:
+    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         """One request for each answer. Raises: Refusal, UsageError."""
         raise NotImplementedError
 
@@ -109,7 +109,7 @@ class Common(Struct, kw_only=True):
         """The most tokens of an answer; -1 for no limit, None where the request says nothing."""
         return self.max_tokens
 
-    def _request(self, settings: Settings, api_key: str, **more: Any) -> Request:
+    def _request(self, settings: Settings, api_key: str, **more: Any) -> ApiRequest:
         if self.best_of is not None and self.best_of != self.n:
             raise _unserved("best_of", "every answer that is made is returned; give n")
         if self.functions:
@@ -121,7 +121,7 @@ class Common(Struct, kw_only=True):
         if limit is None:
             limit = settings.max_tokens
         penalties = {name: getattr(self, name) for name in _PENALTIES}
-        return Request(
+        return ApiRequest(
             models=ModelNames(self.model, self.draft_model, self.adapters),
             sampling=self._sampling(settings),
             logit_bias=self.logit_bias,
@@ -147,7 +147,7 @@ class Common(Struct, kw_only=True):
         tools: Sequence[Object],
         choice: Any,
         several: bool,
-    ) -> list[Request]:
+    ) -> list[ApiRequest]:
         """Answers to a chat. tools, choice: as chat completions have them."""
         request = self._request(
             settings,
@@ -191,7 +191,7 @@ class Chat(Common, kw_only=True):
     def limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def requests(self, settings: Settings, api_key: str) -> list[Request]:
+    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         return self._chat(
             settings,
             api_key,
@@ -210,7 +210,7 @@ class Completion(Common, kw_only=True):
     echo: bool = False
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
 
-    def requests(self, settings: Settings, api_key: str) -> list[Request]:
+    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         prompts = _prompts(self.prompt)
         count = len(prompts) * self.n
         require(count <= _MOST_CHOICES, f"at most {_MOST_CHOICES} answers are given, not {count}")
@@ -222,7 +222,7 @@ class Completion(Common, kw_only=True):
                 "echo", "log-probabilities of prompts are not computed; leave one of both out"
             )
         request = self._request(settings, api_key, suffix=self.suffix)
-        found: list[Request] = []
+        found: list[ApiRequest] = []
         for prompt in prompts:
             sampling = self._sampling(settings)  # with a seed of its own, if none is given
             found += _repeated(replace(request, prompt=prompt, sampling=sampling), self.n)
@@ -276,7 +276,7 @@ def _readable(error: str) -> str:
     return f"{name}: {message[:1].lower()}{message[1:]}"
 
 
-def _repeated(request: Request, count: int) -> list[Request]:
+def _repeated(request: ApiRequest, count: int) -> list[ApiRequest]:
     """Several answers to one prompt, with seeds one after another."""
     seed = request.sampling.seed
     return [

@@ -17,7 +17,7 @@ from tokalign.runtime.generate import TextStream
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.contexts import Chain
 from tokalign.runtime.rounds import TARGET, Array, Outcome, Reading
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -87,7 +87,7 @@ class Job:
     the answer, if one did. ended: why it ended.
     """
 
-    request: Request
+    request: ApiRequest
     put: Callable[[Item], None]
     key: Key = (None, None, None)
     state: State = State.ARRIVED

@@ -14,7 +14,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 
 _ERRORS: Mapping[int, str] = {
     401: "authentication_error",
@@ -42,7 +42,7 @@ class MessagesBody(Common, kw_only=True):
     thinking: Object = {}
     output_config: Object = {}
 
-    def requests(self, settings: Settings, api_key: str) -> list[Request]:
+    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         messages = of_messages(self.system, self.messages)
         if messages[-1].get("role") == "assistant":
             raise UsageError("messages has to end with the user's: no given answer is continued")

@@ -24,7 +24,7 @@ from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Job, State
 from tokalign.serve.models import Loaded
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -86,7 +86,7 @@ class Preparing:
             self._ready()
 
 
-def _may_take_long(request: Request) -> bool:
+def _may_take_long(request: ApiRequest) -> bool:
     size = len(request.prompt) + len(request.suffix) + len(request.prediction or "")
     size += sum(len(str(part)) for part in (*(request.messages or ()), *request.tools))
     return size > _SHORT or request.grammar is not None or request.tool_choice is not None
@@ -135,7 +135,7 @@ def prepare(loaded: Loaded, job: Job) -> None:
         job.prediction = predicted(target.tokenizer, ids, request.prediction, room)
 
 
-def sampling_of(loaded: Loaded, request: Request) -> Sampling:
+def sampling_of(loaded: Loaded, request: ApiRequest) -> Sampling:
     """How a request's ids are chosen by the models that are loaded."""
     exempt, target = list[int](), loaded.decoder.target
     if request.sampling.xtc_probability:  # as in mlx-lm's server
@@ -144,7 +144,7 @@ def sampling_of(loaded: Loaded, request: Request) -> Sampling:
     return replace(request.sampling, xtc_exempt=tuple(exempt), processors=tuple(processors))
 
 
-def _require_room(loaded: Loaded, request: Request, text: str) -> None:
+def _require_room(loaded: Loaded, request: ApiRequest, text: str) -> None:
     """Refuse a text that cannot fit the context, before all of it is encoded.
 
     A very long text is counted in slices, until there are too many ids. So the time is that of a
@@ -168,7 +168,7 @@ def _require_room(loaded: Loaded, request: Request, text: str) -> None:
             )
 
 
-def _grammar(target: Tokenizer[TargetId], request: Request, form: AnswerForm) -> Grammar | None:
+def _grammar(target: Tokenizer[TargetId], request: ApiRequest, form: AnswerForm) -> Grammar | None:
     """What the answer has to match. Raises: UsageError, Refusal where that cannot be enforced."""
     grammar = form.grammar(
         request.grammar,

@@ -25,7 +25,7 @@ class ModelNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
+class ApiRequest:
     """One answer to one prompt.
 
     messages: of a chat, which its template renders with `tools` and `template_variables`; None for

@@ -14,7 +14,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 
 _ELSEWHERE = "nothing is stored: send the whole input"
 _UNSERVED: Mapping[str, str] = {
@@ -64,7 +64,7 @@ class ResponsesBody(Common, kw_only=True):
     def limit(self) -> int | None:
         return self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
 
-    def requests(self, settings: Settings, api_key: str) -> list[Request]:
+    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         for name, remedy in _UNSERVED.items():
             if getattr(self, name):
                 code = "previous_response_not_found" if name.startswith("prev") else None

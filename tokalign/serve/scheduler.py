@@ -28,7 +28,7 @@ from tokalign.serve.job import Item, Job, State
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing
-from tokalign.serve.request import ModelNames, Request
+from tokalign.serve.request import ApiRequest, ModelNames
 from tokalign.serve.waiting import WaitingRoom, end_of_service
 
 _IDLE = 0.1
@@ -85,7 +85,7 @@ class Scheduler:
         if self.failure is not None:
             raise self.failure
 
-    def submit(self, request: Request, put: Callable[[Item], None]) -> None:
+    def submit(self, request: ApiRequest, put: Callable[[Item], None]) -> None:
         """Have a request answered. put: as of a `Job`; whatever happens, it is called with an end.
 
         Raises: Refusal if too many wait, or at the end.

@@ -23,7 +23,7 @@ from tokalign.runtime.rounds import Reading
 from tokalign.serve.admission import Refusal, refusal_of
 from tokalign.serve.answer import Choice, Rendering
 from tokalign.serve.job import Emitted, Item, Job
-from tokalign.serve.request import Request
+from tokalign.serve.request import ApiRequest
 from tokalign.serve.scheduler import Scheduler
 
 _SILENCE = 1.0
@@ -37,7 +37,9 @@ class Answers:
     row have the same prompt.
     """
 
-    def __init__(self, scheduler: Scheduler, requests: Sequence[Request], per_prompt: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, requests: Sequence[ApiRequest], per_prompt: int
+    ) -> None:
         self.choices: list[Choice] = []
         self._scheduler, self._requests, self._per_prompt = scheduler, requests, per_prompt
         self._loop = asyncio.get_running_loop()
