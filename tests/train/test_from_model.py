@@ -30,9 +30,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train import from_model
 from tokalign.train.from_model import (
     WINDOW,
-    LikelyRows,
     build_logit_table,
-    most_frequent_rows,
     write_texts,
 )
 from tokalign.train.labelled_corpus import draw_windows
@@ -140,8 +138,13 @@ def test_rows_are_the_mean_of_what_the_target_expects(
 def test_the_keys_that_came_most_often_are_kept() -> None:
     ids = [TargetId(i) for i in (5, 6, 5, 6, 5, 7)]
     likely = np.tile(np.arange(100, 100 + KEPT), (len(ids), 1))
-    logprobs = np.log(np.full(likely.shape, 0.1))
-    rows = most_frequent_rows([LikelyRows(ids, likely, logprobs)], 4, vocabulary_size=105)
+    rows = LogitRows.most_frequent(
+        np.array([ids], np.uint64),
+        likely[None].astype(np.uint64),
+        np.full((1, *likely.shape), 0.1),
+        4,
+        vocabulary_size=105,
+    )
     store = LogitStore(rows)
     kept = [key for key in ((5,), (6,), (7,), (5, 6), (6, 5), (5, 7)) if _has(store, *key)]
     assert kept == [(5,), (6,), (5, 6), (6, 5)]

@@ -77,6 +77,44 @@ class LogitRows:
         rows = np.arange(len(keys))[:, None]
         return LogitRows(keys, ids[rows, order], codes[rows, order])
 
+    @classmethod
+    def most_frequent(
+        cls,
+        texts: NDArray[np.uint64],
+        ids: NDArray[np.uint64],
+        probabilities: NDArray[Any],
+        most: int,
+        *,
+        vocabulary_size: int,
+    ) -> Self:
+        """The rows of the `most` most frequent keys of some texts, averaged, the rarest first.
+
+        A store keeps the row that is written last, so frequent rows stay.
+        texts: u64[texts, n]. ids: u64[texts, n, KEPT], the likeliest ones after each of their ids,
+        and their probabilities. vocabulary_size: ids from here on, with which models pad their
+        vocabularies, are left out.
+        """
+        padded = np.pad(texts, ((0, 0), (LONGEST_KEY - 1, 0)))
+        tails = sum(
+            padded[:, LONGEST_KEY - 1 - place : padded.shape[1] - place]
+            << np.uint64(place * ID_BITS)
+            for place in range(LONGEST_KEY)
+        )
+        keys = keys_of(np.asarray(tails).reshape(-1)).reshape(-1)
+        different, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        kept = np.sort(np.argsort(-counts, kind="stable")[:most])
+        place_of = np.full(len(different), -1)
+        place_of[kept] = np.arange(len(kept))
+        rows = np.repeat(place_of[number], ids.shape[-1])
+        found = np.tile(ids.reshape(-1), LONGEST_KEY)
+        known = (rows >= 0) & (found < vocabulary_size)
+        values = np.tile(probabilities.reshape(-1), LONGEST_KEY)[known]
+        best, sums = _likeliest(rows[known], found[known], values, len(kept))
+        with np.errstate(divide="ignore"):
+            codes = codes_of(np.log(sums / counts[kept][:, None]))
+        order = np.argsort(counts[kept], kind="stable")
+        return cls(different[kept][order], best[order], codes[order])
+
     def to_sections(self) -> dict[str, Section]:
         return {
             f"{KIND}.keys": array_bytes(self.keys),
@@ -114,6 +152,23 @@ def _check_keys(bundle: Bundle, keys: NDArray[np.uint64], vocabulary_size: int) 
 def _id_at(tails: NDArray[np.uint64], place: int) -> NDArray[np.uint64]:
     """The last but `place` id of each tail; 0 where a key is shorter."""
     return tails >> np.uint64(place * ID_BITS) & np.uint64((1 << ID_BITS) - 1)
+
+
+def _likeliest(
+    rows: NDArray[Any], ids: NDArray[np.uint64], probabilities: NDArray[Any], count: int
+) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
+    """For each of `count` rows the `KEPT` ids with the largest sums, and these; 0 for no more."""
+    pairs, number = np.unique(rows.astype(np.uint64) << np.uint64(32) | ids, return_inverse=True)
+    sums = np.bincount(number, weights=probabilities, minlength=len(pairs))
+    row = (pairs >> np.uint64(32)).astype(np.int64)
+    order = np.lexsort((-sums, row))
+    row = row[order]
+    rank = np.arange(len(row)) - np.searchsorted(row, row)
+    best = rank < KEPT
+    top_ids, top_sums = np.zeros((count, KEPT), np.uint32), np.zeros((count, KEPT))
+    top_ids[row[best], rank[best]] = (pairs[order] & np.uint64(0xFFFFFFFF))[best]
+    top_sums[row[best], rank[best]] = sums[order][best]
+    return top_ids, top_sums
 
 
 def joined(tables: Sequence[LogitRows]) -> LogitRows:

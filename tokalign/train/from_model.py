@@ -28,7 +28,7 @@ from tokalign.build.corpus import Corpus, Progress, Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.chat import Prompt, as_messages, encode_chat, encode_prompt, with_bos
 from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.draft.lookup import SLOTS, tail_of
+from tokalign.runtime.draft.lookup import SLOTS
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation, together
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
@@ -37,7 +37,7 @@ from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Context
 from tokalign.storage import locked, unwritable
 from tokalign.tables.bundle import Bundle
-from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
+from tokalign.tables.logit_rows import KEPT, KIND, LogitRows
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import draw_windows, most_probable
 from tokalign.train.labels import shuffled
@@ -231,14 +231,21 @@ def build_logit_table(
     Raises: CorpusError as `Corpus.lines`, and for a corpus without a window of text.
     """
     windows = _windows(target, corpus, WINDOW, positions=positions, seed=0, stage=stage)
-    readings = list[LikelyRows]()
+    ids, logprobs = list[NDArray[Any]](), list[NDArray[Any]]()
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:
-            ids, logprobs = most_probable(target.model(mx.array([window]))[0], KEPT)
-            readings.append(LikelyRows(window, np.array(ids), np.array(logprobs)))
+            found = most_probable(target.model(mx.array([window]))[0], KEPT)
+            ids.append(np.array(found[0]))
+            logprobs.append(np.array(found[1]))
             advance(WINDOW)
     size = len(target.tokenizer.vocabulary)
-    table = most_frequent_rows(readings, ROWS, vocabulary_size=size)
+    table = LogitRows.most_frequent(
+        np.array(windows, np.uint64),
+        np.stack(ids).astype(np.uint64),
+        np.exp(np.stack(logprobs)),
+        ROWS,
+        vocabulary_size=size,
+    )
     return Bundle(
         kind=KIND,
         fingerprints={"target": target.tokenizer.fingerprint},
@@ -252,61 +259,3 @@ def build_logit_table(
         statistics={"rows": len(table)},
         sections=table.to_sections(),
     )
-
-
-class LikelyRows(NamedTuple):
-    """A text, and what may follow each of its ids: ids i[n, KEPT] and log-probabilities."""
-
-    text: Sequence[TargetId]
-    ids: NDArray[Any]
-    logprobs: NDArray[Any]
-
-
-def most_frequent_rows(
-    readings: Sequence[LikelyRows], most: int, *, vocabulary_size: int
-) -> LogitRows:
-    """The rows of the `most` most frequent keys, averaged, the rarest first.
-
-    A store keeps the row that is written last, so frequent rows stay.
-    vocabulary_size: ids from here on, with which models pad their vocabularies, are left out.
-    """
-    tails = [
-        tail_of(reading.text[max(0, end - LONGEST_KEY) : end])
-        for reading in readings
-        for end in range(1, len(reading.text) + 1)
-    ]
-    keys = keys_of(np.array(tails, dtype=np.uint64)).reshape(-1)
-    different, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    kept = np.sort(np.argsort(-counts, kind="stable")[:most])
-    place = np.full(len(different), -1)
-    place[kept] = np.arange(len(kept))
-    ids = np.tile(np.concatenate([reading.ids for reading in readings]), (LONGEST_KEY, 1)).reshape(
-        -1
-    )
-    logprobs = np.tile(np.concatenate([reading.logprobs for reading in readings]), (LONGEST_KEY, 1))
-    rows = np.repeat(place[number.reshape(-1)], KEPT)
-    known = (rows >= 0) & (ids < vocabulary_size)
-    best, sums = _top(rows[known], ids[known], np.exp(logprobs).reshape(-1)[known], len(kept))
-    with np.errstate(divide="ignore"):
-        codes = codes_of(np.log(sums / counts[kept][:, None]))
-    order = np.argsort(counts[kept], kind="stable")
-    return LogitRows(different[kept][order], best[order], codes[order])
-
-
-def _top(
-    rows: NDArray[Any], ids: NDArray[Any], probabilities: NDArray[Any], count: int
-) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-    """For each of `count` rows the `KEPT` ids with the largest sums, and these; 0 for no more."""
-    pairs, number = np.unique(
-        rows.astype(np.uint64) << np.uint64(32) | ids.astype(np.uint64), return_inverse=True
-    )
-    sums = np.bincount(number.reshape(-1), weights=probabilities, minlength=len(pairs))
-    row = (pairs >> np.uint64(32)).astype(np.int64)
-    order = np.lexsort((-sums, row))
-    row = row[order]
-    rank = np.arange(len(row)) - np.searchsorted(row, row)
-    best = rank < KEPT
-    top_ids, top_sums = np.zeros((count, KEPT), np.uint32), np.zeros((count, KEPT))
-    top_ids[row[best], rank[best]] = (pairs[order] & np.uint64(0xFFFFFFFF))[best]
-    top_sums[row[best], rank[best]] = sums[order][best]
-    return top_ids, top_sums
