@@ -90,6 +90,8 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
 def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Path) -> None:
     given = ("--target", target, "--output", tmp_path / "drafter")
     tokalign("train", *given).is_refused(2, "FILEs")
+    ended = tokalign("train", *given[2:], "text.txt")
+    assert (ended.code, "Missing option '--target'" in ended.err) == (2, True)
     assert tokalign("train", *given, "--dry-run").code == 0
 
 

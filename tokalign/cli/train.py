@@ -27,7 +27,7 @@ from tokalign.cli.command import (
     rare,
     several,
 )
-from tokalign.cli.options import DRAFT, FIELD, MODEL
+from tokalign.cli.options import DRAFT, FIELD, MODEL, TARGET
 from tokalign.cli.output import note, progress, show
 from tokalign.cli.train_plan import (
     MOST_STATES_GB,
@@ -62,7 +62,8 @@ _FROM_2, _SHARE = click.IntRange(min=2), click.FloatRange(0, 1, min_open=True)
 _LAYERS = ReadType("LAYERS", lambda flag, text: read_layers(flag, text))
 
 _OPTIONS = (
-    *MODEL,
+    TARGET,
+    *MODEL[1:],
     DRAFT,
     Option(
         "--kind drafter_kind",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -157,7 +158,7 @@ def texts_of(labels: Labels, length: int) -> list[LabelledText]:
     ]
 
 
-class Shuffled:
+class Shuffled(ABC):
     """Batches of `size` of the numbers 0, 1, ... `count` - 1, in an order that epochs differ in.
 
     A batch is known by its number alone. seed: of the order.
@@ -171,9 +172,9 @@ class Shuffled:
         """How many batches have each position at most once."""
         return self.count // self.size
 
+    @abstractmethod
     def __getitem__(self, number: int) -> Any:
         """The batch of a number, 0 or more."""
-        raise NotImplementedError
 
     def part(self, number: int) -> NDArray[np.intp]:
         """What a batch is made of; after the last batch of an epoch comes another epoch."""
