@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
-from tokalign.runtime.draft.losses import Losses
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
@@ -99,7 +98,6 @@ class Controller(Drafter):
         self.costs: LearnedCosts = knowledge.costs
         self._models = [_Model(model, knowledge.models[model.kind]) for model in models]
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
-        self.model_losses = knowledge.model_losses.next_request()
         self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
         self._before, self._now = _WAIT, _WAIT  # the proposals of the latest two rounds
         self._begun = self._had_tree = False
@@ -138,9 +136,9 @@ class Controller(Drafter):
         offer, plan = self._ask(context, limit, over=inf if trial else rate if pays else 0.0)
         if not (trial or (pays and rate > plan.rate)):
             drafts = []
-        if drafts and self._forbids(self.model_losses, rate, self._worst(drafts, plan)):
+        if drafts and self._forbids(rate, self._worst(drafts, plan)):
             drafts, pays, trial = [], False, False
-        rests = not drafts and self._forbids(self.losses, plan.rate, self._worst([], plan))
+        rests = not drafts and self._forbids(plan.rate, self._worst([], plan))
         if not (under_way or rests):
             if drafts:
                 return self._draft(context, drafts, limit, offer)
@@ -152,8 +150,8 @@ class Controller(Drafter):
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
         return _WAIT if waits or not self.is_timed else _KEEP
 
-    def _forbids(self, losses: Losses, rate: float, worst: float) -> bool:
-        return self.is_timed and losses.forbids(self.costs.plain * rate, worst)
+    def _forbids(self, rate: float, worst: float) -> bool:
+        return self.is_timed and self.losses.forbids(self.costs.plain * rate, worst)
 
     @property
     def _is_under_way(self) -> bool:
@@ -283,7 +281,7 @@ class Controller(Drafter):
         knowledge.rounds += 1
         knowledge.plain_rounds += not round_.tree
         self._rounds = knowledge.rounds
-        knowledge.losses, knowledge.model_losses = self.losses, self.model_losses
+        knowledge.losses = self.losses
         self._free.observe(round_)
         for model in self._models:
             model.drafter.observe(round_)
@@ -326,10 +324,7 @@ class Controller(Drafter):
             self._asking += (drafting - self._asking) / _ASKING_MEMORY
             share = _ASKING_SHARE / (4 if self._before.bare else 1)
             self._until_asked = round(self._asking / (share * plain))
-        lost, drafted = took / plain - tokens, bool(round_.tree)
-        theirs, free = (lost, 0.0) if self._drafted else (0.0, lost)
-        self.losses.account(free, tokens, drafted=drafted and not self._drafted)
-        self.model_losses.account(theirs, tokens, drafted=drafted and bool(self._drafted))
+        self.losses.account(took / plain - tokens, tokens, drafted=bool(round_.tree))
 
     def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], round_: Round) -> None:
         known, costs = draft.model.known, self.costs

@@ -127,8 +127,6 @@ class Knowledge:
     longer than expected to be best, and a round has no draft so that it can be timed.
     rounds, plain_rounds: of all requests so far, and those of them without a proposal.
     offers: what waiting for the free sources' offers is worth, in plain passes a round.
-    model_losses: what rounds lost in which a model drafted; `losses` are those of all others. So a
-    model that is never right, as in a language that it does not know, makes no free source rest.
     """
 
     costs: LearnedCosts
@@ -136,7 +134,6 @@ class Knowledge:
     long_drafts: Trials = field(default_factory=lambda: Trials(8))
     plain_timings: Trials = field(default_factory=lambda: Trials(64, 1024))
     losses: Losses = field(default_factory=lambda: Losses(total=Balance()))
-    model_losses: Losses = field(default_factory=lambda: Losses(total=Balance()))
     offers: float = 0.05
     rounds: int = 0
     plain_rounds: int = 0
