@@ -110,8 +110,8 @@ class WindowCache:
         return count
 
     def to_quantized(self, group_size: int = 64, bits: int = 4) -> Any:
-        """As RotatingKVCache's. Raises: NotImplementedError."""
-        raise NotImplementedError("a cache with a window cannot be quantized")
+        """Raises: ValueError; mlx-lm asks every cache of a model for it."""
+        raise ValueError("a cache with a window cannot be quantized")
 
     @property
     def state(self) -> list[Array]:
