@@ -224,13 +224,17 @@ class Decoder:
         limits = Limits(
             max_tokens=request.max_tokens,
             context_length=target.context_length if ends else UNBOUNDED,
-            stop_ids=self.target.stop_ids if request.stop_ids is None else request.stop_ids,
+            stop_ids=self.ends_of(request),
             completes_stop=completes_stop,
             target=target,
             drafts_last_id=draft is not None and options.num_draft_tokens is not None,
             stops=stops,
         )
         return Decoding(Context(prompt.target), drafter, verifier, limits=limits)
+
+    def ends_of(self, request: Request) -> frozenset[TargetId]:
+        """The ids that end a request's output."""
+        return self.target.stop_ids if request.stop_ids is None else request.stop_ids
 
     def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
         """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""

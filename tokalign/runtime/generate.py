@@ -70,7 +70,7 @@ class Generation:
         self._text = TextStream(
             decoder.target.tokenizer,
             prompt=request.prompt.target,
-            silent=decoder.target.stop_ids,
+            silent=request.silent | decoder.ends_of(request),
             stop_strings=request.stop_texts,
         )
         self._decoder, self._request = decoder, request

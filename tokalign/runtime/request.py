@@ -21,7 +21,8 @@ class Request:
 
     max_tokens: None for as many as the context holds. sampler: greedy by default.
     grammar: what the output has to match; a constraint is that after this prompt.
-    stop: the output ends before these texts, or this text. stop_ids: end it; None for the target's.
+    stop: the output ends before these texts, or this text. stop_ids: end it, and have no text; None
+    for the target's. silent: other ids without text.
     ends_with_context: whether the target's context length ends it.
     options: how to draft; None for the decoder's own. outputs: other texts to copy from, such as
     earlier outputs of the same session. logits: a store of the target's top-k logits that lasts
@@ -36,6 +37,7 @@ class Request:
     grammar: Grammar | Constraint | None = None
     stop: str | Sequence[str] = ()
     stop_ids: frozenset[TargetId] | None = None
+    silent: frozenset[TargetId] = frozenset()
     ends_with_context: bool = True
     options: DraftingOptions | None = None
     outputs: Sequence[SuffixAutomaton] = ()
