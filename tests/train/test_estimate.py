@@ -22,18 +22,9 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.train.estimate import ModelShape, estimate, recurrent_work, teaching_work
 from tokalign.train.labelled_corpus import FutureIds, LabelledCorpus, NextIds, label_corpus
-from tokalign.train.options import (
-    FitOptions,
-    Kind,
-    Labelling,
-    LabelOptions,
-    Loss,
-    ModelShape,
-    estimate,
-    estimate_teaching,
-    recurrent_work,
-)
+from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions, Loss
 from tokalign.train.recurrent import RecurrentLearner, new_recurrent
 from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
@@ -63,7 +54,7 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     model, _ = load_weights(DEMO / "target", dtype="float32")
     shape = ModelShape.from_folder(DEMO / "target")
     whole = replace(shape, weight_bytes=2 * shape.weight_bytes)
-    found = estimate(whole, recurrent_work(CONFIG, LABELS), LABELS, FIT)
+    found = estimate(whole, recurrent_work(whole, CONFIG, LABELS, FIT), LABELS, FIT)
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
     labeller = FutureIds(model, Labelling())
     with bounds(1e9 * found.labelling_memory_gb):
@@ -90,7 +81,7 @@ def test_it_bounds_what_teaching_really_takes(
         positions=512, held_out=128, window=128, labelling=Labelling(kind=kind, future=0)
     )
     options = FitOptions(epochs=1, candidates=1024, evaluations=1, lora=lora, losses=(loss,))
-    found = estimate_teaching(target, draft, labels, options)
+    found = estimate(target, teaching_work(draft, labels, options), labels, options)
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
     with bounds(1e9 * found.labelling_memory_gb):
         labelled = label_corpus(
@@ -117,7 +108,7 @@ def test_work_is_rows_times_weights() -> None:
     assert (quantized.parameters, quantized.is_quantized) == (shape.parameters, True)
     kinds: tuple[Kind, ...] = ("greedy", "text")
     labels = [replace(LABELS, labelling=Labelling(kind=kind)) for kind in kinds]
-    found = [estimate(shape, recurrent_work(CONFIG, one), one, FIT) for one in labels]
+    found = [estimate(shape, recurrent_work(shape, CONFIG, one, FIT), one, FIT) for one in labels]
     assert [one.rows_of_the_target for one in found] == [640, 128]
     assert found[0].labelling_tflop == pytest.approx(2e-12 * shape.parameters * 640)
     assert found[0].training_tflop == found[1].training_tflop

@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 from tokalign.cli.output import note, progress
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
+from tokalign.train.estimate import (
+    ModelShape,
+    estimate,
+    layers_work,
+    machine_tflops,
+    recurrent_work,
+    teaching_work,
+)
 from tokalign.train.options import (
     MOST_PROBABLE,
     BlockShape,
@@ -18,13 +26,7 @@ from tokalign.train.options import (
     FitOptions,
     Labelling,
     LabelOptions,
-    ModelShape,
     Writing,
-    estimate,
-    estimate_teaching,
-    layers_work,
-    machine_tflops,
-    recurrent_work,
 )
 
 if TYPE_CHECKING:
@@ -133,23 +135,21 @@ class TrainPlan:
         shape = ModelShape.from_folder(resolve_model(target).folder)
         labels = self.labels(shape.hidden_size, shape.layers)
         if self.taught is not None:
-            taken = estimate_teaching(shape, self.taught, labels, self.fit)
-            parameters = round(self.taught.trained(self.fit.lora))
+            work = teaching_work(self.taught, labels, self.fit)
+        elif self.reads_layers:
+            block, reads = self._block(shape.layers), 2 if self.kind == "eagle3" else 1
+            work = layers_work(shape, block, labels, self.fit, reads)
         else:
-            if self.reads_layers:
-                reads = 2 if self.kind == "eagle3" else 1
-                work = layers_work(shape, self._block(shape.layers), labels, reads)
-            else:
-                config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
-                work = recurrent_work(config, labels)
-            taken, parameters = estimate(shape, work, labels, self.fit), work.parameters
-        rounded = {name: round(value, 2) for name, value in asdict(taken).items()}
+            config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
+            work = recurrent_work(shape, config, labels, self.fit)
+        taken = asdict(estimate(shape, work, labels, self.fit))
+        rounded = {name: round(value, 2) for name, value in taken.items()}
         speed = _UTILIZATION * machine_tflops()
         hours = {
             f"{part}_hours": round(rounded[f"{part}_tflop"] / speed / 3600, 2)
             for part in ("labelling", "training")
         }
-        return {"trained_parameters": parameters, **rounded, **hours}
+        return {"trained_parameters": round(work.parameters), **rounded, **hours}
 
     def label(
         self, model: LanguageModel[TargetId], corpus: Corpus, workspace: Path

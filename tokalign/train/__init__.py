@@ -2,7 +2,8 @@
 
 Training, a target and a corpus in, a folder out. All kinds share labels, steps and runs:
 
-options.py                     what a caller chooses, and what that will take
+options.py                     what a caller chooses
+estimate.py                    what that will take
 labelled_corpus.py             target and corpus -> windows of ids -> what follows each
     labels.py                      labels on disk, and the order of batches
 losses.py                      what is compared with the target's probabilities
