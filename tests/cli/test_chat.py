@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import struct
+import subprocess
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +18,8 @@ from typing import Any
 import pytest
 from command_lines import Ended, run, start
 from places import DEMO
-from processes import wait_for
+from processes import HUNG, wait_for
+from ticking import ticking
 
 from tokalign.cli.generation import closing_line, times_plain
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
@@ -294,14 +296,14 @@ def test_a_machine_is_measured_once(target: str) -> None:
     given = ["--target", target, "-m", "40"]
     results, written = [], []
     for _ in range(2):
-        results.append(run("chat", *given, typed="Kto?\n"))
+        with ticking():
+            results.append(run("chat", *given, typed="Kto?\n"))
         (curve,) = (cache_folder() / "curves").glob("*.json")
         written.append(curve.stat().st_mtime_ns)
     assert written[0] == written[1]
     sources, keys = results[0].err.splitlines()[:2]
     assert sources.startswith(f"{Path(target).name}: guesses come from ")
     assert keys.startswith("/help lists the commands")
-    assert all("x plain decoding" in result.err for result in results)
 
 
 @pytest.fixture
@@ -361,6 +363,61 @@ def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
 
 
 DEMO_CHAT = ("chat", "--target", DEMO / "target", "--no-calibrate")
+
+
+@pytest.mark.parametrize("from_terminal", [True, False])
+def test_ctrl_c_leaves_a_pack_out_while_it_is_compiled(tmp_path: Path, from_terminal: bool) -> None:
+    """A terminal sends it to the process that compiles, too. Nothing stays of its work."""
+    places = {"TOKALIGN_TABLES": "tables", "XDG_DATA_HOME": "data", "TOKALIGN_CACHE": "cache"}
+    environment = os.environ | {name: str(tmp_path / place) for name, place in places.items()}
+    environment |= {"TOKALIGN_PACKS": ""}
+    ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with start(*DEMO_CHAT, "-m", "4", env=environment, start_new_session=True, **ends) as chat:
+        chat.stdin.write(b"Please write a letter about the sea and the old man.\n")
+        chat.stdin.flush()
+        told = [chat.stderr.readline()]
+        while told[-1] and b"Ctrl-C stops that" not in told[-1]:
+            told.append(chat.stderr.readline())
+        wait_for(lambda: bool(children_of(chat.pid)))
+        (compiling,) = children_of(chat.pid)
+        (os.killpg if from_terminal else os.kill)(chat.pid, signal.SIGINT)
+        answer, rest = chat.communicate(timeout=HUNG)
+    assert chat.returncode == 0, rest
+    assert rest.splitlines()[0].startswith(b"left out; this chat goes on")
+    assert answer.strip()
+    wait_for(lambda: not is_running(compiling))
+    assert [path for path in (tmp_path / "tables").rglob("*") if path.is_file()] == []
+
+
+def children_of(process: int) -> list[int]:
+    """The processes that one has started."""
+    listed = subprocess.run(["pgrep", "-P", str(process)], capture_output=True, check=False)
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def is_running(process: int) -> bool:
+    """Whether a process goes on; one that has ended and that nobody waits for does not."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False
+    )
+    return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
+
+
+def test_ctrl_c_before_an_answer_opens_the_message_again(
+    target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At a terminal; elsewhere nobody could send it again, and the chat ends."""
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr("sys.stdin.isatty", lambda: at_terminal)
+        signal.raise_signal(signal.SIGINT)
+
+    for at_terminal in (True, False):
+        monkeypatch.setattr("tokalign.runtime.mlx.context_files.ContextFiles.resume", interrupted)
+        ended = talk(target, "Kto?", f"/save {tmp_path}/a.json")
+        assert ended.code == (0 if at_terminal else 130)
+        assert ("interrupted" in ended.err.splitlines()) == at_terminal
 
 
 PROMPTS = b"\x1b[?2004h"

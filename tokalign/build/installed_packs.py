@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import signal
 import sys
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -115,7 +117,10 @@ class InstalledPacks:
             self.open()
 
     def _compile(self, language: str, path: Path) -> None:
-        self._note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
+        self._note(
+            f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute; "
+            "Ctrl-C stops that"
+        )
         made = self._folder / f"{language}.dictionary.tok"
         # The program's own path of modules may not be in its environment.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -123,8 +128,9 @@ class InstalledPacks:
         with Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=STDOUT) as process:
             assert process.stdin is not None
             assert process.stdout is not None
-            with suppress(BrokenPipeError), process.stdin as stdin:
-                stdin.write(pickle.dumps(self._target))
+            with suppress(BrokenPipeError):
+                process.stdin.write(pickle.dumps(self._target))
+                process.stdin.flush()
             for line in process.stdout:
                 self._note(f"  {line.decode(errors='replace').rstrip()}")
         if process.returncode:
@@ -191,8 +197,14 @@ def _user_language() -> str:
 
 
 def _compile_here(pack: Path, path: Path) -> None:
-    """Compile a pack for the tokenizer that is pickled on stdin, with the stages on stdout."""
+    """Compile a pack for the tokenizer that is pickled on stdin, with the stages on stdout.
+
+    It ends when stdin does: the one who waits for it was interrupted, or is gone.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is sent to both
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     target = pickle.load(sys.stdin.buffer)
+    Thread(target=_end_with_stdin, daemon=True).start()
 
     @contextmanager
     def printed(_total: int, label: str) -> Iterator[Progress]:
@@ -207,6 +219,11 @@ def _compile_here(pack: Path, path: Path) -> None:
     except TokalignError as error:
         print(error)
         sys.exit(1)
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.buffer.read()
+    interrupt_main(signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -67,15 +67,19 @@ class ChatModel:
         retries: how often it was answered before, which changes the seed.
         Returns: as `Generation.summary`, with `cached_tokens`, and with what the answer was given
         to begin with; `finish_reason` is "interrupted" after Ctrl-C.
-        Raises: TokalignError for a message that cannot be answered.
+        Raises: TokalignError for a message that cannot be answered; KeyboardInterrupt after a
+        Ctrl-C before the answer begins.
         """
         left_out = dialogue.left_out
         prompt = self._prompt(dialogue)
         cached = self._files.resume(prompt.target, self._target, self._draft)
         try:
             generation = self._begin(prompt, retries)
-        except KeyboardInterrupt:  # while a pack was compiled, which is not tried again
-            note("left out this time")
+        except KeyboardInterrupt:  # while a pack was looked for or compiled
+            note("left out; this chat goes on without that dictionary")
+            self._decoder = replace(
+                self._decoder, drafting=replace(self._decoder.drafting, packs=None)
+            )
             generation = self._begin(prompt, retries)
         if count := dialogue.left_out - left_out:
             note(f"the context is full: the model no longer reads the oldest {count} messages")

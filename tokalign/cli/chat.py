@@ -113,18 +113,18 @@ class ChatSession:
     def run(self, entries: Entries) -> None:
         while True:
             begun, self._begun = self._begun, ""
+            interrupted = "Ctrl-D leaves"
             try:
                 text = entries.read(begun)
+                interrupted = "interrupted"
+                if entries.is_edited:
+                    write("\n")  # an answer stands apart from its question
+                if text is None or not self._take(read_entry(text)):
+                    return
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
-                note("Ctrl-D leaves")
-                continue
-            if entries.is_edited:
-                write("\n")  # an answer stands apart from its question
-            try:
-                if text is None or not self._take(read_entry(text)):
-                    return
+                note(interrupted)
             except StdoutError:
                 raise
             except TokalignError as error:
@@ -220,7 +220,7 @@ class ChatSession:
         del self._model  # there may be no room for two
         try:
             self._switch(name, settings)
-        except TokalignError:
+        except (TokalignError, KeyboardInterrupt):
             note(f"back to {before}")
             self._switch(before, settings)
             raise
@@ -246,7 +246,7 @@ class ChatSession:
         dialogue, left_out = self._dialogue, self._dialogue.left_out
         try:
             summary = self._model.answer(dialogue, retries=self._retries, color=self._color)
-        except TokalignError as error:
+        except (TokalignError, KeyboardInterrupt) as error:
             dialogue.left_out = left_out
             self._begun = dialogue.undo()
             if isinstance(error, ContextLengthError):
