@@ -152,7 +152,7 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
         assert f"-> {file}" in installed.run("decode", *PAIR, *prompt, "--verbose").stderr
     installed.run("tables", "verify", *built["files"])
 
-    installed.run("calibrate", *PAIR, "--budget", "1")
+    installed.run("calibrate", *PAIR, "--budget", "5")
     measured = ("--method", "copy", "-k", "2", "--max-tokens", "4", "--limit", "1", "--json")
     assert "encyclopedic" in installed.run("bench", *PAIR, *measured).stdout
 

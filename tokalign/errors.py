@@ -6,6 +6,7 @@
     ├── GrammarError              exit 2   the caller: simplify the grammar
     ├── CorpusError               exit 1   the owner of the corpus
     ├── OutputError               exit 1   the machine: make room, or keep the stream open
+    ├── DisturbedError            exit 1   the machine: measure again when it has less to do
     ├── VocabularyError           exit 3   the owner of the tokenizer file
     ├── IncompatibleError         exit 3   the pair: these parts do not fit together
     │   ├── FingerprintError      exit 3   rebuild the table for this tokenizer
@@ -74,6 +75,10 @@ class OutputError(TokalignError):
 
 class StdoutError(OutputError):
     """Stdout is closed or full, so nothing more of a command can be read."""
+
+
+class DisturbedError(TokalignError):
+    """A measurement that says nothing, because other programs ran or there was too little time."""
 
 
 class VocabularyError(TokalignError):

@@ -69,3 +69,18 @@ def test_a_curve_can_be_written_elsewhere(
     curve = tmp_path / "mine.json"
     assert calibrate(models, "--output", curve).code == 0
     assert read_curve(str(curve)).row_times[0] > 0
+
+
+def test_a_disturbed_measurement_is_no_verdict_and_nothing_is_written(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows take less time by this clock."""
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    times = {1: [3.0] * 3, 2: [9.0] * 3, 3: [2.0] * 3}
+    monkeypatch.setattr("tokalign.evaluate.calibrate.time_passes", lambda *_: times)
+    curve = tmp_path / "mine.json"
+    for words in (("--output", curve), ("--html", tmp_path / "page.html"), ("--json",), ()):
+        ended = calibrate(models, "--refresh", *words)
+        ended.is_refused(1, "no verdict: the machine was busy (2 rows took 4.5", "--budget")
+        assert ended.out == ""
+    assert [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.html")] == []

@@ -14,9 +14,12 @@ import pytest
 from command_lines import run, start
 from hypothesis import given
 from hypothesis import strategies as st
+from places import DEMO
 from random_models import write_model
+from ticking import ticking
 
 from tokalign.cli.output import figures_table, one_line, rows, table, to_json, visible
+from tokalign.storage import sample_text
 from tokalign.tables.bundle import Bundle, write_bundle
 
 HARMLESS = {"\n", "\t"}
@@ -50,8 +53,10 @@ def test_json_means_the_same_with_its_control_characters_escaped(
 
 
 @given(st.lists(st.tuples(any_text, any_text), min_size=1))
-def test_a_row_of_a_table_is_one_line(rows: list[tuple[str, str]]) -> None:
-    shown = table(rows)
+def test_a_row_of_a_table_is_one_line_where_it_fits(rows: list[tuple[str, str]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100000")
+        shown = table(rows)
     assert len(shown.split("\n")) == len(rows)
     assert not drives_a_terminal(shown)
 
@@ -125,10 +130,48 @@ def test_a_result_without_json_is_a_table_of_its_names_and_values() -> None:
 
 def test_a_table_of_figures_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("name", "k", "tokens_per_round", "speedup", "low", "high", "against_plain")
-    row = dict.fromkeys(names, 1.0) | {"name": "plain again", "against_plain": "no difference"}
+    row = dict.fromkeys(names, 1.0) | {
+        "name": "plain again",
+        "k": 2,
+        "against_plain": "no difference",
+    }
     assert figures_table(names, [row]).startswith("| name ")
     for width in (80, 60):
-        monkeypatch.setattr("tokalign.cli.output._width", lambda width=width: width)
+        monkeypatch.setenv("COLUMNS", str(width))
         lines = figures_table(names, [row]).splitlines()
         assert max(map(len, lines)) <= width
         assert "plain" in lines[-1] or "plain" in lines[-2]
+
+
+CHECK = ["check", "--target", "bielik", "--draft", "llama3.2"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        CHECK,
+        ["models"],
+        ["tables", "show", "llama3.2"],
+        ["bench", "--text", "--target", "bielik", str(sample_text("pl")), "--limit", "2"],
+        ["calibrate", "--target", str(DEMO / "target"), "--budget", "2"],
+    ],
+    ids=" ".join,
+)
+def test_results_fit_the_lines_also_in_a_file(
+    line: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+    for width in (60, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with ticking():
+            ended = run(*line)
+        assert ended.code == 0, ended.err
+        long = [line for line in ended.out.splitlines() if len(line) > width]
+        assert all(len(line.split()) <= 2 for line in long), "a path stays with its name"
+
+
+def test_a_verdict_stands_before_the_paths() -> None:
+    _, shown = on_a_terminal(CHECK)
+    first = next(line for line in shown.splitlines() if line.strip())
+    assert first.startswith("A good fit: ")
+    assert shown.index("text -> the sample") > shown.index("machines.")

@@ -82,7 +82,7 @@ RUNS = {
     "models list": "",
     "models pull": "TARGET",
     "models rm": "checked-tokenizers",
-    "calibrate": "--target TARGET --budget 1",
+    "calibrate": "--target TARGET --budget 4",
     "bench": "--target TARGET --draft DRAFT a.txt --limit 1 --text --method copy",
 }
 """In this order each finds what the ones before it made."""

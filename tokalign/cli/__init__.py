@@ -19,7 +19,14 @@ import click
 from tokalign import __version__
 from tokalign.child_processes import safe_path
 from tokalign.cli.config import defaults, read_config
-from tokalign.cli.output import finish, one_line, open_closed_streams, to_stderr, unwritten, visible
+from tokalign.cli.output import (
+    finish,
+    message_line,
+    open_closed_streams,
+    to_stderr,
+    unwritten,
+    visible,
+)
 from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError, shown
 from tokalign.installation import install_line
 from tokalign.storage import DISK_ERRORS
@@ -181,7 +188,7 @@ def _run(stdout: TextIO) -> int:
 
 
 def _complain(error: TokalignError) -> int:
-    to_stderr(f"tokalign: {one_line(str(error))}")
+    to_stderr(message_line(f"tokalign: {error}"))
     return error.exit_code
 
 

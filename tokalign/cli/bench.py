@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign import __version__
-from tokalign.cli.bench_results import COLUMNS, publish, verdict_of, write_page
+from tokalign.cli.bench_results import publish, verdict_of, write_page
 from tokalign.cli.command import (
     AT_LEAST_1,
     FROM_0,
@@ -37,7 +36,7 @@ from tokalign.cli.options import (
     LIMIT,
     TEMP,
 )
-from tokalign.cli.output import figures_table, note, paragraph, progress, show
+from tokalign.cli.output import figures_table, note, notes_last, paragraph, progress, show
 from tokalign.cli.report import require_page
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
 from tokalign.errors import UsageError
@@ -145,6 +144,7 @@ def read_options(values: dict[str, Any]) -> Options:
 
 
 @click.command("bench", cls=Command, params=[*OPTIONS])
+@notes_last()
 def command(**values: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 
@@ -171,8 +171,8 @@ def command(**values: Any) -> None:
     result = as_object(comparison, about)
     if html is not None:
         write_page(html, comparison, result)
-    names, verdict = _DECISIVE if sys.stdout.isatty() else COLUMNS, verdict_of(comparison)
-    show(result, lambda: f"{paragraph(verdict)}\n\n{figures_table(names, result['overall'])}")
+    verdict = paragraph(verdict_of(comparison))
+    show(result, lambda: f"{verdict}\n\n{figures_table(_DECISIVE, result['overall'])}")
     if comparison.ids_that_differ:
         note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "

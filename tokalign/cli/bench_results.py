@@ -17,7 +17,7 @@ COLUMNS = (
     "name", "k", "acceptance", "tokens_per_round", "draft_passes_per_round", "host_ms",
     "tokens_per_second", "speedup", "low", "high", "against_plain", "ids_that_differ",
 )  # fmt: skip
-"""Shown without --json; `docs/metrics.md` says what they mean."""
+"""Columns of the page; `docs/metrics.md` says what they mean."""
 
 
 def publish(

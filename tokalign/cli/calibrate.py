@@ -12,10 +12,10 @@ import click
 
 from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
-from tokalign.cli.output import note, paragraph, progress, rows, show, table
+from tokalign.cli.output import note, notes_last, paragraph, progress, rows, show, table
 from tokalign.cli.report import require_page
 from tokalign.cli.texts import language_of_model, read_prompts
-from tokalign.errors import UsageError
+from tokalign.errors import DisturbedError, UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 from tokalign.storage import LANGUAGES, require_writable
 
@@ -49,6 +49,7 @@ _OPTIONS = (
 
 
 @click.command("calibrate", cls=Command, params=[*_OPTIONS])
+@notes_last()
 def command(
     *,
     target: str,
@@ -68,7 +69,6 @@ def command(
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     FILE: a text of one's own, whose lines begin the prompts.
     """
-    from tokalign.evaluate.calibrate import NOT_KEPT
     from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
@@ -90,9 +90,7 @@ def command(
     else:
         curve, is_new = _measured(decoder, prompts or _prompts(language, file), budget), True
         curve = replace(curve, notes={**curve.notes, "language": language})
-    if why := curve.notes.get(NOT_KEPT):
-        note(f"this curve is not kept: {why}; give more time with --budget, or measure again later")
-    elif is_new or output is not None:
+    if is_new or output is not None:
         note(f"cost curve -> {store_curve(curve, output)}")
     if html is not None:
         from tokalign.cli.report import Report, curve_plot, write_report
@@ -115,7 +113,7 @@ def command(
 def measure_unless_known(target: Any, drafts: Any) -> None:
     """Measure what passes cost, unless that is known of these two. target: an mlx-lm model. drafts:
     the draft model or trained drafter; None without one."""
-    from tokalign.evaluate.calibrate import NOT_KEPT, measure_briefly
+    from tokalign.evaluate.calibrate import measure_briefly, require_sound
     from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
@@ -129,20 +127,18 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     except KeyboardInterrupt:
         note("left out this time")
         return
-    if why := curve.notes.get(NOT_KEPT):
-        note(f"the costs of passes that were measured are not kept: {why}")
-        return
     try:
-        store_curve(curve)
-    except UsageError as error:  # a full disk is no reason not to talk
+        store_curve(require_sound(curve))
+    except (DisturbedError, UsageError) as error:  # a full disk is no reason not to talk
         note(str(error))
 
 
 def measure_shape(name: str) -> CostCurve:
     """The cost curve of a model's shape, of which the configuration is read alone; it is kept.
-    Raises: UsageError if it does not fit into memory; as `resolve_config`, `model_of_shape`."""
+    Raises: UsageError if it does not fit into memory; as `resolve_config`, `model_of_shape`,
+    `require_sound`."""
     from tokalign.api.assemble import choose_dtype
-    from tokalign.evaluate.calibrate import NOT_KEPT, measure_curve
+    from tokalign.evaluate.calibrate import measure_curve, require_sound
     from tokalign.names.memory import require_bytes
     from tokalign.names.registry import resolve_config
     from tokalign.runtime.cost import store_curve
@@ -155,19 +151,18 @@ def measure_shape(name: str) -> CostCurve:
     note(f"random weights in the shape of {name}: {weight_bytes(model) / 1e9:.2f} GB")
     fill(model)
     with progress(100, "measuring") as advance:
-        curve = measure_curve(model, advance=lambda share: advance(100 * share))
-    if why := curve.notes.get(NOT_KEPT):
-        note(f"these costs are not kept: {why}")
-    else:
-        note(f"cost curve -> {store_curve(curve)}")
+        curve = require_sound(measure_curve(model, advance=lambda share: advance(100 * share)))
+    note(f"cost curve -> {store_curve(curve)}")
     return curve
 
 
 def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCurve:
-    """Measure the curve; note the draft's acceptance and the best fixed draft length."""
+    """Measure the curve; note the draft's acceptance and the best fixed draft length. Raises:
+    DisturbedError."""
     from tokalign.evaluate.calibrate import (
         conditional_acceptance,
         measure_curve,
+        require_sound,
         self_draft_rounds,
         speedup_at,
     )
@@ -184,6 +179,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCu
             budget=budget * (_CURVE_SHARE if drafts else 1),
             advance=lambda share: advance(100 * share),
         )
+    require_sound(curve)
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
     notes: dict[str, Any] = {
         **curve.notes,

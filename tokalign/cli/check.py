@@ -14,9 +14,10 @@ import click
 from tokalign.cli.calibrate import measure_shape
 from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option, flag
 from tokalign.cli.options import FIELD, HTML, TRUST
-from tokalign.cli.output import note, paragraph, rows, show, table
+from tokalign.cli.output import note, notes_last, paragraph, rows, show, table
 from tokalign.cli.report import require_page
 from tokalign.cli.texts import language_of_model
+from tokalign.errors import DisturbedError
 from tokalign.storage import LANGUAGES, parse_json, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
@@ -51,6 +52,7 @@ _NOT_MEASURED = (
 
 
 @click.command("check", cls=Command, params=[*_OPTIONS])
+@notes_last()
 def command(
     *,
     draft: str | None,
@@ -100,7 +102,12 @@ def command(
     tables = open_dictionary(theirs, note=note)
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
     pair = theirs.fingerprint, "" if ours is None else ours.fingerprint
-    curve = measure_shape(target) if measure else find_curve_of_tokenizers(*pair)
+    curve, unknown = find_curve_of_tokenizers(*pair), _NOT_MEASURED
+    if measure:
+        try:
+            curve = measure_shape(target)
+        except DisturbedError as error:
+            unknown = str(error)
     if drafter is None:
         verdict, fit = _fit(ours, theirs, lines)
     else:
@@ -113,7 +120,7 @@ def command(
         "draft": draft,
         "verdict": verdict,
         "dictionaries": _expectation(saving, own_text=file is not None),
-        "this_machine": curve.expectation(assumed_draft=assumed) if curve else _NOT_MEASURED,
+        "this_machine": curve.expectation(assumed_draft=assumed) if curve else unknown,
         **({} if drafter is None else {"drafter": drafter}),
         "published_drafter": published and str(published),
         "target_tokenizer": theirs.describe(),

@@ -21,10 +21,11 @@ from tokalign.errors import StdoutError, UsageError
 
 @dataclass(slots=True)
 class Flags:
-    """--json and --quiet, which every command has."""
+    """--json and --quiet, which every command has. held: notes that wait, in `notes_last`."""
 
     as_json: bool = False
     quiet: bool = False
+    held: list[str] | None = None
 
 
 flags = Flags()
@@ -175,10 +176,33 @@ def _shown(value: object) -> object:
     return value
 
 
+def message_line(text: str) -> str:
+    """`one_line`, or what of it fits the lines of a terminal."""
+    line = one_line(text)
+    return _filled(line, "  ") if sys.stderr.isatty() else line
+
+
 def note(message: str, *, lines: bool = False) -> None:
-    """Print a message on stderr, as one line; nothing for --quiet. lines: it may be several."""
-    if not flags.quiet:
-        to_stderr(visible(message) if lines else one_line(message))
+    """Print a message on stderr, as `message_line`; nothing for --quiet. lines: as it is."""
+    if flags.quiet:
+        return
+    text = visible(message) if lines else message_line(message)
+    if flags.held is None:
+        to_stderr(text)
+    else:
+        flags.held.append(text)
+
+
+@contextmanager
+def notes_last() -> Iterator[None]:
+    """Print the notes of the body when it ends, so that a verdict that it shows comes first."""
+    held = flags.held = list[str]()
+    try:
+        yield
+    finally:
+        flags.held = None
+        for text in held:
+            to_stderr(text)
 
 
 def note_problems(problems: Sequence[str], what: str) -> None:
@@ -219,42 +243,56 @@ def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") 
 
 
 def table(rows: Iterable[tuple[str, object]]) -> str:
-    """Format two aligned columns. A row is one line, or what of it fits the terminal's lines."""
+    """Format two aligned columns to fit the lines. A value without a space stays with its name."""
     pairs = [(one_line(name), one_line(str(value))) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
-    lines = (f"{name:<{width}}  {value}" for name, value in pairs)
-    room, indent = _width(), " " * (width + 2)
-    if room is None or room < width + 24:
-        return "\n".join(lines)
-    return "\n".join(fill(line, room, subsequent_indent=indent) for line in lines)
+    indent = " " * (width + 2 if width + 24 <= line_width() else 4)
+    lines = ((f"{name:<{width}}  {value}", " " in value) for name, value in pairs)
+    return "\n".join(_filled(line, indent) if breaks else line for line, breaks in lines)
+
+
+def _filled(line: str, indent: str) -> str:
+    return fill(
+        line,
+        line_width(),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def paragraph(text: str) -> str:
-    """A text in lines that fit the terminal, or of 100 characters."""
-    return "\n".join(fill(line, _width() or 100) for line in text.splitlines())
+    """A text in lines that fit."""
+    return "\n".join(fill(line, line_width()) for line in text.splitlines())
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that is as wide as it needs, and fits the terminal if there is one."""
+    """A table that fits the lines."""
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(*head, box=None, pad_edge=False, header_style="")
+    grid = Table(box=None, pad_edge=False, header_style="")
+    for name in head:
+        grid.add_column(name, overflow="fold")
     for row in rows:
         grid.add_row(*map(one_line, row))
     written = StringIO()
-    Console(file=written, width=_width() or 500, markup=False, highlight=False).print(grid)
+    Console(file=written, width=line_width(), markup=False, highlight=False).print(grid)
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
-def _width() -> int | None:
-    return get_terminal_size().columns if sys.stdout.isatty() else None
+def line_width() -> int:
+    """Characters of a line: $COLUMNS, else those of the terminal, else 100."""
+    return get_terminal_size((100, 24)).columns
 
 
 def figures_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A column for each name and a row for each object: in Markdown, or to fit the terminal."""
+    """A column for each name and a row for each object: to fit the lines of a terminal, or of
+    $COLUMNS; else in Markdown."""
     cells = ([cell(row[name]) for name in names] for row in rows)
-    return markdown_table(names, cells) if _width() is None else columns(names, cells)
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return columns([name.replace("_", " ") for name in names], cells)
+    return markdown_table(names, cells)
 
 
 def cell(value: object) -> str:

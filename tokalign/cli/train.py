@@ -28,7 +28,7 @@ from tokalign.cli.command import (
     several,
 )
 from tokalign.cli.options import DRAFT, FIELD, MODEL, TARGET
-from tokalign.cli.output import note, progress, show
+from tokalign.cli.output import note, paragraph, progress, rows, show, table
 from tokalign.cli.train_plan import (
     MOST_STATES_GB,
     RANK,
@@ -229,7 +229,11 @@ def command(
         "stopped_early": trained.stopped_early,
         "accepted_per_round": round(trained.best, 4),
     }
-    show(result)
+    verdict = (
+        f"{trained.best:.2f} ids a round are accepted on text that was held out. Use it with: "
+        f"tokalign decode --target {target} --{name} {output} ..."
+    )
+    show(result, lambda: f"{paragraph(verdict)}\n\n{table(rows(result))}")
 
 
 def _report(evaluation: Evaluation) -> None:

@@ -16,6 +16,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from tokalign.errors import DisturbedError
 from tokalign.evaluate.timed_passes import MOST_ROWS, Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve, Timing
 from tokalign.runtime.decoder import Decoder
@@ -36,8 +37,8 @@ ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
 SEARCHES = tuple(BeamShape(DEFAULT_SHAPE.width, steps) for steps in (1, DEFAULT_SHAPE.length))
 """Beam searches of a trained drafter. Every step after the first costs the same."""
 
-NOT_KEPT = "not_kept"
-"""The note of a curve that says why it is not kept."""
+_UNSOUND = "unsound"
+"""The note of a curve that says why `require_sound` refuses it."""
 
 _BRIEF_ROWS, _BRIEF_BUDGET = ROWS[:10], 4.0
 _MOST_REPETITIONS = 15
@@ -69,6 +70,16 @@ def measure_curve(
     remaining = budget - (perf_counter() - began)
     times = time_passes(passes.passes(rows, SEARCHES), remaining, advance, perf_counter)
     return curve_of(target, draft, passes.length, times)
+
+
+def require_sound(curve: CostCurve) -> CostCurve:
+    """The curve. Raises: DisturbedError for one that says nothing of the machine."""
+    if why := curve.notes.get(_UNSOUND):
+        raise DisturbedError(
+            f"no verdict: {why}; nothing is kept: measure again when less else runs, or for "
+            "longer, with `tokalign calibrate --budget`"
+        )
+    return curve
 
 
 def measure_briefly(
@@ -104,18 +115,16 @@ def time_passes(
     return {what: seconds[1:] or seconds for what, seconds in times.items()}
 
 
-def why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
-    """Why a curve of these times is not to be kept, by their quartiles; None if it is."""
+def _why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
+    """Why a curve of these times says nothing, by their quartiles; None if it does."""
     if len(times[1]) < 2:
         return "there was time to measure every pass once only"
     timings = {what: Timing.of(times[what]) for what in times if isinstance(what, int)}
     for fewer, more in pairwise(sorted(timings)):
         slow, fast = timings[fewer], timings[more]
         if slow.low > _FALLS * fast.high:
-            return (
-                f"{fewer} rows took {slow.median / fast.median:.1f} times as long as {more}: the "
-                "machine was busy"
-            )
+            ratio = slow.median / fast.median
+            return f"the machine was busy ({fewer} rows took {ratio:.1f} times as long as {more})"
     return None
 
 
@@ -128,7 +137,7 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
     draft_pass = timings.get("draft")
     if search := times.get(DEFAULT_SHAPE):
         draft_pass = Timing.of([seconds / DEFAULT_SHAPE.length for seconds in search])
-    unsound = why_unsound(times)
+    unsound = _why_unsound(times)
     repetitions = f"{count} repetitions, the warm-up left out" if count > 1 else "one repetition"
     return CostCurve(
         name=f"{device_name()}, measured",
@@ -142,7 +151,7 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
         host=max(0.0, single.median - median(times["ahead"])) if "ahead" in times else 0.0,
         machine=machine_of(target, draft),
         searches=searches,
-        notes={} if unsound is None else {NOT_KEPT: unsound},
+        notes={} if unsound is None else {_UNSOUND: unsound},
     )
 
 
