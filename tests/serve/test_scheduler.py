@@ -286,7 +286,7 @@ def watch(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             assert job.ended is None
             assert job not in scheduler._waiting.all()
             if job.answering is not None:
-                assert list(job.answering.decoding.context.ids) == job.ids
+                assert list(job.answering.generation.context.ids) == job.ids
                 assert list(job.answering.target.held) == job.ids[: len(job.ids) - 1] or job.passes
 
     monkeypatch.setattr(scheduler, "_advance", check)

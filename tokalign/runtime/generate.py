@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -55,7 +55,8 @@ class Generation:
     """The output of a request. Iterate over its pieces; text, ids and statistics so far can be read
     any time.
 
-    target_session, draft_session: ones to reuse. reading: how far a long prompt was read.
+    target_session, draft_session: ones to reuse. stops: as of `Limits`. reading: how far a long
+    prompt was read. rounds: those that `by_round` ran.
     Raises: as `Decoder.begin`; UsageError for an empty stop text.
     """
 
@@ -66,6 +67,7 @@ class Generation:
         *,
         target_session: TargetModelSession | None = None,
         draft_session: DraftModelSession | None = None,
+        stops: Collection[int] = (),
     ) -> None:
         self._text = TextStream(
             decoder.target.tokenizer,
@@ -79,6 +81,7 @@ class Generation:
             target=target_session,
             draft=draft_session,
             completes_stop=self._text.completes_stop if request.stop else None,
+            stops=stops,
         )
         self.context = self.decoding.context
         self.reading: Reading | None = None
@@ -97,6 +100,8 @@ class Generation:
         with wired(self._decoder.target.model):
             for event in self.decoding.events():
                 pieces = self.take(event)
+                if isinstance(event, Round):
+                    self.rounds.append(replace(event, logprobs=None))  # too large to keep
                 if isinstance(event, Reading | Round):
                     yield pieces
 
@@ -105,10 +110,7 @@ class Generation:
         self.statistics.observe(event)
         if isinstance(event, Reading):
             self.reading = event
-        if not isinstance(event, Round):
-            return []
-        self.rounds.append(replace(event, logprobs=None))  # too large to keep
-        return list(self._pieces(event))
+        return list(self._pieces(event)) if isinstance(event, Round) else []
 
     def texts(self) -> Iterator[tuple[str, Outcome]]:
         """The text as it can be printed, each part with the outcome of the latest token."""
@@ -117,6 +119,11 @@ class Generation:
             outcome = piece.outcome
             yield piece.text, outcome
         yield self.rest(), outcome
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that ended the output, if one did."""
+        return self._text.stop_string
 
     def rest(self) -> str:
         """The text that was still held back when the output ended."""

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
 from tokalign.conversation.blocks import Block, Blocks, Kind, Step
-from tokalign.runtime.rounds import Reading
+from tokalign.runtime.rounds import FinishReason, Reading
 from tokalign.serve.admission import Refusal
 from tokalign.serve.body import Common
-from tokalign.serve.job import NO_TOKEN, Emitted, Job, Reason
+from tokalign.serve.job import NO_TOKEN, Emitted, Job
 from tokalign.tokenizer.vocabulary import token_bytes
 
 _ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -47,7 +47,7 @@ class Choice:
         self.tokens: list[Emitted] = []
         self.shown = 0
         self.thought_tokens = 0
-        self.reason: Reason | Literal["tool_calls"] | None = None
+        self.reason: FinishReason | Literal["tool_calls"] | None = None
         self.cut: int | None = None
         self._text = Blocks(job.form, tools=job.request.tools, opens_in=job.opens_in)
         self.blocks = self._text.blocks

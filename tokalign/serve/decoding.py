@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.contexts import NOTHING, Held
 from tokalign.runtime.mlx.layers import forgets, remembered
 from tokalign.runtime.mlx.session import ModelSession
@@ -37,12 +38,15 @@ def request_of(job: Job, loaded: Loaded, earlier: OutputStore | None) -> Request
     elif options.method != "plain":
         options = replace(options, num_draft_tokens=count)
     predicted = () if job.prediction is None else (job.prediction,)
+    is_chat = job.request.messages is not None  # the text of a completion is what its ids say
     return Request(
         job.prompt,
         max_tokens=job.max_tokens,
         sampler=sampling_of(loaded, job.request),
         grammar=job.constraint,
+        stop=job.request.stop_texts,
         stop_ids=job.ends,
+        silent=job.form.silent_ids(job.tokenizer.vocabulary) if is_chat else frozenset(),
         options=options,
         outputs=predicted if earlier is None else (earlier.text, *predicted),
         logits=None if earlier is None else earlier.logits,
@@ -52,8 +56,8 @@ def request_of(job: Job, loaded: Loaded, earlier: OutputStore | None) -> Request
 class Answering:
     """Reads a prompt in steps, and hands over what rounds give.
 
-    held: caches of the prompt's beginning. decoding: the rounds, which others run. left: ids of
-    the prompt that are not read yet.
+    held: caches of the prompt's beginning. generation: others run its rounds. left: ids of the
+    prompt that are not read yet.
     """
 
     def __init__(self, job: Job, decoder: Decoder, request: Request, held: Held) -> None:
@@ -67,8 +71,12 @@ class Answering:
         self._draft = decoder.open_draft(
             draft if remembered(draft) else None, options=request.options
         )
-        self.decoding = decoder.begin(
-            request, target=self.target, draft=self._draft, stops=self._marks
+        self.generation = Generation(
+            decoder,
+            request,
+            target_session=self.target,
+            draft_session=self._draft,
+            stops=self._marks,
         )
         self.left = len(job.ids) - len(held.ids)
         self._steps, self._draft_steps = self._reading(), self._draft_reading()
@@ -100,10 +108,10 @@ class Answering:
         job = self._job
         job.passes += 1
         job.plain_seconds = self._decoder.plain_seconds
-        for index, (token, source) in enumerate(zip(round_.emitted, round_.sources, strict=True)):
-            logprobs = None if round_.logprobs is None else round_.logprobs[index]
-            if job.deliver(token, logprobs, source=source, outcome=round_.outcome(index)):
-                break
+        pieces = self.generation.take(round_)
+        job.stop_text = self.generation.stop_text
+        for piece in pieces:
+            job.deliver(piece, rest="" if piece.ends is None else self.generation.rest())
         job.accepted += round_.accepted
         job.rejected += len(round_.tree) - round_.accepted
 
@@ -118,7 +126,7 @@ class Answering:
         return held._replace(draft=_handed_over(self._draft, list(self._draft.held)).layers or ())
 
     def _reading(self) -> Iterator[list[Kept]]:
-        for read in self.decoding.reading():
+        for read in self.generation.decoding.reading():
             self._job.put(read)
             self.left = read.total - read.done
             yield self._at_mark(read.done)

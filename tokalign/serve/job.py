@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import mlx.core as mx
@@ -13,10 +12,10 @@ import mlx.core as mx
 from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
-from tokalign.runtime.generate import TextStream
+from tokalign.runtime.generate import Piece
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.contexts import Chain
-from tokalign.runtime.rounds import TARGET, Array, Outcome, Reading
+from tokalign.runtime.rounds import TARGET, Array, FinishReason, Outcome, Reading
 from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -29,8 +28,6 @@ NO_TOKEN = -1
 
 Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
-
-Reason = Literal["stop", "length"]
 
 
 class State(StrEnum):
@@ -59,7 +56,7 @@ class Emitted:
     text: str
     token: int
     logprob: float = 0.0
-    finish_reason: Reason | None = None
+    finish_reason: FinishReason | None = None
     top_tokens: tuple[Mapping[str, Any], ...] = ()
     source: str = TARGET
     outcome: Outcome = Outcome.UNDRAFTED
@@ -114,19 +111,7 @@ class Job:
     passes: int = 0
     plain_seconds: float | None = None
     stop_text: str | None = None
-    ended: Reason | None = None
-
-    @cached_property
-    def _text(self) -> TextStream:
-        silent = self.ends
-        if self.request.messages is not None:  # the text of a completion is what its ids say
-            silent |= self.form.silent_ids(self.tokenizer.vocabulary)
-        return TextStream(
-            self.tokenizer,
-            prompt=self.prompt.target,
-            silent=silent,
-            stop_strings=self.request.stop_texts,
-        )
+    ended: FinishReason | None = None
 
     def enter(self, state: State) -> None:
         """Go on to another state."""
@@ -139,51 +124,30 @@ class Job:
         """The answer so far."""
         return self.ids[len(self.prompt.target) :]
 
-    @property
-    def room(self) -> int:
-        """How many ids the answer may still have."""
-        return self.max_tokens - self.completion_tokens
-
-    def deliver(
-        self,
-        token: TargetId,
-        logprobs: Array | None,
-        *,
-        source: str = TARGET,
-        outcome: Outcome = Outcome.UNDRAFTED,
-    ) -> bool:
-        """Hand over one id of the answer, with its log-probabilities f[vocabulary].
-
-        source, outcome: as in an `Emitted`. Returns: whether the answer ends with it.
-        """
-        assert self.ended is None
-        self.ids.append(token)
+    def deliver(self, piece: Piece, *, rest: str = "") -> None:
+        """Hand over one id of the answer. rest: the text that was held back, after the last one."""
+        self.ids.append(piece.token)
         self.completion_tokens += 1
-        text = self._text.push(token)
-        self.stop_text = self._text.stop_string
-        if self.stop_text is not None or token in self.ends:
-            self.ended = "stop"
-        elif self.room <= 0:
-            self.ended = "length"
-        logprob, top = self._logprobs(token, logprobs)
+        self.ended = piece.ends
+        logprob, top = self._logprobs(piece.token, piece.logprobs)
         self.put(
             Emitted(
-                text=text if self.ended is None else text + self._text.finish(),
-                token=token,
+                text=piece.text + rest,
+                token=piece.token,
                 logprob=logprob,
-                finish_reason=self.ended,
+                finish_reason=piece.ends,
                 top_tokens=top,
-                source=source,
-                outcome=outcome,
+                source=piece.source,
+                outcome=piece.outcome,
                 number=self.passes,
             )
         )
-        return self.ended is not None
 
-    def end(self, reason: Reason) -> None:
+    def end(self, reason: FinishReason) -> None:
         """End the answer without another id."""
         self.ended = reason
-        self.put(Emitted(text=self._text.finish(), token=NO_TOKEN, finish_reason=reason))
+        text = "" if self.answering is None else self.answering.generation.rest()
+        self.put(Emitted(text=text, token=NO_TOKEN, finish_reason=reason))
 
     def _logprobs(
         self, token: TargetId, logprobs: Array | None

@@ -269,7 +269,7 @@ class Scheduler:
     ) -> None:
         """Run a round of these jobs, hand over what it emitted, and end those that have ended."""
         try:
-            rounds = run([_answering(job).decoding for job in jobs])
+            rounds = run([_answering(job).generation.decoding for job in jobs])
         except Exception as error:
             for job in jobs:
                 self._abort(job, error)
