@@ -51,10 +51,10 @@ def shipped(name: str) -> Path:
     return path
 
 
-def sample_text(language: str, *, remedy: str = "give a FILE of your own") -> Path:
+def sample_text(language: str) -> Path:
     """Paragraphs of many kinds in a language, one per line: a small corpus in Polish, 24 in others.
-    Raises: UsageError, with the remedy, for a language that none comes in."""
-    _require(language, "sample text", remedy)
+    Raises: UsageError for a language that none comes in."""
+    _require(language, "sample text", "give a FILE of your own")
     return shipped(f"{CORPORA}/{language}-mini.txt")
 
 

@@ -76,9 +76,8 @@ class Batch:
         *,
         watch: Callable[[Any], KeptRows] | None = None,
         costs: LearnedCosts | None = None,
-        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._model, self._costs, self._clock = SharedModel(model, watch), costs, clock
+        self._model, self._costs = SharedModel(model, watch), costs
 
     def round(self, decodings: Sequence[Decoding]) -> list[Round | Exception]:
         """A round of each: what became of it, or the error that has ended it.
@@ -92,12 +91,12 @@ class Batch:
             return [decodings[0].round()]
         for turn in turns:
             turn.attempt(_propose)
-        began = self._clock()
+        began = perf_counter()
         self._verify([turn for turn in turns if turn.choices is None and turn.failure is None])
         self._run_ahead([turn for turn in turns if turn.failure is None])
         for turn in turns:
             turn.attempt(_conclude)
-        self._charge(turns, self._clock() - began)
+        self._charge(turns, perf_counter() - began)
         for turn in turns:
             turn.attempt(_commit)
         return [turn.result for turn in turns]

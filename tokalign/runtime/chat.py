@@ -136,15 +136,11 @@ def _template_reader() -> type[PreTrainedTokenizer]:
     return cast("type[PreTrainedTokenizer]", TemplateReader)
 
 
-def as_messages(
-    text: str, *, system: str | None = None, prefill: str | None = None
-) -> list[Message]:
-    """A user's message, after a system message and before the beginning of an answer, if given."""
+def as_messages(text: str, *, system: str | None = None) -> list[Message]:
+    """A user's message, after a system message, if one is given."""
     messages: list[Message] = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    if prefill is not None:
-        messages.append({"role": "assistant", "content": prefill})
     return messages
 
 

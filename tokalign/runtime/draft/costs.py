@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.cost import CostCurve
-from tokalign.tables.token_tree import TokenTree
 
 MAX_DRAFT = 16
 """The most passes of a draft model in a round."""
@@ -66,12 +64,6 @@ class Costs:
         """
         host = self.host if proposed else 0.0
         return self.verify(1 + proposed) + host + self.drafting(passes, tree=tree)
-
-    def of(self, tree: TokenTree[Any], passes: int, *, verified: int | None = None) -> float:
-        """Time of a round with a tree that this many passes of the draft model have found.
-        verified: how many of its ids the target reads; None for all of them."""
-        proposed = len(tree) if verified is None else verified
-        return self.round(proposed, passes, tree=tree.chain_length < len(tree))
 
     def by_proposed(self, most: int) -> list[float]:
         """Times of rounds that propose 0, 1, ..., `most` ids."""
