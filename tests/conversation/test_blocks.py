@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm, Block, Blocks, Step
+from tokalign.conversation.answer_form import TEXT_ONLY, AnswerForm
+from tokalign.conversation.blocks import Block, Blocks, Step
 from tokalign.conversation.tools import HARMONY, ToolFormat
 
 JSON = ToolFormat("json_tools", "<tool_call>", "</tool_call>")

@@ -16,7 +16,8 @@ from jsonschema import Draft202012Validator
 from places import DEMO
 from pydantic import BaseModel, Field, create_model
 
-from tokalign.conversation.blocks import AnswerForm, Blocks
+from tokalign.conversation.answer_form import AnswerForm
+from tokalign.conversation.blocks import Blocks
 from tokalign.conversation.tools import (
     ANY_TOOL,
     HARMONY,

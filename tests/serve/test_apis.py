@@ -15,7 +15,7 @@ from places import DEMO
 from pydantic import TypeAdapter
 from served import CALL, KEY, WEATHER, ask, demo_settings, openai, serving
 
-from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.prompts import fill_in_prompt
 from tokalign.conversation.tools import ToolFormat
 from tokalign.errors import TokalignError

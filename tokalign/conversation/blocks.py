@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
+from tokalign.conversation.answer_form import MESSAGE_ENDS, TEXT_ONLY, AnswerForm
 from tokalign.conversation.incoming import (
     CutOffError,
     Incoming,
@@ -18,26 +19,16 @@ from tokalign.conversation.incoming import (
     Waiting,
     collected,
 )
-from tokalign.conversation.tool_calls import (
+from tokalign.conversation.json_calls import (
     Calls,
     Ended,
     Named,
     Tools,
     bare_calls,
     json_arguments,
-    read_calls,
 )
-from tokalign.conversation.tools import (
-    ANY_TOOL,
-    HARMONY,
-    ToolFormat,
-    after_thought,
-    call_id,
-    calls_grammar,
-    can_call,
-)
-from tokalign.runtime.grammar import Grammar
-from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
+from tokalign.conversation.tool_calls import read_calls
+from tokalign.conversation.tools import call_id
 
 T = TypeVar("T")
 
@@ -79,85 +70,6 @@ Steps: TypeAlias = Generator[Step | None, None, T]
 """A reader of an answer: it yields steps, and None where it waits for more text."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerForm:
-    """The marks that are looked for in an answer's text; in a raw completion there are none.
-
-    thought: the marks around thoughts. calls: the format of calls, if any may be made. dropped:
-    marks without a meaning. has_channels: whether the answer is in messages with headers, as
-    gpt-oss writes them.
-    """
-
-    thought: tuple[str, str] | None = None
-    calls: ToolFormat | None = None
-    dropped: tuple[str, ...] = ()
-    has_channels: bool = False
-
-    @classmethod
-    def of(cls, tokenizer: Any) -> AnswerForm:
-        """The form of a model's chats. tokenizer: mlx-lm's."""
-        calls = ToolFormat.of(tokenizer)
-        is_harmony = calls is not None and calls.parser == HARMONY
-        return cls(
-            thought=(tokenizer.think_start, tokenizer.think_end)
-            if tokenizer.has_thinking
-            else None,
-            calls=calls,
-            dropped=tuple(tokenizer.structural_markers),
-            has_channels=is_harmony or tokenizer.response_initial_state == "header",
-        )
-
-    def without_calls(self) -> AnswerForm:
-        """The form of an answer to a request without tools."""
-        return replace(self, calls=None)
-
-    def silent_ids(self, vocabulary: Vocabulary[TargetId]) -> frozenset[TargetId]:
-        """Special tokens whose spelling is no part of an answer: all but the marks of the form."""
-        marks = [*(self.thought or ()), *self.dropped]
-        if self.has_channels:
-            marks += _HEADER_MARKS
-        if self.calls is not None:
-            if not self.calls.is_known:
-                return frozenset()  # the format may have marks of its own inside
-            marks += self.calls.marks
-        return frozenset(
-            token
-            for text, token in vocabulary.special_ids.items()
-            if not any(text in mark for mark in marks)
-        )
-
-    def grammar(
-        self,
-        wanted: Grammar | None,
-        vocabulary: Vocabulary[TargetId],
-        *,
-        tools: Tools,
-        choice: str | None,
-        several: bool,
-    ) -> Grammar | None:
-        """The grammar of an answer: a text that matches `wanted`, or calls. choice: the tool that
-        has to be called, as of `calls_grammar`; None if none has to be. Raises: UsageError."""
-        text = None if wanted is None else self._placed(wanted, vocabulary)
-        if choice is not None:
-            return calls_grammar(self.calls, vocabulary, tools, choice, several=several)
-        if text is None or not tools or not can_call(self.calls):
-            return text
-        return text | calls_grammar(self.calls, vocabulary, tools, ANY_TOOL, several=several)
-
-    def _placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:
-        """A grammar of the text as one of the whole answer, in which the channel `final` begins it.
-        One that names channels itself is one of the whole answer already."""
-        mark = "<|channel|>"
-        ids = vocabulary.special_ids
-        if not self.has_channels or mark not in ids or mark in grammar.definition:
-            return grammar
-        return grammar.after(after_thought("final<|message|>", vocabulary))
-
-
-TEXT_ONLY = AnswerForm()
-
-_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>")
-_HEADER_MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", *_ENDS)
 _LONGEST_HEADER = 64
 """Characters of a header that may be cut off."""
 
@@ -362,7 +274,7 @@ class Blocks:
             recipient = re.search(r"to=functions\.([^\s<]+)", header or "")
             if recipient and self.form.calls is not None:
                 yield from self._calls(json_arguments(self._source, Named(recipient[1])))
-            while mark := (yield from self._text_until("<|start|>", *_ENDS, called)):
+            while mark := (yield from self._text_until("<|start|>", *MESSAGE_ENDS, called)):
                 if mark != called:
                     break
                 yield from self._call_after(mark)
@@ -375,7 +287,7 @@ class Blocks:
             first = yield from source.expect("<|channel|>", "<|message|>", " to=", "to=", begin)
             header = first
             if first != "<|message|>":
-                rest, mark = yield from collected(source.pieces("<|message|>", "\n", *_ENDS))
+                rest, mark = yield from collected(source.pieces("<|message|>", "\n", *MESSAGE_ENDS))
                 header += rest
                 if mark != "<|message|>" and (mark or len(rest) > _LONGEST_HEADER):
                     raise UnreadableError

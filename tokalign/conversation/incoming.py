@@ -1,7 +1,7 @@
 """Reading a text while it is written: parsers are generators that wait for more of it.
 
 A parser yields a text that it has made, or None where it needs more input. Parsers call each other
-with `yield from`. However the input is cut, the output is the same. Read next: `tool_calls.py`.
+with `yield from`. However the input is cut, the output is the same. Read next: `json_calls.py`.
 """
 
 from __future__ import annotations

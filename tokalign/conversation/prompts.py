@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
-from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.rendering import Message, rendered
 from tokalign.conversation.tools import with_call_ids
 from tokalign.errors import TokalignError, UsageError, require

@@ -1,18 +1,17 @@
 """Reading calls of every format while they are written: names first, then arguments as JSON.
 
-A reader begins after the mark that opens calls and takes the one that ends them. It yields a
-`Named` where a call begins, then the text of its arguments as it becomes known, then an `Ended`.
-mlx-lm's parsers, which need the whole text, read the formats that have no reader here.
+What a reader yields is in `json_calls.py`. mlx-lm's parsers, which need the whole text, read the
+formats that have no reader here.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from tokalign.conversation.incoming import (
     CutOffError,
@@ -22,29 +21,19 @@ from tokalign.conversation.incoming import (
     collected,
     container,
     json_inside,
-    json_string,
-    json_value,
+)
+from tokalign.conversation.json_calls import (
+    NAME,
+    Calls,
+    Ended,
+    Named,
+    Tools,
+    close_calls,
+    json_calls,
+    kimi_calls,
+    mistral_calls,
 )
 from tokalign.runtime.grammar.parameters import Parameter, properties_of
-
-Tools = Sequence[Mapping[str, Any]]
-
-
-class Named(NamedTuple):
-    """A call begins. id: the one that the model gave it, if it has to be kept."""
-
-    name: str
-    id: str = ""
-
-
-class Ended:
-    """Ends the arguments of a call."""
-
-
-Calls: TypeAlias = Generator[Named | str | Ended | None, None, None]
-"""A reader of calls; it yields None where it waits for more text."""
-
-_NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]*")
 
 
 def schema_of(function: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,152 +51,6 @@ def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
             inner = properties_of(whole)
             return {key: Parameter.of(value, schema) for key, value in inner.items()}
     return {}
-
-
-# -- JSON ------------------------------------------------------------------------------------------
-
-
-def bare_calls(source: Incoming, tools: Tools) -> Calls:
-    """JSON calls of the given tools without the marks of a format, as they are or fenced:
-    "```json", a line with `{"name": "f", "arguments": {}}`, and "```"."""
-    fence = ""
-    if (yield from source.peek()) == "`":
-        fence = yield from source.expect("```")
-        if (yield from source.take(_LETTERS)) not in ("", "json", "tool_call"):
-            raise UnreadableError
-    yield from json_calls(source, fence, named={tool["function"]["name"] for tool in tools})
-
-
-_LETTERS = re.compile(r"\w*")
-
-
-def json_calls(
-    source: Incoming, end: str, _tools: Tools = (), *, named: Collection[str] | None = None
-) -> Calls:
-    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them. named: the names that
-    make a call of what may as well be another object; None for any name."""
-    yield from source.space()
-    is_list = (yield from source.peek()) == "["
-    if is_list:
-        yield from source.expect("[")
-    following = "{"
-    while following == "{":
-        yield from _json_call(source, end, named)
-        yield from source.space()
-        if is_list and (yield from source.expect(",", "]")) == "]":
-            break
-        yield from source.space()
-        following = yield from source.peek()
-    yield from _close(source, end)
-
-
-def _close(source: Incoming, end: str) -> Calls:
-    """The mark that ends calls; the end of the text will do."""
-    yield from source.space()
-    if end:
-        yield from source.expect(end, or_end=True)
-
-
-def _json_call(source: Incoming, end: str, named: Collection[str] | None = None) -> Calls:
-    name, arguments, begun = "", "", False
-    yield from source.space()
-    yield from source.expect("{")
-    mark = ","
-    while mark == ",":
-        yield from source.space()
-        key = json.loads((yield from collected(json_string(source)))[0])
-        if named is not None and key not in ("name", "arguments", "parameters", "type", "id"):
-            raise UnreadableError
-        yield from source.space()
-        yield from source.expect(":")
-        yield from source.space()
-        if key in ("arguments", "parameters") and not begun:
-            if name and (yield from source.peek()) == "{":
-                yield from json_arguments(source, Named(name))
-                begun = True
-            else:
-                arguments = _as_object((yield from collected(json_value(source)))[0])
-        else:
-            text = (yield from collected(json_value(source)))[0]
-            if key == "name":
-                name = json.loads(text)
-                if not isinstance(name, str) or not name.strip():
-                    raise UnreadableError
-                if named is not None and name not in named:
-                    raise UnreadableError
-        yield from source.space()
-        # A brace that models forget at the very end.
-        if begun and (source.is_done or (end and (yield from source.peek(len(end))) == end)):
-            return
-        mark = yield from source.expect(",", "}")
-    if not begun:
-        if not name or not arguments:
-            raise UnreadableError
-        yield Named(name)
-        yield arguments
-        yield Ended()
-
-
-def _as_object(text: str) -> str:
-    """Arguments that may be JSON inside a JSON string, or null."""
-    value = json.loads(text)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise UnreadableError from error
-    value = {} if value is None else value
-    if not isinstance(value, dict):
-        raise UnreadableError
-    return json.dumps(value, ensure_ascii=False)
-
-
-def json_arguments(source: Incoming, call: Named) -> Calls:
-    """A call whose arguments follow as a JSON object."""
-    yield from source.space()
-    if (yield from source.peek()) != "{":
-        raise UnreadableError
-    begun = False
-    for text in json_value(source):
-        if text is not None and not begun:
-            yield call
-            begun = True
-        yield text
-    yield Ended()
-
-
-def _mistral(source: Incoming, end: str, _tools: Tools) -> Calls:
-    """`[TOOL_CALLS]name[ARGS]{...}`, each with its mark, or one mark and a list in JSON."""
-    yield from source.space()
-    if (yield from source.peek()) == "[":
-        yield from json_calls(source, end)
-        return
-    name = yield from source.take(_NAME)
-    yield from source.space()
-    if not name:
-        raise UnreadableError
-    if (yield from source.expect("[ARGS]", "[CALL_ID]")) == "[CALL_ID]":
-        yield from source.until("[ARGS]")
-    yield from json_arguments(source, Named(name))
-
-
-def _kimi(source: Incoming, end: str, _tools: Tools) -> Calls:
-    """Names are `functions.NAME:INDEX`, which is an id that the template wants again."""
-    begin = "<|tool_call_begin|>"
-    while True:
-        yield from source.space()
-        if (yield from source.expect(begin, end, or_end=True)) != begin:
-            return
-        yield from source.space()
-        name = yield from source.take(_NAME)
-        match = re.fullmatch(r"(?:functions\.)?(.+):\d+", name)
-        if match is None:
-            raise CutOffError if source.is_done else UnreadableError
-        yield from source.space()
-        yield from source.expect("<|tool_call_argument_begin|>")
-        yield from json_arguments(source, Named(match[1], name))
-        yield from source.space()
-        yield from source.expect("<|tool_call_end|>", or_end=True)
 
 
 # -- tags ------------------------------------------------------------------------------------------
@@ -253,7 +96,7 @@ def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
         return
     mark = yield from source.expect(begins)
     while mark == begins:
-        name = yield from source.take(_NAME)
+        name = yield from source.take(NAME)
         if not name:
             raise CutOffError if source.is_done else UnreadableError
         yield from source.expect(named)
@@ -315,7 +158,7 @@ def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
     following = "c"
     while following == "c":
         yield from source.expect("call:")
-        name = yield from source.take(_NAME)
+        name = yield from source.take(NAME)
         if not name or (yield from source.peek()) != "{":
             raise CutOffError if source.is_done else UnreadableError
         yield Named(name)
@@ -323,7 +166,7 @@ def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
         yield Ended()
         yield from source.space()
         following = yield from source.peek()
-    yield from _close(source, end)
+    yield from close_calls(source, end)
 
 
 def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
@@ -380,11 +223,11 @@ READERS: Mapping[str, Callable[[Incoming, str, Tools], Calls]] = {
     "gemma4": partial(_gemma, '<|"|>'),
     "glm47": partial(_tagged, GLM),
     "json_tools": json_calls,
-    "kimi_k2": _kimi,
+    "kimi_k2": kimi_calls,
     "laguna": partial(_tagged, GLM),
     "longcat": partial(_tagged, LONGCAT),
     "minimax_m2": partial(_tagged, MINIMAX),
-    "mistral": _mistral,
+    "mistral": mistral_calls,
     "muse_spark": partial(_tagged, MUSE),
     "qwen3_coder": partial(_tagged, QWEN_CODER),
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import mlx.core as mx
 
-from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
+from tokalign.conversation.answer_form import TEXT_ONLY, AnswerForm
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.generate import Piece

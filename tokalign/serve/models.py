@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_tokenizer
 
 from tokalign.api.assemble import keep_loaded, load_decoder
-from tokalign.conversation.blocks import AnswerForm
+from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.prompts import Prompts, fill_in_ends
 from tokalign.errors import CacheError, UsageError
 from tokalign.names.registry import models_here, resolve_model

@@ -15,7 +15,7 @@ from threading import Thread
 
 from mlx_lm.sample_utils import make_logits_processors
 
-from tokalign.conversation.blocks import TEXT_ONLY, AnswerForm
+from tokalign.conversation.answer_form import TEXT_ONLY, AnswerForm
 from tokalign.errors import ContextLengthError, require
 from tokalign.runtime.draft.context_copy import predicted
 from tokalign.runtime.grammar import Grammar

@@ -1,0 +1,184 @@
+"""Calls that are written as JSON, or in JSON: their readers, and what readers of calls yield.
+
+A reader begins after the mark that opens calls and takes the one that ends them. It yields a
+`Named` where a call begins, then the text of its arguments as it becomes known, then an `Ended`.
+Read next: `tool_calls.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from tokalign.conversation.incoming import (
+    CutOffError,
+    Incoming,
+    UnreadableError,
+    collected,
+    json_string,
+    json_value,
+)
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+class Named(NamedTuple):
+    """A call begins. id: the one that the model gave it, if it has to be kept."""
+
+    name: str
+    id: str = ""
+
+
+class Ended:
+    """Ends the arguments of a call."""
+
+
+Calls: TypeAlias = Generator[Named | str | Ended | None, None, None]
+"""A reader of calls; it yields None where it waits for more text."""
+
+NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]*")
+
+
+def bare_calls(source: Incoming, tools: Tools) -> Calls:
+    """JSON calls of the given tools without the marks of a format, as they are or fenced:
+    "```json", a line with `{"name": "f", "arguments": {}}`, and "```"."""
+    fence = ""
+    if (yield from source.peek()) == "`":
+        fence = yield from source.expect("```")
+        if (yield from source.take(_LETTERS)) not in ("", "json", "tool_call"):
+            raise UnreadableError
+    yield from json_calls(source, fence, named={tool["function"]["name"] for tool in tools})
+
+
+_LETTERS = re.compile(r"\w*")
+
+
+def json_calls(
+    source: Incoming, end: str, _tools: Tools = (), *, named: Collection[str] | None = None
+) -> Calls:
+    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them. named: the names that
+    make a call of what may as well be another object; None for any name."""
+    yield from source.space()
+    is_list = (yield from source.peek()) == "["
+    if is_list:
+        yield from source.expect("[")
+    following = "{"
+    while following == "{":
+        yield from _json_call(source, end, named)
+        yield from source.space()
+        if is_list and (yield from source.expect(",", "]")) == "]":
+            break
+        yield from source.space()
+        following = yield from source.peek()
+    yield from close_calls(source, end)
+
+
+def close_calls(source: Incoming, end: str) -> Calls:
+    """The mark that ends calls; the end of the text will do."""
+    yield from source.space()
+    if end:
+        yield from source.expect(end, or_end=True)
+
+
+def _json_call(source: Incoming, end: str, named: Collection[str] | None = None) -> Calls:
+    name, arguments, begun = "", "", False
+    yield from source.space()
+    yield from source.expect("{")
+    mark = ","
+    while mark == ",":
+        yield from source.space()
+        key = json.loads((yield from collected(json_string(source)))[0])
+        if named is not None and key not in ("name", "arguments", "parameters", "type", "id"):
+            raise UnreadableError
+        yield from source.space()
+        yield from source.expect(":")
+        yield from source.space()
+        if key in ("arguments", "parameters") and not begun:
+            if name and (yield from source.peek()) == "{":
+                yield from json_arguments(source, Named(name))
+                begun = True
+            else:
+                arguments = _as_object((yield from collected(json_value(source)))[0])
+        else:
+            text = (yield from collected(json_value(source)))[0]
+            if key == "name":
+                name = json.loads(text)
+                if not isinstance(name, str) or not name.strip():
+                    raise UnreadableError
+                if named is not None and name not in named:
+                    raise UnreadableError
+        yield from source.space()
+        # A brace that models forget at the very end.
+        if begun and (source.is_done or (end and (yield from source.peek(len(end))) == end)):
+            return
+        mark = yield from source.expect(",", "}")
+    if not begun:
+        if not name or not arguments:
+            raise UnreadableError
+        yield Named(name)
+        yield arguments
+        yield Ended()
+
+
+def _as_object(text: str) -> str:
+    """Arguments that may be JSON inside a JSON string, or null."""
+    value = json.loads(text)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableError from error
+    value = {} if value is None else value
+    if not isinstance(value, dict):
+        raise UnreadableError
+    return json.dumps(value, ensure_ascii=False)
+
+
+def json_arguments(source: Incoming, call: Named) -> Calls:
+    """A call whose arguments follow as a JSON object."""
+    yield from source.space()
+    if (yield from source.peek()) != "{":
+        raise UnreadableError
+    begun = False
+    for text in json_value(source):
+        if text is not None and not begun:
+            yield call
+            begun = True
+        yield text
+    yield Ended()
+
+
+def mistral_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
+    """`[TOOL_CALLS]name[ARGS]{...}`, each with its mark, or one mark and a list in JSON."""
+    yield from source.space()
+    if (yield from source.peek()) == "[":
+        yield from json_calls(source, end)
+        return
+    name = yield from source.take(NAME)
+    yield from source.space()
+    if not name:
+        raise UnreadableError
+    if (yield from source.expect("[ARGS]", "[CALL_ID]")) == "[CALL_ID]":
+        yield from source.until("[ARGS]")
+    yield from json_arguments(source, Named(name))
+
+
+def kimi_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
+    """Names are `functions.NAME:INDEX`, which is an id that the template wants again."""
+    begin = "<|tool_call_begin|>"
+    while True:
+        yield from source.space()
+        if (yield from source.expect(begin, end, or_end=True)) != begin:
+            return
+        yield from source.space()
+        name = yield from source.take(NAME)
+        match = re.fullmatch(r"(?:functions\.)?(.+):\d+", name)
+        if match is None:
+            raise CutOffError if source.is_done else UnreadableError
+        yield from source.space()
+        yield from source.expect("<|tool_call_argument_begin|>")
+        yield from json_arguments(source, Named(match[1], name))
+        yield from source.space()
+        yield from source.expect("<|tool_call_end|>", or_end=True)
