@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.runtime.draft.mixing import (
+    _HEARD,
     _TRUST_RATE,
     ALONE,
     LEAST,
@@ -141,7 +142,7 @@ def test_what_is_mixed_and_learned_is_the_definition(
         if noise is not None and not any(
             s for n, s in zip(names, states, strict=True) if n in MODELS
         ):
-            scores = [p * noise[token] for token, p, *_ in found]
+            scores = [p * noise[token] ** _HEARD for token, p, *_ in found]
             others = max(0.02, 1.0 - sum(mixed))  # the ids that nobody named have no known noise
             mixed = [min(MOST, score / (sum(scores) + others)) for score in scores]
         assert chances == pytest.approx(mixed)

@@ -3,7 +3,7 @@
 The longest suffix of the text that occurred before is looked up, and its latest and its first
 occurrence are both copied from. How far a copy is right depends on the length of the match, and
 just as much on whether the two occurrences went on alike. The token at depth i of a copy continues
-a match that is i tokens longer. `PRIORS` says how often that was right in answers of a model. As the
+a match that is i tokens longer. `PRIORS` says how often that was right in a model's answers. As the
 context grows, every token is compared with what the match before it would have predicted, and
 `Trust` shifts these probabilities, apart for copies of the prompt and of the output. How far the
 prompt repeats itself says little of how far it is repeated, so that is kept apart too.

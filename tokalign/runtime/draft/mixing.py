@@ -199,6 +199,10 @@ _LIFT = 2.0
 MOST = 0.995
 """The most that an id may be expected; see `LEAST`."""
 
+_HEARD = 0.4
+"""The exponent of the noise that a choice is predicted with. 1 would hold if what the sources state
+were the target's own probabilities; 0 if they said how often the target is sure of what."""
+
 _LEAST_OTHERS = 0.02
 """The least probability that the ids have that nobody named."""
 
@@ -410,7 +414,7 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     named is not looked at; with its quantiles instead of its mode no more was accepted.
     """
     probabilities = [candidate[1] for candidate in candidates]
-    scores = [candidate[1] * noise[candidate[0]] for candidate in candidates]
+    scores = [candidate[1] * noise[candidate[0]] ** _HEARD for candidate in candidates]
     others = max(_LEAST_OTHERS, 1.0 - sum(probabilities))
     share = 1.0 / (sum(scores) + others)
     return [chance if (chance := score * share) < MOST else MOST for score in scores]
