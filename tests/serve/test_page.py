@@ -271,6 +271,134 @@ def test_a_conversation_by_keyboard_alone(browser: Any, server: Server) -> None:
         assert page.locator("article").count() == 0
 
 
+NAME = "(one => one.getAttribute('aria-label') ?? one.labels?.[0]?.innerText ?? one.innerText)"
+
+
+def tab_to(page: Any, name: str, *, back: bool = False) -> None:
+    """Press Tab until what has the focus has this name, or begins with it."""
+    for _ in range(60):
+        page.keyboard.press("Shift+Tab" if back else "Tab")
+        if page.evaluate(f"{NAME}(document.activeElement)").startswith(name):
+            return
+    raise AssertionError(f"Tab never comes to {name}")
+
+
+def test_everything_that_can_be_done_is_done_by_keyboard_alone(
+    browser: Any, server: Server, tmp_path: Path
+) -> None:
+    with opened(browser, server, permissions=["clipboard-read", "clipboard-write"]) as page:
+        type_, press = page.keyboard.type, page.keyboard.press
+        without_end(page)
+        tab_to(page, "Settings…")
+        press("Enter")
+        tab_to(page, "Temperature")
+        type_("1")
+        tab_to(page, "Longest answer")
+        type_("20")
+        press("Enter")
+        tab_to(page, "Message")
+        type_(USER)
+        press("Enter")
+        ended(page)
+        first = said(page)
+        tab_to(page, "Regenerate", back=True)
+        press("Enter")
+        page.get_by_text("2 / 2").wait_for()
+        ended(page)
+        assert page.evaluate("document.activeElement.id") == "text"
+        tab_to(page, "Version before", back=True)
+        press("Enter")
+        assert said(page) == first
+        # The button is disabled now. The focus stays in the answer.
+        assert page.evaluate("document.activeElement.closest('article') !== null")
+        tab_to(page, "Words: ", back=True)
+        press("ArrowRight")
+        press("ArrowRight")
+        words = page.locator(f"{TEXT} [data-note]")
+        assert "chosen" in words.nth(1).get_attribute("class")
+        assert re.search(
+            "(guessed by|target itself).*, pass", page.locator(".note").last.inner_text()
+        )
+        press("ArrowLeft")
+        assert "chosen" in words.nth(0).get_attribute("class")
+        tab_to(page, "Copy")
+        press("Enter")
+        page.get_by_text("Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == first[1]
+        tab_to(page, "Continue")
+        press("Enter")
+        ended(page)
+        assert said(page)[1].startswith(first[1])
+        tab_to(page, "Edit", back=True)
+        press("Enter")
+        press("Escape")
+        tab_to(page, "Edit", back=True)
+        press("Enter")
+        press("ControlOrMeta+A")
+        type_("Opisz krótko Odrę.")
+        press("Enter")
+        page.locator(".user").get_by_text("2 / 2").wait_for()
+        ended(page)
+        assert said(page)[0] == "Opisz krótko Odrę."
+        tab_to(page, "Colours", back=True)
+        press("Space")
+        assert page.locator("#log.coloured").count() == 0
+        tab_to(page, "Name of the conversation", back=True)
+        press("ControlOrMeta+A")
+        type_("Odra")
+        press("Enter")
+        assert page.evaluate("document.activeElement.id") == "text"
+        tab_to(page, "Export", back=True)
+        with page.expect_download() as download:
+            press("Enter")
+        download.value.save_as(tmp_path / "a.json")
+        tab_to(page, "Import", back=True)
+        page.evaluate("$('file').addEventListener('click', () => { window.chooses = true; })")
+        press("Enter")
+        assert page.evaluate("window.chooses")
+        page.locator("#file").set_input_files(tmp_path / "a.json")
+        wait_for(lambda: page.locator("#list li").count() == 2)
+        tab_to(page, "Search", back=True)
+        type_("Odra")
+        tab_to(page, "Odra")
+        press("Enter")
+        assert page.evaluate("document.activeElement.id") == "text"
+        tab_to(page, "Delete", back=True)
+        press("Enter")
+        tab_to(page, "Delete")
+        press("Enter")
+        wait_for(lambda: page.locator("#list li").count() == 1)
+        page.route("**/v1/chat/completions", lambda route: route.abort())
+        tab_to(page, "Message")
+        type_("A dalej?")
+        press("Enter")
+        page.get_by_role("alert").wait_for()
+        page.unroute("**/v1/chat/completions")
+        tab_to(page, "Try again", back=True)
+        press("Enter")
+        ended(page)
+        assert page.get_by_role("alert").count() == 0
+
+
+def test_tab_comes_to_all_that_can_be_clicked(browser: Any, server: Server) -> None:
+    """Also to tables and code that are wider than the page, and to the text that scrolls."""
+    with opened(browser, server) as page:
+        page.locator("#model option").wait_for(state="attached")
+        keep(page, server, MARKUP, EVERY)
+        page.evaluate("""() => {
+          const kinds = "button, input, select, textarea, a[href], summary, [tabindex='0']";
+          window.wanted = new Set([...document.querySelectorAll(kinds)].filter(
+            one => !one.disabled && one.checkVisibility() && one.type !== "checkbox"));
+          window.seen = new Set();
+          document.addEventListener("focusin", event => seen.add(event.target));
+        }""")
+        for _ in range(page.evaluate("wanted.size") + 5):
+            page.keyboard.press("Tab")
+        missed = "[...wanted].filter(one => !seen.has(one)).map(one => one.outerHTML)"
+        assert page.evaluate(missed) == []
+        assert page.evaluate("document.querySelector('.wide') && wanted.size") > 15
+
+
 def test_the_first_view_names_only_sources_that_are_there(
     browser: Any, server: Server, alone: Server
 ) -> None:

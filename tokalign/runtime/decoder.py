@@ -96,12 +96,6 @@ class Decoder:
         draft = None if self.draft is None else self.draft.model
         return [model for model in (draft, self.drafter) if model is not None]
 
-    @property
-    def plain_seconds(self) -> float | None:
-        """Seconds per token of plain decoding, if the controller knows them."""
-        known = self.drafting.knowledge
-        return known.costs.plain if known is not None and known.costs.plain_is_known else None
-
     def prompt(
         self,
         messages: str | Sequence[Message],

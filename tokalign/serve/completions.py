@@ -162,13 +162,11 @@ class Completions(Chats):
 
 def _origins(choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
     """Who proposed each of these tokens; see `docs/serve.md`."""
-    plain = choice.job.plain_seconds
     origins = [
         {"text": token.text, "source": token.source, "outcome": token.outcome, "pass": token.number}
         for token in tokens
     ]
-    speed = None if plain is None else round(1 / plain, 3)
-    return {"tokens": origins, "plain_tokens_per_second": speed}
+    return {"tokens": origins}
 
 
 def _call(block: Block) -> dict[str, Any]:

@@ -107,7 +107,6 @@ class Answering:
         """Hand over the ids of a round."""
         job = self._job
         job.passes += 1
-        job.plain_seconds = self._decoder.plain_seconds
         pieces = self.generation.take(round_)
         job.stop_text = self.generation.stop_text
         for piece in pieces:

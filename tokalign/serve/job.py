@@ -80,8 +80,7 @@ class Job:
 
     The last group is the scheduler's, from the start on. answering: decodes it; cached: ids of the
     prompt whose caches were found. chain: what is kept of the request. passes: of the target, after
-    the prompt. plain_seconds: per token of plain decoding, if known. stop_text: the one that ended
-    the answer, if one did. ended: why it ended.
+    the prompt. stop_text: the one that ended the answer, if one did. ended: why it ended.
     """
 
     request: ApiRequest
@@ -109,7 +108,6 @@ class Job:
     accepted: int = 0
     rejected: int = 0
     passes: int = 0
-    plain_seconds: float | None = None
     stop_text: str | None = None
     ended: FinishReason | None = None
 

@@ -92,6 +92,6 @@ function take(message, choice, base, seconds) {
     message.count += 1;
     if (one.pass > 1) message.timed += 1;
   }
-  if (tokens.length) Object.assign(message, { seconds, plain: tokalign.plain_tokens_per_second });
+  if (tokens.length) message.seconds = seconds;
   message.ended = choice.finish_reason ?? undefined;
 }

@@ -23,12 +23,24 @@ function refresh(chat, toEnd = true) { // after a message came, ended or changed
   document.title = chat.title ? `${chat.title} · tokalign` : "tokalign";
   $("export").disabled = $("delete").disabled = !chat.messages.length;
   $("log").setAttribute("aria-busy", Boolean(run));
+  const focus = focused();
   $("log").replaceChildren(...messages.length ? messages.map(view) : [hello()]);
   if (run && !run.began) $("log").append(element("p", { class: "progress wait" }, progress(run)));
   if (chat.trouble) $("log").append(element("div", { class: "error", role: "alert" }, chat.trouble.text,
     element("div", { class: "actions" }, action("Try again", () => answer(chat, chat.trouble.parent)))));
   button();
   stick(toEnd);
+  focus?.();
+}
+const nameOf = one => one.getAttribute("aria-label") ?? one.textContent;
+function focused() { // how to go on from what has the focus in the log, once it is drawn anew; undefined elsewhere
+  const old = document.activeElement, at = [...$("log").querySelectorAll("article")].indexOf(old.closest("article"));
+  if (!$("log").contains(old)) return;
+  return () => {
+    const there = [...$("log").querySelectorAll("article")[at]?.querySelectorAll("button:enabled, .text[tabindex]") ?? []];
+    const next = there.find(one => nameOf(one) === nameOf(old)) ?? there[0] ?? $("text");
+    if (next !== $("text") || matchMedia("(hover: hover)").matches) next.focus({ preventScroll: true });
+  };
 }
 const progress = ({ read }) => read ? `Reading ${read.processed.toLocaleString("en")} of ${read.total.toLocaleString("en")} tokens` : "Waiting for the answer";
 function list() {
@@ -79,6 +91,7 @@ function draw() { // once a frame, however many tokens have come
   });
 }
 const isLive = message => running.get(current.id)?.message === message;
+const WALKED = { tabindex: 0, role: "group", "aria-label": "Words: left and right say who guessed each" };
 function fill(article, message) {
   const [thought, text, figures] = article.children, live = isLive(message);
   if (message.thought) {
@@ -87,7 +100,8 @@ function fill(article, message) {
   }
   sync(text, parts(message, live));
   text.classList.toggle("wait", live);
-  const note = article.querySelector(".note") ?? element("span", { class: "note" });
+  if (message.tokens?.length && !live) for (const [key, value] of Object.entries(WALKED)) text.setAttribute(key, value);
+  const note = article.querySelector(".note") ?? element("span", { class: "note", role: "status" });
   const told = [measured(message), ...(message.tokens && message.count ? [legend(message)] : [])];
   figures.replaceChildren(...told, live ? element("div", { class: "actions" }) : actions(message), note);
 }
@@ -95,7 +109,7 @@ function sync(parent, wanted) { // what stays in its place is not touched, so a 
   wanted.forEach((one, i) => { if (parent.children[i] !== one) parent.insertBefore(one, parent.children[i] ?? null); });
   while (parent.children.length > wanted.length) parent.lastElementChild.remove();
 }
-function measured({ count, passes, timed, rounds, seconds, plain, ended }) {
+function measured({ count, passes, timed, rounds, seconds, ended }) {
   const said = [], add = (...content) => said.push(...(said.length ? [" · "] : []), ...content);
   if (count) {
     add(`${count} ${count === 1 ? "token" : "tokens"} in ${passes} ${passes === 1 ? "pass" : "passes"}`);
@@ -103,7 +117,6 @@ function measured({ count, passes, timed, rounds, seconds, plain, ended }) {
     if (rounds >= 8 && seconds > 0) { // fewer passes say too little
       const rate = timed / seconds;
       add(`${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`);
-      if (plain) add(element("b", {}, (rate / plain).toFixed(2)), ` × plain decoding (about ${plain.toFixed(plain < 10 ? 1 : 0)})`);
     }
   }
   const why = { length: "cut off: the answer may be no longer (Settings)", cut: "cut off by the server", stopped: "stopped",
@@ -181,6 +194,16 @@ function token([, source, outcome, pass], text) {
   const own = OUTCOMES[outcome];
   const who = own ?? `guessed by ${SOURCES[kind(source)] ?? kind(source)}${source.slice(kind(source).length)}`;
   return element("span", { class: own ? "t" : `t ${kind(source)}`, "data-note": `${who}, pass ${pass}` }, text);
+}
+function walk(event) { // through the words of an answer
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!step || !event.target.matches(".text")) return;
+  const words = [...event.target.querySelectorAll("[data-note]")], at = words.findIndex(word => word.matches(".chosen"));
+  const next = words[at < 0 && step < 0 ? words.length - 1 : at + step];
+  event.preventDefault();
+  if (!next) return;
+  explain({ target: next });
+  next.scrollIntoView({ block: "nearest" });
 }
 function explain(event) {
   const chosen = event.target.closest?.("[data-note]");

@@ -164,6 +164,7 @@ $("title").addEventListener("change", () => {
 });
 $("title").addEventListener("keydown", event => { if (event.key === "Enter") $("text").focus(); });
 $("log").addEventListener("mouseover", explain);
+$("log").addEventListener("keydown", walk);
 window.addEventListener("hashchange", () => show(location.hash.slice(1)));
 window.addEventListener("pagehide", () => { for (const id of running.keys()) save(chats.get(id)); });
 window.addEventListener("storage", ({ key }) => { // another tab has written
