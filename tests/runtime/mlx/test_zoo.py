@@ -26,6 +26,7 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.loop import MOST_READ_AGAIN, Limits
 from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.pace import pace_of
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import embedding_of
 from tokalign.runtime.options import CacheOptions, DraftingOptions
@@ -178,6 +179,23 @@ def test_rows_of_a_short_prompt_see_what_they_see_in_mlx_lm(prompt: int) -> None
     model = zoo.make_model("plamo3", sliding_window=8)
     expected = plainly(model, PROMPT[:prompt], 40)
     assert with_drafts(model, PROMPT[:prompt], expected) == expected
+
+
+@pytest.mark.parametrize("rewinds", [True, False])
+@pytest.mark.parametrize("name", ["plamo3", "gemma3"])
+def test_where_the_clock_cuts_a_prompt_does_not_matter(name: str, rewinds: bool) -> None:
+    """The first pass too, although it tells how wide a model's masks are."""
+    model, prompt = zoo.make_model(name, sliding_window=8), [TargetId(i) for i in PROMPT[:72]]
+    cache = make_prompt_cache(model)
+    model(mx.array(prompt[:-1])[None], cache=cache)
+    expected = np.array(model(mx.array(prompt[-1:])[None], cache=cache)[0, -1])
+    for ids in (4, 32, 64, 1 << 20):
+        pace_of(model)._ids = ids
+        session = TargetModelSession(model, rewinds=rewinds)
+        for _ in session.reading(prompt):
+            pass
+        found = np.array(session.logits(prompt))[0]
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.long

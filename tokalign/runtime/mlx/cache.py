@@ -300,7 +300,7 @@ class ModelCache(Generic[Id]):
             most = block - (at - begin) % block
             if most == block:
                 self.quantize()
-            step = pace.step(most) if self._layers.can_be_read_in_steps else most
+            step = self._layers.step(pace.step(most), most)
             read = ids[: min([at + step, end, *[stop for stop in stops if stop > at]])]
             began = perf_counter()
             self.forward(self.tokens(read[at:]), begin=at)

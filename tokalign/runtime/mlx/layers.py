@@ -57,16 +57,18 @@ class Layers:
         rings = (c for c in leaves_of(self.all) if isinstance(c, RotatingKVCache) and c.keep)
         return min((int(ring.max_size) - 1 for ring in rings), default=UNBOUNDED)
 
-    @property
-    def can_be_read_in_steps(self) -> bool:
-        """Whether rows see the same positions however a prompt is cut into passes."""
-        return self.rewindable == UNBOUNDED and all(
-            window.widest <= window.max_size for window in self._windows
-        )
+    def step(self, paced: int, block: int) -> int:
+        """How many of the next `block` positions of a prompt a pass reads; `paced` of them, if rows
+        see the same however it is cut. Where a model asks for masks that are wider than its caches,
+        which is known after the first pass, they do not after the first window."""
+        unknown = [window.max_size - 1 for window in self._windows if not window.widest]
+        if self.rewindable != UNBOUNDED or any(w.widest > w.max_size for w in self._windows):
+            return block
+        return max(1, min([paced, *unknown]))
 
     def open(self) -> None:
         """Make the layers ready for a round."""
-        if self._rewinds and not self._is_open:
+        if not self._is_open:
             self._replace(_opened)
             self._windows = [c for c in leaves_of(self.all) if isinstance(c, WindowCache)]
             self._is_open = True
