@@ -6,6 +6,7 @@ counts as left out, and an unknown field is ignored, as clients send many of bot
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import randbits
@@ -100,9 +101,9 @@ class Common(Struct, kw_only=True):
     functions: list[Any] = []
     return_progress: bool = False
 
+    @abstractmethod
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         """One request for each answer. Raises: Refusal, UsageError."""
-        raise NotImplementedError
 
     @property
     def limit(self) -> int | None:
