@@ -24,7 +24,6 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
-    from tokalign.runtime.draft.lookup import LogitStore
     from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 
 T = TypeVar("T")
@@ -154,32 +153,30 @@ def assemble(
         background=background,
         note=note,
     )
-    size = vocabulary_size(target.model)
+    learned: dict[str, Any] = {}
     if options.remember and drafting.uses_logits:
-        logits: LogitStore | None = open_remembered(
+        size, known = vocabulary_size(target.model), drafting.known_rows
+        learned["logits"] = store = open_remembered(
             content_fingerprint(target.model),
             target.tokenizer.fingerprint,
             size,
-            known=None if drafting.known_rows is None else drafting.known_rows.within(size),
+            known=None if known is None else known.within(size),
             note=note,
         )
-        drafting = replace(drafting, logits=logits)
-        if isinstance(logits, RememberedStore):
-            drafting = replace(drafting, mixing=logits.mixing)
-    decoder = Decoder(
+        if isinstance(store, RememberedStore):
+            learned["mixing"] = store.mixing
+    if options.chooses_lengths:
+        models = [model for model in (draft and draft.model, drafter) if model is not None]
+        for model in models or (None,):
+            before_costs(target.model, model)
+        learned["knowledge"] = shared_knowledge(target.model, *models, note=note)
+    return Decoder(
         target=target,
         draft=draft,
         drafter=drafter,
-        drafting=drafting,
+        drafting=replace(drafting, **learned),
         cache=cache or CacheOptions(),
     )
-    if not options.chooses_lengths:
-        return decoder
-    models = decoder.drafting_models
-    for model in models or (None,):
-        before_costs(target.model, model)
-    knowledge = shared_knowledge(target.model, *models, note=note)
-    return replace(decoder, drafting=replace(decoder.drafting, knowledge=knowledge))
 
 
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
