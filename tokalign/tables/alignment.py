@@ -37,6 +37,11 @@ class Intersection:
     target_to_draft: NDArray[np.int32]
 
     @cached_property
+    def first_ids(self) -> FirstIds:
+        """Those of the draft tokens that the target has; no others."""
+        return FirstIds(self.draft_to_target, np.ones_like(self.draft_to_target))
+
+    @cached_property
     def pairs(self) -> int:
         """How many byte strings are tokens on both sides."""
         mapped = self.draft_to_target
@@ -77,6 +82,19 @@ class Intersection:
                 f"{to_target}"
             )
         return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FirstIds:
+    """What the tokens of a draft are in the target's ids, each encoded by itself.
+
+    first: i32[draft vocabulary], the first target id, NO_TOKEN for none. counts: i32[draft
+    vocabulary], how many there are, 1 or more.
+    Example (Llama drafts for Bielik): ` computer` is ` comp|uter`, so its first is ` comp` of 2.
+    """
+
+    first: NDArray[np.int32]
+    counts: NDArray[np.int32]
 
 
 def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:

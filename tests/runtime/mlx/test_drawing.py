@@ -15,36 +15,59 @@ from scipy.stats import chisquare
 from tokalign.runtime.mlx import noise
 from tokalign.runtime.mlx.draft_session import DraftModelSession, ToTargetIds
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.tables.alignment import Intersection
+from tokalign.tables.alignment import FirstIds
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.integers(-1, 5), min_size=1, max_size=12),
-    st.lists(st.integers(-1, 11), min_size=6, max_size=6),
+    st.lists(st.integers(-1, 5), min_size=1, max_size=12).filter(lambda first: max(first) >= 0),
     st.integers(0, 3),
 )
-def test_probabilities_of_draft_ids_with_the_same_target_id_add_up(
-    to_target: list[int], preferred: list[int], padding: int
+def test_probabilities_of_draft_ids_with_the_same_first_id_add_up(
+    first: list[int], padding: int
 ) -> None:
-    size = len(to_target)
-    preferred = [i if i < size else -1 for i in preferred]
-    shared = Intersection(np.array(to_target, np.int32), np.array(preferred, np.int32))
-    onto = ToTargetIds(shared, len(to_target))
-    row = np.random.default_rng(size).normal(0, 2, size + padding)
-    expected = np.zeros(6)
-    for draft, target in enumerate(to_target):
+    onto = ToTargetIds(first_ids(first), len(first))
+    row = np.random.default_rng(len(first)).normal(0, 2, len(first) + padding)
+    logits = mx.array(row[None], dtype=mx.float32)
+    expected = np.zeros(max(first) + 1)
+    for draft, target in enumerate(first):
         if target >= 0:
             expected[target] += np.exp(row[draft])
-    found = np.exp(np.array(onto.logits(mx.array(row[None], dtype=mx.float32))[0]))
-    assert np.allclose(found, expected, rtol=1e-4)
-    for target in set(to_target) - {-1}:
-        token = int(onto.draft_ids(mx.array([target])).item())
-        assert to_target[token] == target
-        if preferred[target] >= 0 and to_target[preferred[target]] == target:
-            assert token == preferred[target]
+    assert np.allclose(np.exp(np.array(onto.logits(logits)[0])), expected, rtol=1e-4)
+    for target in set(first) - {-1}:
+        among = [token for token, begins in enumerate(first) if begins == target]
+        chosen = onto.draft_ids(logits, mx.array([target])).item()
+        assert chosen == max(among, key=row.__getitem__)
+
+
+def first_ids(first: list[int], counts: list[int] | None = None) -> FirstIds:
+    return FirstIds(np.array(first, np.int32), np.array(counts or [1] * len(first), np.int32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(-1, 5), min_size=2, max_size=12), st.booleans())
+def test_draft_ids_share_what_is_expected_of_their_first_id(
+    first: list[int], filtered: bool
+) -> None:
+    """The softmax of log q + T g over draft ids, where those with one first id share its noise."""
+    first = [0, *first]
+    options = Sampling(temperature=0.8, seed=3, top_k=2 if filtered else 0)
+    onto = ToTargetIds(first_ids(first), len(first))
+    row = np.random.default_rng(len(first)).normal(0, 2, len(first)).astype(np.float32)
+    found = np.exp(np.array(onto.expect(mx.array(row[None]), options, [7])[0], dtype=np.float64))
+    noise = np.array(options.noise_at(7, 6))
+    kept = np.array([target >= 0 for target in first])
+    mass = np.bincount(np.array(first)[kept], weights=np.exp(row[kept]), minlength=6)
+    allowed = set(np.argsort(-mass, kind="stable")[: 2 if filtered else 6].tolist())
+    scores = np.array(
+        [
+            np.exp(q + 0.8 * noise[target]) if target in allowed else 0.0
+            for q, target in zip(row, first, strict=True)
+        ]
+    )
+    assert found == pytest.approx(scores / scores.sum(), abs=1e-5)
 
 
 FILTERS = [{}, {"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.2}, {"top_p": 0.9, "min_p": 0.05}]
@@ -99,19 +122,20 @@ def test_what_is_expected_is_how_often_a_target_that_differs_by_gumbel_noise_cho
 def test_the_most_probable_id_of_a_branch_is_the_one_that_would_be_drawn() -> None:
     """A chain of several passes and a tree of one branch follow the same noise."""
     model = random_model(vocabulary=32, seed=3)
-    ids = np.arange(32, dtype=np.int32)
-    shared = Intersection(ids, ids)
+    counts = [1 + token % 2 for token in range(32)]  # of target ids, which move the noise on
+    firsts = first_ids([*range(32)], counts)
     options = Sampling(temperature=0.8, seed=5)
-    text = [1, 2, 3, 8]
-    drawn = DraftModelSession(model).draw(text, 4, sampler=options, after=text, shared=shared)
-    session, tree = DraftModelSession(model), EMPTY_TREE
-    for position in range(4, 8):
-        positions = range(4, 5 + len(tree))
-        [*_, last] = session.branch(text, tree, None, 3, shared, options, positions)()
+    text = [DraftId(token) for token in (1, 2, 3, 8)]
+    after = [TargetId(token) for token in text]
+    drawn = DraftModelSession(model).draw(text, 4, sampler=options, after=after, firsts=firsts)
+    session, tree, positions = DraftModelSession(model), EMPTY_TREE, [4]
+    while len(tree) < 4:
+        [*_, last] = session.branch(text, tree, None, 3, firsts, options, positions)()
         _, token = max(zip(last.logprobs, last.ids, strict=True))
-        tree = TokenTree.chain([*tree.ids, TargetId(token)], "test")
-        assert len(tree) == position - 3
+        tree = TokenTree.chain([*tree.ids, token], "test")
+        positions.append(positions[-1] + counts[token])
     assert list(tree.ids) == drawn
+    assert positions[-1] > 8
 
 
 def test_noise_does_not_depend_on_rows_or_padding() -> None:

@@ -18,7 +18,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import common_prefix
-from tokalign.tables.alignment import NO_TOKEN, Intersection
+from tokalign.tables.alignment import NO_TOKEN, FirstIds
 
 contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)
 
@@ -68,8 +68,8 @@ def test_only_ids_that_the_target_shares_are_drafted() -> None:
     session = DraftModelSession(random_model())
     to_target = np.full(VOCABULARY - 10, NO_TOKEN, dtype=np.int32)
     to_target[[3, 50]] = [0, 1]
-    shared = Intersection(to_target, np.array([3, 50], dtype=np.int32))
-    ids, masked_out = session.draft([4, 5, 6], 5, shared)
+    firsts = FirstIds(to_target, np.ones_like(to_target))
+    ids, masked_out = session.draft([4, 5, 6], 5, firsts)
     assert set(ids) <= {3, 50}
     history = [4, 5, 6]
     likelier = 0
@@ -83,7 +83,8 @@ def test_a_full_context_drafts_nothing() -> None:
     session = DraftModelSession(random_model())
     full = [1] * session.context_length
     assert session.draft(full[1:], 2) == ([], 0)
-    assert session.draw(full[1:], 2, sampler=Sampling(), after=[]) == []
+    firsts = FirstIds(np.arange(VOCABULARY), np.ones(VOCABULARY))
+    assert session.draw(full[1:], 2, sampler=Sampling(), after=[], firsts=firsts) == []
     assert session.start_shortlists(full, 0).among([], 3)() == []
     assert session.passes == 0
 

@@ -62,7 +62,7 @@ class Oracle:
         self._canonical, self.can_branch = canonical, can_branch
         self.passes = 0
 
-    def draft(self, ids: Sequence[int], steps: int, shared: Any = None) -> GreedyDraft:
+    def draft(self, ids: Sequence[int], steps: int, firsts: Any = None) -> GreedyDraft:
         self.passes += steps
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
@@ -71,9 +71,9 @@ class Oracle:
             assert list(ids) == [*opening, *self._draft.bpe.encode(held)]
         rest = self._draft.bpe.encode(self._text[len(held) :])
         masked_out = 0
-        if shared is not None:
-            masked_out = sum(shared.draft_to_target[i] < 0 for i in rest[:steps])
-            rest = [i for i in rest if shared.draft_to_target[i] >= 0]
+        if firsts is not None:
+            masked_out = sum(firsts.first[i] < 0 for i in rest[:steps])
+            rest = [i for i in rest if firsts.first[i] >= 0]
         drafted = (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
         return GreedyDraft(drafted, masked_out)
 
@@ -87,14 +87,14 @@ class Oracle:
         tree: TokenTree[Any],
         computed: int | None,
         count: int,
-        shared: Any,
+        firsts: Any,
         sampler: None,
         positions: Sequence[int],
     ) -> Callable[[], list[Any]]:
         self.passes += 1
         among = None
-        if shared is not None:
-            among = {i for i, found in enumerate(shared.draft_to_target.tolist()) if found >= 0}
+        if firsts is not None:
+            among = {i for i, found in enumerate(firsts.first.tolist()) if found >= 0}
         rows = range(-1 if computed is None else computed, len(tree))
         paths = [[tree.ids[i] for i in tree.path_to(row)] for row in rows]
         return lambda: [self.next([*ids, *path], among) for path in paths]

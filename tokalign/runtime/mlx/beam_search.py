@@ -211,10 +211,10 @@ class BeamSession(ABC, Generic[S]):
             return None
         state, logits = begun
 
-        def advance(token: Array) -> Array:
+        def advance(token: Array) -> tuple[Array, int]:
             nonlocal state
             state, logits = self.step(state, token)
-            return logits.astype(mx.float32)
+            return logits.astype(mx.float32), 1
 
         self.passes += steps
         drawn = sampler.draw_chain(logits.astype(mx.float32), advance, steps, after=ids)

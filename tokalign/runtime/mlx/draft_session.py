@@ -3,8 +3,8 @@ lists probable next ids, as functions that wait, to be called once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, cast
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession, top_k
 from tokalign.runtime.rounds import Array
-from tokalign.tables.alignment import NO_TOKEN, Intersection
+from tokalign.tables.alignment import NO_TOKEN, FirstIds
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -37,12 +37,17 @@ class Shortlist(NamedTuple):
     kept: float
 
 
+_REACH = 2
+"""Positions that noise is computed for, by drawn id. Nine of ten ids that the target lacks are two
+of its ids."""
+
+
 class DraftModelSession(ModelSession[DraftId]):
     """A session of the draft model. Parameters and errors are those of `ModelSession`.
 
     Everything begins with a pass that brings the cache up to date with `ids`. Where the context
     would be full, nothing is drafted, drawn or listed.
-    shared: which target id each draft id stands for; only ids that stand for one may be taken. None
+    firsts: which target id each draft id begins with; only ids that have one may be taken. None
     allows all of them.
     """
 
@@ -55,12 +60,12 @@ class DraftModelSession(ModelSession[DraftId]):
         return super().tokens([min(token, last) for token in ids])
 
     def draft(
-        self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
+        self, ids: Sequence[DraftId], steps: int, firsts: FirstIds | None = None
     ) -> GreedyDraft:
         """Take the most probable next id `steps` (at least 1) times, with one pass each."""
         if not self._can_draft(ids, steps):
             return GreedyDraft([])
-        mask = None if shared is None else self._project(shared).mask
+        mask = None if firsts is None else self._project(firsts).mask
         row, drafted, masked_out = self.logits(ids), list[Array](), list[Array]()
         while True:
             chosen = mx.argmax(row if mask is None else _masked(row, mask), axis=-1)
@@ -80,23 +85,26 @@ class DraftModelSession(ModelSession[DraftId]):
         *,
         sampler: Sampling,
         after: Sequence[TargetId],
-        shared: Intersection | None = None,
-    ) -> list[TargetId]:
-        """Draw `steps` (at least 1) target ids, with one pass each. after: the target ids that they
-        follow. shared: None if both models have the same ids."""
+        firsts: FirstIds,
+    ) -> list[DraftId]:
+        """Draw `steps` (at least 1) ids, with one pass each. after: the target ids that they
+        follow. What is drawn, with the target's noise, is the first target id of each; of the draft
+        ids that begin with it the most probable one is taken."""
         if not self._can_draft(ids, steps):
             return []
-        onto = None if shared is None else self._project(shared)
+        onto, row, drafted = self._project(firsts), self.logits(ids), list[Array]()
 
-        def advance(token: Array) -> Array:
-            if onto is None:
-                return self.feed(token)
-            return onto.logits(self.feed(onto.draft_ids(token)))
+        def advance(chosen: Array) -> tuple[Array, Array]:
+            nonlocal row
+            drafted.append(onto.draft_ids(row, chosen))
+            row = self.feed(drafted[-1])
+            return onto.logits(row), onto.counts[drafted[-1]]
 
-        row = self.logits(ids)
-        first = row if onto is None else onto.logits(row)
-        drawn = sampler.draw_chain(first, advance, steps, after=after)
-        return cast("list[TargetId]", drawn.tolist())
+        drawn = sampler.draw_chain(
+            onto.logits(row), advance, steps, after=after, reach=_REACH * steps
+        )
+        drafted.append(onto.draft_ids(row, drawn[-1:]))
+        return cast("list[DraftId]", mx.concatenate(drafted).tolist())
 
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> Shortlists:
         """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
@@ -113,7 +121,7 @@ class DraftModelSession(ModelSession[DraftId]):
         tree: TokenTree[DraftId],
         computed: int | None,
         count: int,
-        shared: Intersection | None = None,
+        firsts: FirstIds | None = None,
         sampler: Sampling | None = None,
         positions: Sequence[int] = (),
     ) -> Callable[[], list[Shortlist]]:
@@ -121,23 +129,20 @@ class DraftModelSession(ModelSession[DraftId]):
 
         Probabilities are those among the ids allowed. computed: as of `tree`; None lists what may
         follow `ids` too, first of all.
-        sampler: how the target draws, at these positions of the rows: then the draft's ids for the
-        target ids that it most probably draws are listed.
+        sampler: how the target draws, at these positions of the rows: then an id is as probable as
+        that the target draws what it begins with. It needs `firsts`.
         """
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return lambda: [Shortlist([], [], 0.0)] * lists
         rows = self.tree(ids, tree, computed).astype(mx.float32)
-        onto = None if shared is None else self._project(shared)
-        if sampler is None:
-            rows = rows if onto is None else _masked(rows, onto.mask)
-            logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-        else:
-            rows = rows if onto is None else onto.logits(rows)
-            logprobs = sampler.expect(rows, positions)
+        onto = None if firsts is None else self._project(firsts)
+        rows = rows if onto is None else _masked(rows, onto.mask)
+        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        if sampler is not None:
+            assert onto is not None, "noise is that of target ids"
+            logprobs = onto.expect(logprobs, sampler, positions)
         found, values = top_k(logprobs, count)
-        if sampler is not None and onto is not None:
-            found = onto.draft_ids(found)
         self.start(found, values)
 
         def read() -> list[Shortlist]:
@@ -151,10 +156,10 @@ class DraftModelSession(ModelSession[DraftId]):
         prompt has only ids that stand for none."""
         return 0 < len(ids) <= min(self.context_length, self.rewindable) - steps
 
-    def _project(self, shared: Intersection) -> ToTargetIds:
+    def _project(self, firsts: FirstIds) -> ToTargetIds:
         """The tables on the device. A request asks for the same ones in every round."""
-        if self._projection is None or self._projection.shared is not shared:
-            self._projection = ToTargetIds(shared, self.vocabulary_size)
+        if self._projection is None or self._projection.firsts is not firsts:
+            self._projection = ToTargetIds(firsts, self.vocabulary_size)
         return self._projection
 
 
@@ -217,76 +222,44 @@ def _masked(rows: Array, mask: Array) -> Array:
     return rows[:, :size] + mask[:size]
 
 
-Ids = NDArray[np.int32]
-
-
 class ToTargetIds:
-    """A draft model's logits over target ids, computed on the device.
+    """A draft model's probabilities over the first target ids of its tokens, on the device.
 
-    shared: says which target id each draft id stands for. Where several draft ids stand for one
-    target id, the draft goes on with the one that `target_to_draft` names, if it is one of them.
     draft_size: ids of the draft model. Further ids of its tokenizer stand for nothing here.
+    counts: how many target ids each draft id stands for.
     """
 
-    def __init__(self, shared: Intersection, draft_size: int) -> None:
-        self.shared = shared
-        self._to_target = shared.draft_to_target.copy()
-        self._to_target[draft_size:] = NO_TOKEN
-        self._preferred = np.where(
-            shared.target_to_draft < draft_size, shared.target_to_draft, NO_TOKEN
-        )
+    def __init__(self, firsts: FirstIds, draft_size: int) -> None:
+        self.firsts = firsts
+        first = firsts.first[:draft_size]
+        known = first != NO_TOKEN
+        self._size = int(first.max(initial=NO_TOKEN)) + 1
+        # Those that have none are in a column of their own, which is cut off.
+        self._first = mx.array(np.where(known, first, self._size))
+        self.mask = mx.array(np.where(known, 0, -np.inf).astype(np.float32))
+        self.counts = mx.array(firsts.counts)
 
-    @cached_property
-    def mask(self) -> Array:
-        """f32[draft vocabulary]: 0 where a draft id stands for a target id, else -inf."""
-        known = self._to_target != NO_TOKEN
-        return mx.array(np.where(known, 0, -np.inf).astype(np.float32))
+    def logits(self, rows: Array) -> Array:
+        """f32[rows, up to the last target id] of rows f[rows, draft vocabulary or more]: the
+        probabilities of draft ids with the same first id add up; -inf where there is none."""
+        rows = _masked(rows.astype(mx.float32), self.mask)
+        sums = mx.zeros((rows.shape[0], self._size + 1))
+        columns = self._first[: rows.shape[1]]
+        highest = rows.max(axis=-1, keepdims=True)
+        sums = sums.at[:, columns].add(mx.exp(rows - highest))[:, : self._size]
+        return mx.log(sums) + highest
 
-    def logits(self, row: Array) -> Array:
-        """f32[1, target vocabulary] of a row f[1, draft vocabulary or more]: probabilities of draft
-        ids that stand for one target id add up; -inf where none does."""
-        row = row[:, : len(self._to_target)].astype(mx.float32)
-        projected = row[:, self._to_draft] + self._masked_out
-        for drafts, targets in self._doubles:
-            projected[:, targets] = mx.logaddexp(projected[:, targets], row[:, drafts])
-        return projected
+    def expect(self, logprobs: Array, sampler: Sampling, positions: Sequence[int]) -> Array:
+        """Log-probabilities f[rows, draft vocabulary] that the target draws what an id stands for:
+        as `Sampling.expect` for its first target id, shared as the draft shares that."""
+        own = self.logits(logprobs)
+        gained = mx.where(own > -mx.inf, sampler.expect(own, positions) - own, -mx.inf)
+        gained = mx.pad(gained, [(0, 0), (0, 1)], constant_values=-mx.inf)
+        return logprobs + gained[:, self._first[: logprobs.shape[1]]]
 
-    def draft_ids(self, ids: Array) -> Array:
-        """The draft ids to go on with after target ids."""
-        return self._to_draft[ids]
-
-    @cached_property
-    def _chosen(self) -> Ids:
-        """i32[target vocabulary]: the draft id for each target id, -1 for none."""
-        to_target, preferred = self._to_target, self._preferred
-        drafts = np.flatnonzero(to_target != NO_TOKEN).astype(np.int32)
-        chosen = np.full(len(preferred), NO_TOKEN, dtype=np.int32)
-        chosen[to_target[drafts]] = drafts
-        agreed = (preferred != NO_TOKEN) & (to_target[preferred] == np.arange(len(preferred)))
-        chosen[agreed] = preferred[agreed]
-        return chosen
-
-    @cached_property
-    def _to_draft(self) -> Array:
-        return mx.array(np.maximum(self._chosen, 0))
-
-    @cached_property
-    def _masked_out(self) -> Array:
-        """f32[target vocabulary]: -inf for the target ids that no draft id stands for."""
-        return mx.array(np.where(self._chosen == NO_TOKEN, -np.inf, 0).astype(np.float32))
-
-    @cached_property
-    def _doubles(self) -> list[tuple[Array, Array]]:
-        """Draft ids that were not chosen, each with its target id, which another one stands for."""
-        to_target = self._to_target
-        drafts = np.flatnonzero(to_target != NO_TOKEN).astype(np.int32)
-        others = drafts[self._chosen[to_target[drafts]] != drafts]
-        return [(mx.array(d), mx.array(t)) for d, t in _layers(others, to_target[others])]
-
-
-def _layers(drafts: Ids, targets: Ids) -> Iterator[tuple[Ids, Ids]]:
-    """Pairs of ids in groups that name no target id twice."""
-    while len(drafts):
-        first = np.unique(targets, return_index=True)[1]
-        yield drafts[first], targets[first]
-        drafts, targets = np.delete(drafts, first), np.delete(targets, first)
+    def draft_ids(self, row: Array, chosen: Array) -> Array:
+        """The most probable ids i[1] of a row f[1, draft vocabulary or more] that begin with
+        `chosen`, a target id i[1]."""
+        row = row[:, : len(self._first)]
+        begins = self._first[: row.shape[1]] == chosen
+        return mx.argmax(mx.where(begins, row, -mx.inf), axis=-1)

@@ -39,7 +39,7 @@ def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Arr
     return -mx.log(-mx.log1p(-mx.maximum(u, 2.0**-33)))
 
 
-def uniform(seed: int, stream: int, positions: Sequence[int]) -> Array:
+def uniform(seed: int, stream: int, positions: Sequence[int] | Array) -> Array:
     """Uniform noise f[positions, 1] in [0, 1), the second number of a position's block; lazy."""
     return mx.vmap(_block)(_keys(seed, stream, positions))[:, 1:2]
 
@@ -65,7 +65,8 @@ class Noise(local):
     def _block(self, number: int, vocabulary: int) -> Array:
         block = self._blocks.get(number)
         if block is None or block.shape[1] < vocabulary:
-            shape = _POSITIONS, vocabulary
+            # Whole blocks, as a draft may know of fewer ids than the target.
+            shape = _POSITIONS, -(-vocabulary // _BLOCK) * _BLOCK
             block = gumbel(self._seed, TARGET, number * _POSITIONS, shape)
             mx.async_eval(block)  # type: ignore[no-untyped-call]
             while len(self._blocks) >= _BLOCKS:
@@ -110,9 +111,12 @@ _KNOWN, _BATCH = 8, 8
 a round emits fewer."""
 
 
-def _keys(seed: int, stream: int, positions: Sequence[int]) -> Array:
-    seed &= 0xFFFFFFFF
-    keys = mx.array([[seed, position] for position in positions], dtype=mx.uint32)
+def _keys(seed: int, stream: int, positions: Sequence[int] | Array) -> Array:
+    if not isinstance(positions, mx.array):
+        positions = mx.array([*positions])
+    second = positions.astype(mx.uint32)
+    first = mx.full(second.shape, seed & 0xFFFFFFFF, dtype=mx.uint32)
+    keys = mx.stack([first, second], axis=-1)
     return mx.vmap(partial(mx.random.split, num=_STREAMS))(keys)[:, stream]
 
 

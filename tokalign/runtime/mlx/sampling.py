@@ -119,31 +119,46 @@ class Sampling(Chooser):
         """The choices i[rows] by log-probabilities f[rows, vocabulary] that are processed."""
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1)
+        return self._pick(logprobs, positions, self._noise.rows(positions, logprobs.shape[1]))
+
+    def _pick(self, logprobs: Array, positions: Sequence[int] | Array, noise: Array) -> Array:
         scores = self.filter(logprobs, positions) * (1 / max(self.temperature, _COLDEST))
-        return mx.argmax(scores + self._noise.rows(positions, scores.shape[1]), axis=-1)
+        return mx.argmax(scores + noise, axis=-1)
 
     def draw_chain(
         self,
         logits: Array,
-        advance: Callable[[Array], Array],
+        advance: Callable[[Array], tuple[Array, Array | int]],
         steps: int,
         *,
         after: Sequence[TargetId],
+        reach: int | None = None,
     ) -> Array:
         """Draw `steps` (1 or more) ids after `after`, i[steps], all of it on the device; lazy.
 
-        logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1].
+        logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1], and how
+        many positions later they are. reach: how many positions there are, `steps` if not given; a
+        choice beyond them has the noise of the last one.
         """
         history: Array = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
         drawn: list[Array] = []
+        first, last = len(after), len(after) + (reach or steps) - 1
+        position = mx.array([first])
+        if self.temperature:
+            noise = self._noise.rows(range(first, last + 1), logits.shape[1])
         while True:
-            chosen, _ = self.choose(logits, [len(after) + len(drawn)], ids=history)
+            logprobs = logprobs_of(logits, self.processors, history)
+            if self.temperature:
+                chosen = self._pick(logprobs, position, noise[position - first])
+            else:
+                chosen = mx.argmax(logprobs, axis=-1)
             drawn.append(chosen)
             if len(drawn) == steps:
                 return mx.concatenate(drawn)
             if self.needs_history:
                 history = mx.concatenate([history, chosen])
-            logits = advance(chosen)
+            logits, moved = advance(chosen)
+            position = mx.minimum(position + moved, last)
 
     def noise_at(self, position: int, vocabulary: int) -> Array | None:
         """The noise f[vocabulary] of the choice at `position`, lazy; None for none."""
@@ -197,7 +212,7 @@ class Sampling(Chooser):
         ordered = cast("list[TargetId]", among[order].tolist())
         return dict(zip(ordered, expected.tolist(), strict=True))
 
-    def filter(self, logprobs: Array, positions: Sequence[int]) -> Array:
+    def filter(self, logprobs: Array, positions: Sequence[int] | Array) -> Array:
         """Log-probabilities f32 with -inf for the ids that top-p, min-p, XTC or top-k rule out.
 
         positions: as for `choose`; XTC is decided by them.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from tokalign.runtime.rounds import UNBOUNDED, Proposal
-from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
+from tokalign.tables.alignment import NO_TOKEN, FirstIds, Intersection, match_roles
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
@@ -129,3 +130,22 @@ class Pair:
         for draft_id, target_id in self.roles().items():
             to_target[draft_id] = target_id
         return Intersection(to_target, shared.target_to_draft)
+
+    def first_ids(self, shared: Intersection) -> FirstIds:
+        """The first target ids of all draft tokens; special tokens stand for their counterparts.
+        Computed once per process and pair. Cost: 10 to 25 µs for each token the target lacks."""
+        encoded, known = _encoded(self.draft, self.target), self.with_roles(shared).draft_to_target
+        first = np.where(known == NO_TOKEN, encoded.first, known)
+        return FirstIds(np.where(first < self.size, first, NO_TOKEN), encoded.counts)
+
+
+@lru_cache(maxsize=8)
+def _encoded(draft: Tokenizer[DraftId], target: Tokenizer[TargetId]) -> FirstIds:
+    """The first ids of the draft tokens that are no tokens of the target."""
+    tokens, ids = draft.vocabulary.tokens, target.vocabulary.id_of
+    first = np.full(len(tokens), NO_TOKEN, dtype=np.int32)
+    counts = np.ones_like(first)
+    for token, spelled in enumerate(tokens):
+        if spelled not in ids and (encoded := target.encoder.encode(spelled)):
+            first[token], counts[token] = encoded[0], len(encoded)
+    return FirstIds(first, counts)

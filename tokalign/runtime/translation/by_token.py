@@ -68,22 +68,23 @@ class ByToken:
         learned: Learned,
     ) -> Proposal:
         self._text.follow(ids)
-        own, shared, sampler = self._text.ids, self._shared, self._sampler
+        own, firsts, sampler = self._text.ids, self._shared.first_ids, self._sampler
         if can_grow(session, sampler, alternatives):
             return self._grow(session, len(ids), steps)
-        if sampler is not None:
-            drawn = session.draw(own, steps, sampler=sampler, after=ids, shared=shared)
-            return Proposal(tree=chain_with_leaves(drawn, learned))
-        drafted = session.draft(own, steps, shared)
-        known = takewhile(lambda token: token is not None, map(shared.target_of, drafted.ids))
-        counts = {"unmapped": drafted.masked_out} if drafted.masked_out else {}
+        masked_out = 0
+        if sampler is None:
+            drafted, masked_out = session.draft(own, steps, firsts)
+        else:
+            drafted = session.draw(own, steps, sampler=sampler, after=ids, firsts=firsts)
+        known = takewhile(lambda token: token is not None, map(self._shared.target_of, drafted))
+        counts = {"unmapped": masked_out} if masked_out else {}
         chain = cast("list[TargetId]", list(known))
         return Proposal(tree=chain_with_leaves(chain, learned), counts=counts)
 
     def _grow(self, session: DraftModelSession, start: int, steps: int) -> Proposal:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
-        sampler, shared, ids = self._sampler, self._shared, self._text.ids
-        [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, shared, sampler, [start])()
+        sampler, firsts, ids = self._sampler, self._shared.first_ids, self._text.ids
+        [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, firsts, sampler, [start])()
         listed = zip(found.logprobs, found.ids, strict=True)
         roots = [
             Node(logprob, -1, 0, token, *self._extend(TEXT, token))
@@ -97,7 +98,7 @@ class ByToken:
             extend=self._extend,
             sampler=sampler,
             start=start,
-            shared=shared,
+            firsts=firsts,
         )
         return Proposal(tree=join(growth.finish()))
 

@@ -16,8 +16,8 @@ Where the target or the draft model's cache takes no tree, the draft is a chain:
 goes on after the most probable next target token alone. All of its passes are queued at once, so
 that the host waits twice, for the covers and for the whole chain.
 
-Where ids are drawn, those after the first cover are ids that both vocabularies have. What only
-the draft has is lost there, as a line break with its indent (`lab/results/real-models.md`).
+Where ids are drawn, the draft's ids compete by what they begin with in the target's ids, since the
+noise is that of target ids: `Pair.first_ids`.
 
 Source: DESIGN of this project; the sum over covers is that of "Exact Byte-Level Probabilities from
 Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import takewhile
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
 from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, ModelTree, Node, can_grow, join
-from tokalign.tables.alignment import Alignment, Intersection
+from tokalign.tables.alignment import Alignment, FirstIds
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -141,10 +140,10 @@ class ExactTranslation:
             # Longer texts may show what a doubtful cover stands for.
             roots = [*covers.translated, *covers.doubtful]
             roots.sort(key=attrgetter("logprob"), reverse=True)
-            least, shared = covers.possible * LEAST_NODE, None
+            least, firsts = covers.possible * LEAST_NODE, None
         else:
             roots = covers.expected(sampler, noise)
-            least, shared = LEAST_NODE, self._shared
+            least, firsts = LEAST_NODE, self._firsts
         growth = ModelTree(
             session,
             self._text.ids,
@@ -153,7 +152,7 @@ class ExactTranslation:
             extend=self._translator.extend,
             sampler=sampler,
             start=start,
-            shared=shared,
+            firsts=firsts,
             least=least,
         )
         # While the first of these passes runs, look at the other covers.
@@ -178,8 +177,11 @@ class ExactTranslation:
         return pending
 
     @cached_property
-    def _shared(self) -> Intersection:
-        return self._pair.with_roles(self._alignment.intersection)
+    def _firsts(self) -> FirstIds:
+        shared, sampler = self._alignment.intersection, self._sampler
+        if sampler is not None and sampler.needs_history:  # it is known of shared ids alone
+            return self._pair.with_roles(shared).first_ids
+        return self._pair.first_ids(shared)
 
     # -- chains ------------------------------------------------------------------------------------
 
@@ -202,12 +204,12 @@ class ExactTranslation:
             text, sampler = self._text.ids, self._sampler
             own = [*text[: len(text) - cover.back], cover.token]
             if sampler is None:
-                found = self._join_drafted(cover, session.draft(own, steps).ids, counts)
+                drafted = session.draft(own, steps).ids
             else:
-                drawn = session.draw(
-                    own, steps, sampler=sampler, after=[*ids, *found], shared=self._shared
+                drafted = session.draw(
+                    own, steps, sampler=sampler, after=[*ids, *found], firsts=self._firsts
                 )
-                found = self._join_drawn(cover, drawn)
+            found = self._join_drafted(cover, drafted, counts)
         return found, cover.back
 
     def _with_leaves(
@@ -253,10 +255,3 @@ class ExactTranslation:
                 return ()
             spelled.pop()
         return (*ids, *end)
-
-    def _join_drawn(self, cover: Node, drawn: Sequence[TargetId]) -> tuple[TargetId, ...]:
-        """Target ids of a cover and those drawn after it, their text encoded as a whole."""
-        tokens = self._pair.target.vocabulary.tokens
-        ordinary = list(takewhile(bool, [tokens[i] for i in drawn]))
-        whole = self._boundary.encode(cover.data + b"".join(ordinary))
-        return (*(whole or cover.ids or ()), *drawn[len(ordinary) if whole else 0 :])

@@ -15,7 +15,7 @@ from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tokalign.runtime.translation.base import SOURCE
-from tokalign.tables.alignment import Intersection
+from tokalign.tables.alignment import FirstIds
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -72,7 +72,7 @@ class ModelTree:
 
     ids: the text that the session's cache holds. roots: the first nodes, the most probable first.
     steps: passes to come. sampler: how the target draws, from position `start` on; None if it takes
-    its argmax. shared: as for `DraftModelSession.branch`. least: nodes of a lower probability are
+    its argmax. firsts: as for `DraftModelSession.branch`. least: nodes of a lower probability are
     dropped.
     width, children: how many nodes a pass goes on after, and how many ids are listed after each.
     """
@@ -87,12 +87,12 @@ class ModelTree:
         extend: Extend,
         sampler: Sampling | None = None,
         start: int = 0,
-        shared: Intersection | None = None,
+        firsts: FirstIds | None = None,
         least: float = LEAST_NODE,
         width: int = WIDTH,
         children: int = CHILDREN,
     ) -> None:
-        self._session, self._sampler, self._shared, self._first = session, sampler, shared, start
+        self._session, self._sampler, self._firsts, self._start_at = session, sampler, firsts, start
         self._width, self._children, self._extend = width, children, extend
         self._least, self._steps = log(least), steps
         self.nodes = list(roots)
@@ -166,9 +166,9 @@ class ModelTree:
             TokenTree(tuple(self._tokens), tuple(self._parents), (SOURCE,) * len(self._tokens)),
             computed,
             self._children,
-            self._shared,
+            self._firsts,
             self._sampler,
-            [self._first + len(self.nodes[index].ids or ()) for index in chosen],
+            [self._start_at + len(self.nodes[index].ids or ()) for index in chosen],
         )
 
 
