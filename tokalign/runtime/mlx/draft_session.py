@@ -243,15 +243,20 @@ class ToTargetIds:
         """f32[rows, up to the last target id] of rows f[rows, draft vocabulary or more]: the
         probabilities of draft ids with the same first id add up; -inf where there is none."""
         rows = _masked(rows.astype(mx.float32), self.mask)
-        sums = mx.zeros((rows.shape[0], self._size + 1))
-        columns = self._first[: rows.shape[1]]
         highest = rows.max(axis=-1, keepdims=True)
-        sums = sums.at[:, columns].add(mx.exp(rows - highest))[:, : self._size]
-        return mx.log(sums) + highest
+        sums = mx.zeros((self._size + 1, rows.shape[0]))  # a column takes five times as long
+        sums = sums.at[self._first[: rows.shape[1]]].add(mx.exp(rows - highest).T)
+        return mx.log(sums[: self._size].T) + highest
 
     def expect(self, logprobs: Array, sampler: Sampling, positions: Sequence[int]) -> Array:
         """Log-probabilities f[rows, draft vocabulary] that the target draws what an id stands for:
-        as `Sampling.expect` for its first target id, shared as the draft shares that."""
+        as `Sampling.expect` for its first target id, shared as the draft shares that.
+
+        logprobs: -inf for ids that stand for none.
+        """
+        if not sampler.filters:  # the same without adding up
+            columns = self._first[: logprobs.shape[1]], self._size + 1
+            return sampler.expect(logprobs, positions, columns)
         own = self.logits(logprobs)
         gained = mx.where(own > -mx.inf, sampler.expect(own, positions) - own, -mx.inf)
         gained = mx.pad(gained, [(0, 0), (0, 1)], constant_values=-mx.inf)

@@ -176,15 +176,27 @@ class Sampling(Chooser):
         """The noise of coming choices among `vocabulary` ids; None if nothing is drawn."""
         return keyed.NoiseAhead(self._noise, vocabulary) if self.temperature > 0 else None
 
-    def expect(self, logits: Array, positions: Sequence[int]) -> Array:
+    @property
+    def filters(self) -> bool:
+        """Whether ids may be ruled out."""
+        return 0 < self.top_p < 1 or bool(self.min_p or self.xtc_probability or self.top_k)
+
+    def expect(
+        self, logits: Array, positions: Sequence[int], columns: tuple[Array, int] | None = None
+    ) -> Array:
         """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
 
-        positions: as for `choose`. Only without logits processors.
+        positions: as for `choose`. columns: the id whose noise each column has, if that is not its
+        number, and how many ids there are. Only without logits processors.
         The target's logits are taken to be the draft's log-probabilities and Gumbel noise at the
         temperature 1. So the expectation is the softmax of log q + T g, and at T = 0 it is q.
         """
         filtered = self.filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True), positions)
-        scores = filtered + self.temperature * self._noise.rows(positions, logits.shape[-1])
+        if columns is None:
+            noise = self._noise.rows(positions, logits.shape[-1])
+        else:
+            noise = self._noise.rows(positions, columns[1])[:, columns[0]]
+        scores = filtered + self.temperature * noise
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
     def expect_among(
