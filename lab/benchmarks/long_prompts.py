@@ -35,6 +35,7 @@ _OURS, _THEIRS = "tokalign", "mlx_lm.server"
 _PROGRAMS = {
     _OURS: ["-m", "tokalign", "serve"],
     _THEIRS: ["-c", "from mlx_lm.server import main; main()"],
+    "llama-server": [str(Path(__file__).with_name("llama_server.py"))],
 }
 
 
@@ -77,12 +78,14 @@ class Asked(NamedTuple):
 
 
 @contextmanager
-def running(program: str, model: str, *options: str) -> Iterator[Asked]:
-    """A server with this model, which answers already."""
+def running(
+    program: str, model: str, *options: str, python: str = sys.executable
+) -> Iterator[Asked]:
+    """A server with this model, which answers already. python: what runs it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, *_PROGRAMS[program], "--model", model, "--port", port, *options]
+    command = [python, *_PROGRAMS[program], "--model", model, "--port", port, *options]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:

@@ -1,12 +1,13 @@
 """The server under load beside mlx_lm.server: clients with long prompts that begin alike.
 
     python -m lab.benchmarks.serve_load [MODEL] [--clients 8] [--shared 6000] [--own 2000]
-        [--turns 3] [--tokens 48] [--blocks 2]
+        [--turns 3] [--tokens 48] [--blocks 2] [--llama PYTHON] [--only PROGRAM]...
 
 Every client is an agent: a chat whose system message is the same for all, with a question of its
 own, and further turns that append the answer and a short question. All clients of a block begin at
 once; no block repeats a text. The servers take turns, block by block, and see the same texts. MODEL
 is the demo's target by default: a copy in float32 whose configuration allows for long contexts.
+PYTHON runs `llama_server.py`; without it, llama.cpp's server is left out.
 
 Columns, over all requests of all blocks: seconds to the first token and tokens per second of one
 answer after that (median and 99th percentile, of the slower end), tokens per second of all clients
@@ -22,6 +23,7 @@ import tempfile
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Barrier
 from typing import Any, NamedTuple, cast
@@ -32,7 +34,7 @@ import numpy as np
 from lab.benchmarks.long_prompts import Asked, running, text_of
 from tokalign.tokenizer.self_check import read_tokenizer
 
-_PROGRAMS = "tokalign", "mlx_lm.server"
+_PROGRAMS = "tokalign", "mlx_lm.server", "llama-server"
 _CONTEXT = 32768
 
 
@@ -141,27 +143,30 @@ def main() -> None:
         arguments.add_argument(f"--{name}", type=int, default=default)
     arguments.add_argument("--tokens", type=int, default=48)
     arguments.add_argument("--blocks", type=int, default=2)
+    arguments.add_argument("--llama", default="")
+    arguments.add_argument("--only", action="append", choices=_PROGRAMS)
     given = arguments.parse_args()
+    programs = given.only or _PROGRAMS[: 3 if given.llama else 2]
     with tempfile.TemporaryDirectory() as place:
         model = long_copy(given.model, Path(place) / "model")
         ends = sorted(read_tokenizer(model).vocabulary.roles.eos)
-        found: dict[str, list[Any]] = {name: [] for name in _PROGRAMS}
-        own = ("--disk-cache-bytes", "0")
-        with (
-            running(_PROGRAMS[0], str(model), *own) as ours,
-            running(_PROGRAMS[1], str(model)) as theirs,
-        ):
+        found: dict[str, list[Any]] = {name: [] for name in programs}
+        with ExitStack() as stack:
+            servers = []
+            for name in programs:
+                own = ("--disk-cache-bytes", "0") if name == _PROGRAMS[0] else ()
+                how = {"python": given.llama} if name == _PROGRAMS[2] else {}
+                running_one = running(name, str(model), *own, **how)
+                servers.append((name, stack.enter_context(running_one)))
             for number in range(given.blocks):
-                order = [(_PROGRAMS[0], ours), (_PROGRAMS[1], theirs)]
-                for name, server in order if number % 2 == 0 else order[::-1]:
+                for name, server in servers if number % 2 == 0 else servers[::-1]:
                     system, questions = texts(model, number, given)
                     found[name].append(block(server, system, questions, given, ends))
         for name, blocks in found.items():
             shown(name, blocks)
-        pairs = zip(
-            *[[one.text for of in found[n] for one in of[0]] for n in _PROGRAMS], strict=True
-        )
-        print("different answers:", sum(a != b for a, b in pairs))
+        texts_of = [[one.text for of in blocks for one in of[0]] for blocks in found.values()]
+        differ = sum(len({*answers}) > 1 for answers in zip(*texts_of, strict=True))
+        print("different answers:", differ)
 
 
 if __name__ == "__main__":
