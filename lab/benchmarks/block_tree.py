@@ -59,8 +59,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 CHAIN, OWN, FREE, ALL = "chain", "its tree", "free", "all"
 
-_LONGEST, _LISTED = 4, 32
-"""Ids of a draft by beams, as they were trained; ids of a position that DDTree looks at."""
+_LISTED = 32
+"""Ids of a position that DDTree looks at."""
 
 _PATH = click.Path(path_type=Path, exists=True)
 
@@ -127,7 +127,7 @@ def played_text(
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What is measured. ideal: instead of a network."""
+    """What is measured. ideal: instead of a network. length: ids of a draft by beams."""
 
     target: LanguageModel[TargetId]
     texts: Sequence[Text]
@@ -135,6 +135,7 @@ class Bench:
     dictionary: Any = None
     network: TrainedDrafter | None = None
     ideal: IdealDrafter | None = None
+    length: int = 4
     make_tree: Callable[..., TreeDrafter] = TreeDrafter
     counts: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -180,7 +181,7 @@ class Bench:
                 return DDTree(session, most, sampler)
             model = BlockDrafter(session, most if name == CHAIN else None, sampler=sampler)  # type: ignore[arg-type]
         elif session is not None:
-            shape = BeamShape(1 if name == CHAIN else 4, min(most, _LONGEST))
+            shape = BeamShape(1 if name == CHAIN else 4, min(most, self.length))
             own = most if name == OWN else None
             model = BeamDrafter(
                 session,
@@ -215,6 +216,7 @@ def bench_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--limit", type=int, default=16, show_default=True),
             click.option("--tokens", type=int, default=64, show_default=True),
             click.option("--temp", type=float, default=0.0, show_default=True),
+            click.option("--length", type=int, default=4, show_default=True),
             click.option("--language", default="pl", show_default=True),
             click.option("--cache", type=click.Path(path_type=Path)),
         )
