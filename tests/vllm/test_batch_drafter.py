@@ -13,7 +13,7 @@ from small_tables import counted
 from trees import longest_match
 
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
+from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.rounds import Context
 from tokalign.storage import TABLES, shipped
@@ -43,8 +43,7 @@ class Copies:
             return []
         first, latest = self._following(self.ends[0]), self._following(self.ends[-1])
         kind = ONLY if len(self.ends) == 1 else AGREED if first == latest else LATEST
-        kinds = [(latest, kind)] + ([(first, FIRST)] if first != latest else [])
-        return [(t, PRIORS[k][min(self.length, len(PRIORS[k])) - 1]) for t, k in kinds]
+        return [(latest, PRIORS[kind][min(self.length, len(PRIORS[kind])) - 1])]
 
     def advance(self, token: int) -> None:
         self.ends = [end + 1 for end in self.ends if self._following(end) == token]

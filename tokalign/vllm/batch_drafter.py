@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
+from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.binary_fuse import FINGERPRINT_WIDTH, fingerprints, mix
 from tokalign.tables.dictionary import MAX_CONTEXT
@@ -110,7 +110,8 @@ class BatchDrafter:
         none, and its probability. alive: the requests to which `endings` belong."""
         expected: list[tuple[Ids, Floats]] = []
         if matches is not None:
-            expected += [(theirs[alive], right[alive]) for theirs, right in matches.expected()]
+            copied, right = matches.expected()
+            expected.append((copied[alive], right[alive]))
         expected += [table.predict(endings) for table in self._tables]
         ids, probabilities = (np.stack(part) for part in zip(*expected, strict=True))
         probabilities = np.where(ids == NO_ID, 0.0, probabilities)
@@ -140,21 +141,19 @@ class ContextMatches:
         self._rows, self._text_lengths = rows, lengths
         self._row, self._next, self._lengths = _longest_matches(rows, lengths)
 
-    def expected(self) -> tuple[tuple[Ids, Floats], tuple[Ids, Floats]]:
-        """What followed the latest occurrence, and the first one where that differs. Returns: twice
-        i64[requests] ids, NO_ID for none, and f64[requests], how often they are right."""
+    def expected(self) -> tuple[Ids, Floats]:
+        """What followed the latest occurrence. Returns: i64[requests] ids, NO_ID for none, and
+        f64[requests], how often they are right."""
         count, row = len(self._text_lengths), self._row
         following = self._following()
         starts = np.flatnonzero(np.diff(row, prepend=NO_ID))
         ends = np.append(starts[1:], len(row))[: len(starts)] - 1
-        found = row[starts]
-        first, latest = following[starts], following[ends]
-        lengths, differ = self._lengths[found], first != latest
-        kinds = np.where(starts == ends, ONLY, np.where(differ, LATEST, AGREED))
-        ids, right = np.full((2, count), NO_ID), np.zeros((2, count))
-        ids[:, found] = latest, np.where(differ, first, NO_ID)
-        right[:, found] = _RIGHT[kinds, lengths], _RIGHT[FIRST, lengths]
-        return (ids[0], right[0]), (ids[1], right[1])
+        found, latest = row[starts], following[ends]
+        alike = following[starts] == latest
+        kinds = np.where(starts == ends, ONLY, np.where(alike, AGREED, LATEST))
+        ids, right = np.full(count, NO_ID), np.zeros(count)
+        ids[found], right[found] = latest, _RIGHT[kinds, self._lengths[found]]
+        return ids, right
 
     def advance(self, chosen: Ids) -> None:
         """The texts go on with these ids, i64[requests]; NO_ID for one that is not followed."""

@@ -1,12 +1,12 @@
 """Copy what followed an earlier occurrence of the text's end, found by a suffix automaton.
 
-The longest suffix of the text that occurred before is looked up, and its latest and its first
-occurrence are both copied from. How far a copy is right depends on the length of the match, and
-just as much on whether the two occurrences went on alike. The token at depth i of a copy continues
-a match that is i tokens longer. `PRIORS` says how often that was right in a model's answers. As the
-context grows, every token is compared with what the match before it would have predicted, and
-`Trust` shifts these probabilities, apart for copies of the prompt and of the output. How far the
-prompt repeats itself says little of how far it is repeated, so that is kept apart too.
+The longest suffix of the text that occurred before is looked up, and its latest occurrence is
+copied from. How far a copy is right depends on the length of the match, and just as much on whether
+the first occurrence went on alike. The token at depth i of a copy continues a match that is i
+tokens longer. `PRIORS` says how often that was right in a model's answers. As the context grows,
+every token is compared with what the match before it would have predicted, and `Trust` shifts these
+probabilities, apart for copies of the prompt and of the output. How far the prompt repeats itself
+says little of how far it is repeated, so that is kept apart too.
 A long match is a `Passage`. Where the text leaves it, for example for another name, it is looked
 for where the two meet again, and copied on from there.
 """
@@ -28,18 +28,17 @@ SESSION = "session"
 SEPARATOR = TargetId(-1)
 """Stands between outputs; a copy ends before it."""
 
-ONLY, AGREED, LATEST, FIRST = range(4)
+ONLY, AGREED, LATEST = range(3)
 """Kinds of a match.
 
-ONLY: it occurred once before. AGREED: its first and its latest occurrence went on alike. LATEST,
-FIRST: they did not, and this one is copied.
+ONLY: it occurred once before. AGREED: its first and its latest occurrence went on alike. LATEST:
+they did not, and the latest is copied.
 """
 
 PRIORS = {
     ONLY: (0.25, 0.48, 0.62, 0.72, 0.78, 0.85, 0.88, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95),
     AGREED: (0.58, 0.75, 0.86, 0.90, 0.92, 0.93, 0.95),
     LATEST: (0.12, 0.25, 0.30),
-    FIRST: (0.05, 0.12, 0.14),
 }
 """For each kind, how often the next token was right, by the length of the match.
 
@@ -131,14 +130,11 @@ class ContextCopy:
         return MatchState(place, self._followed(state.passage, place, token))
 
     def expect(self, state: MatchState) -> list[tuple[TargetId, float]]:
-        """What followed the latest occurrence and the first, and what comes next in the passage."""
+        """What followed the latest occurrence, and what comes next in the passage."""
         found = dict[TargetId, float]()
-        if (occurrence := self.automaton.occurrence(state.place)) is not None:
-            length, first, latest = occurrence
-            if (copied := self.copied(occurrence)) is not None:
-                found[copied[0]] = copied[1]
-            if first < latest:
-                found.setdefault(self.automaton.ids[first], self.probability(FIRST, length, first))
+        occurrence = self.automaton.occurrence(state.place)
+        if occurrence is not None and (copied := self.copied(occurrence)) is not None:
+            found[copied[0]] = copied[1]
         if (resumed := self.resumed(state.passage)) is not None:
             token, p = resumed
             found[token] = max(p, found.get(token, 0.0))
@@ -207,7 +203,7 @@ class ContextCopy:
         `end` ids, is right: a prior, shifted by what copies from the prompt or the output were."""
         prior = PRIORS[kind]
         right = prior[min(length, len(prior)) - 1]
-        if length > len(prior) and kind in (ONLY, AGREED):
+        if length > len(prior) and kind != LATEST:
             right = 1.0 - (1.0 - right) * len(prior) / length
         return self._trust.calibrated(right, self._situation(end))
 
