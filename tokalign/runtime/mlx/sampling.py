@@ -115,12 +115,6 @@ class Sampling(Chooser):
             return replace(self, processors=at_width(self.processors, vocabulary))
         return self if self.temperature > 0 else None
 
-    def at(self, temperature: float) -> Sampling:
-        """The same at another temperature, with the noise that was computed for this one."""
-        other = replace(self, temperature=temperature)
-        object.__setattr__(other, "_noise", self._noise)
-        return other
-
     def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
         """The choices i[rows] by log-probabilities f[rows, vocabulary] that are processed."""
         if self.temperature == 0:

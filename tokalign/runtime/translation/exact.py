@@ -17,7 +17,7 @@ goes on after the most probable next target token alone. All of its passes are q
 that the host waits twice, for the covers and for the whole chain.
 
 Where ids are drawn, the draft's ids compete by what they begin with in the target's ids, since the
-noise is that of target ids: `Pair.first_ids`. How far noise decides is learned: `coupling.py`.
+noise is that of target ids: `Pair.first_ids`.
 
 Source: DESIGN of this project; the sum over covers is that of "Exact Byte-Level Probabilities from
 Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
@@ -31,12 +31,9 @@ from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tokalign.runtime.rounds import Array, Proposal
 from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
-from tokalign.runtime.translation.coupling import WEIGHTS, Coupling
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
 from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, ModelTree, Node, can_grow, join
 from tokalign.tables.alignment import Alignment, FirstIds
@@ -85,10 +82,6 @@ class ExactTranslation:
     ) -> None:
         self._pair, self._text, self._alignment = pair, text, alignment
         self._sampler, self._most_back = sampler, most_back
-        self._coupling = Coupling()
-        self._samplers: list[Sampling] = []
-        if sampler is not None and sampler.temperature > 0:
-            self._samplers = [sampler.at(weight * sampler.temperature) for weight in WEIGHTS]
         self._target_ids = len(pair.target.vocabulary)
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
@@ -103,11 +96,7 @@ class ExactTranslation:
         learned: Learned,
     ) -> Proposal:
         self._text.follow(ids)
-        pending = self._pending_bytes()
-        if self._samplers:
-            self._coupling.observe(ids)
-            self._sampler = self._samplers[self._coupling.best]
-        sampler = self._sampler
+        sampler, pending = self._sampler, self._pending_bytes()
         rows = session.start_shortlists(self._text.ids, len(pending) - 1)
         # From here to `lists()` the draft model's pass is under way.
         extending = self._alignment.healing.extending
@@ -121,9 +110,6 @@ class ExactTranslation:
         least = _LEAST_OF_TREE if grows else least
         covers = CandidateCovers(lists(), pending, least, self._translator)
         covers.look(enough=WIDTH if grows and sampler is None else None)
-        if noise is not None and covers.mass:
-            weighed = self._samplers[0].temperature * np.array(noise)
-            self._coupling.expect(len(ids), covers.logprobs(), weighed)
         counts = Counter[str]()
         if not covers.translated:
             tree, back = EMPTY_TREE, 0
