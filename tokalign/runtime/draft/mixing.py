@@ -413,9 +413,8 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     which is taken to be Gumbel noise too, as in `Sampling.expect`. The noise of the ids that nobody
     named is not looked at; with its quantiles instead of its mode no more was accepted.
     """
-    probabilities = [candidate[1] for candidate in candidates]
     scores = [candidate[1] * noise[candidate[0]] ** _HEARD for candidate in candidates]
-    others = max(_LEAST_OTHERS, 1.0 - sum(probabilities))
+    others = max(_LEAST_OTHERS, 1.0 - sum([candidate[1] for candidate in candidates]))
     share = 1.0 / (sum(scores) + others)
     return [chance if (chance := score * share) < MOST else MOST for score in scores]
 
