@@ -207,6 +207,7 @@ def test_the_prompt_says_which_pack_is_compiled(
     assert drafting.for_prompt(english).dictionary is found
     assert sum("now, once" in line for line in told) == 1
     assert any("Counting token n-grams" in line for line in told)
+    assert not [line for line in told if "not used" in line or "Fatal" in line]
 
 
 def test_where_nothing_can_be_kept_one_note_says_so(

@@ -222,7 +222,8 @@ def _compile_here(pack: Path, path: Path) -> None:
 
 
 def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1):  # a buffer would be locked when the interpreter ends
+        pass
     interrupt_main(signal.SIGTERM)
 
 
