@@ -84,6 +84,13 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     found = run(target, sentences, tmp_path / "drafter", *more).json
     assert found["rows_of_the_target"] == 5 * 664
     assert found["trained_parameters"] > 0
+    more += ("--from-model=100",)
+    own = run(target, sentences, tmp_path / "drafter", *more).json
+    one = run(target, sentences, tmp_path / "drafter", *more, "--labels=greedy").json
+    assert one == {**found, **{key: one[key] for key in one if key.endswith("_hours")}}
+    assert own["rows_of_the_target"] == 5 * 664 + 101
+    for key in ("labels_on_disk_gb", "training_tflop", "labelling_tflop"):
+        assert own[key] >= found[key]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,6 +161,7 @@ def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
     card = (output / "README.md").read_text("utf-8")
     assert f"- {kind}" in card
     assert "written.jsonl" in card
+    assert "Two of five steps learned what the target wrote at temperature 0.7" in card
     decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "12", "--json")
     plain, drafted = tokalign(*decode).json, tokalign(*decode, "--drafter", output).json
     assert plain["text"] == drafted["text"]

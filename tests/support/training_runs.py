@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evalua
 class Train:
     """Labels and trains into a folder; killed when `kill` says so of a stage and its units done.
 
-    begin_with: a drafter to be continued. labelling: fields of the labelling to change.
+    begin_with: a drafter to be continued. learns_own: the text's own ids are learned in turn with
+    the labels. labelling: fields of the labelling to change.
     """
 
     target: LanguageModel[Any]
@@ -39,6 +40,7 @@ class Train:
         options: FitOptions = FIT,
         *,
         begin_with: Path | None = None,
+        learns_own: bool = False,
         kill: Callable[[str, int], bool] = lambda _label, _done: False,
         report: Callable[[Evaluation], None] = lambda _: None,
         **labelling: Any,
@@ -49,7 +51,12 @@ class Train:
         how = LabelOptions(
             positions=400, held_out=64, window=32, labelling=Labelling(**layers, **labelling)
         )
-        labelled = label_corpus(target, Corpus([self.text]), workspace, how, stage=stage)
+        corpus = Corpus([self.text])
+        labelled = label_corpus(target, corpus, workspace, how, stage=stage)
+        if learns_own:
+            own = replace(how, labelling=replace(how.labelling, kind="text", probable=5))
+            texts = label_corpus(target, corpus, workspace / "own", own, stage=stage)
+            labelled = replace(labelled, own=texts)
         more: dict[str, Any] = {}
         if kind == "redrafter":
             made, learner = new_recurrent(target, small_config(target.model)), RecurrentLearner
@@ -60,6 +67,6 @@ class Train:
         else:
             made, learner = new_eagle(target, shape), EagleLearner
             made = made if begin_with is None else continued_eagle(target, begin_with)
-            more["known"] = choose_ids(labelled.training, 4, 300, 340)
-        made = learner(target, *made, labelled, how, options, **more)
+            more["known"] = choose_ids(labelled.following(), 300, 340)
+        made = learner(target, *made, labelled, options, **more)
         return fit(made, folder / "drafter", workspace, stage=stage, report=report)

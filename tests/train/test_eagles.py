@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -11,10 +13,10 @@ from random_models import random_model
 
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
-from tokalign.train.eagles import choose_ids, draft_states, share_known
-from tokalign.train.labelled_corpus import FutureIds
+from tokalign.train.eagles import choose_ids, draft_states
+from tokalign.train.labelled_corpus import FutureIds, LabelledCorpus
 from tokalign.train.labels import Labels
-from tokalign.train.options import Kind, Labelling
+from tokalign.train.options import Kind, Labelling, LabelOptions
 from tokalign.train.windows import WindowBatches
 
 TAPS, WINDOW = (0, 1, 2), 20
@@ -57,6 +59,9 @@ def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, norms: bool) -> None
 def test_the_most_frequent_ids_are_chosen_with_their_share() -> None:
     ids = np.array([[9, 4, 4], [9, 7, 2], [9, 4, 7]])
     labels = Labels(np.zeros((3, 1), np.float16), ids)
-    known = choose_ids(labels, 2, 2, 10)
-    assert known.tolist() == [4, 7]
-    assert share_known(labels, 2, known) == pytest.approx(5 / 6)
+    how = LabelOptions(labelling=Labelling(future=2))
+    first = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=how)
+    assert choose_ids(first.following(), 2, 10).tolist() == [4, 7]
+    rare = Labels(labels.values, np.full((3, 3), 2))
+    more = replace(first, own=replace(first, training=rare))
+    assert choose_ids(more.following(), 2, 10).tolist() == [2, 4]

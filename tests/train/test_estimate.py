@@ -60,8 +60,8 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     with bounds(1e9 * found.labelling_memory_gb):
         labels = labeller.label(window)
     target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
-    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={})
-    made = RecurrentLearner(target, *new_recurrent(target, CONFIG), corpus, LABELS, FIT)
+    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=LABELS)
+    made = RecurrentLearner(target, *new_recurrent(target, CONFIG), corpus, FIT)
     training = Training(made.module, made.batches, made.loss, steps=2)
     with bounds(1e9 * found.training_memory_gb):
         for _ in range(2):
@@ -96,7 +96,7 @@ def test_it_bounds_what_teaching_really_takes(
     taught = LanguageModel[DraftId].from_folder(DEMO / "draft", dtype="float32")
     pair, place = Pair(theirs, taught.tokenizer), tmp_path / "taught"
     with bounds(1e9 * found.training_memory_gb):
-        fit(DraftLearner(taught, pair, labelled, options, 128), place, tmp_path / "work")
+        fit(DraftLearner(taught, pair, labelled, options), place, tmp_path / "work")
 
 
 def test_work_is_rows_times_weights() -> None:

@@ -128,7 +128,7 @@ def teach(folders: tuple[Path, Path], sentences: Path) -> Teach:
         labels = label_corpus(target, corpus, place / "work", wanted, labeller=NextIds)
         pair, found = Pair(target.tokenizer, draft.tokenizer), list[Evaluation]()
         fit(
-            DraftLearner(draft, pair, labels, options, WINDOW),
+            DraftLearner(draft, pair, labels, options),
             place / "draft",
             place / "work",
             stage=killed_when(lambda label, done: label == "training" and done == kill_at),
@@ -168,10 +168,11 @@ def test_a_batch_has_the_loss_that_all_logits_give(pair: Pair, kind: str) -> Non
     if kind == "quantized":
         nn.quantize(model, group_size=32, bits=8)
     labels = NextIds(None, Labelling(kind="text")).label(pair.target.encode(SENTENCES[0]))
-    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={})
+    how = LabelOptions(window=len(labels.ids))
+    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=how)
     draft = LanguageModel(model=model, tokenizer=pair.draft)
     options = replace(FIT, candidates=40, lora=4)
-    learner = DraftLearner(draft, pair, corpus, options, len(labels.ids))
+    learner = DraftLearner(draft, pair, corpus, options)
     batch = learner.batches[0]
     assert len(batch.candidates) < size / 2
     logits = model(mx.array(batch.read)).reshape(batch.read.size, -1)

@@ -25,7 +25,14 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.tables.finding import read_drafter_config
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.options import DrafterKind, FitOptions, LabelOptions
+from tokalign.train.labels import Labels
+from tokalign.train.options import (
+    OWN_LOSSES,
+    DrafterKind,
+    FitOptions,
+    Labelling,
+    LabelOptions,
+)
 from tokalign.train.recurrent import RecurrentLearner, new_recurrent
 from tokalign.train.run import Course, Evaluation, Training
 
@@ -73,6 +80,42 @@ def test_other_kinds_are_resumed_the_same(train: Train, tmp_path: Path, kind: Dr
             train(tmp_path, kind, kill=lambda s, d, a=when: s == "training" and d >= a)
     train(tmp_path, kind)
     assert files(tmp_path / "drafter") == files(tmp_path / "whole" / "drafter")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_sets_of_labels_are_learned_in_turn_and_resumed_the_same(
+    train: Train, tmp_path: Path, kind: DrafterKind
+) -> None:
+    once = train(tmp_path / "whole", kind, learns_own=True)
+    for where, when in (("labelling labels", 300), ("training", 3), ("training", 20)):
+        with pytest.raises(Killed):
+            train(
+                tmp_path,
+                kind,
+                learns_own=True,
+                kill=lambda s, d, a=where, b=when: s == a and d >= b,
+            )
+    assert train(tmp_path, kind, learns_own=True) == once
+    assert files(tmp_path / "drafter") == files(tmp_path / "whole" / "drafter")
+    alone = train(tmp_path / "alone", kind)
+    assert once.positions > alone.positions
+    assert files(tmp_path / "drafter") != files(tmp_path / "alone" / "drafter")
+
+
+def test_each_set_of_labels_has_its_steps_and_its_loss() -> None:
+    made = learner(8)
+    own = Labels(made.labels.training.values, made.labels.training.ids)
+    how = replace(made.labels.options, labelling=Labelling(kind="text"))
+    both = replace(made.labels, own=replace(made.labels, training=own, options=how))
+    target = LanguageModel(model=random_model(), tokenizer=SimpleNamespace(fingerprint="none"))
+    drafter = new_recurrent(target, small_config(target.model))
+    mixed = RecurrentLearner(target, *drafter, both, made.options)
+    assert mixed.batches.per_epoch == 2 * made.batches.per_epoch
+    drawn = [mixed.batches[number] for number in range(10)]
+    assert [batch.losses == OWN_LOSSES for batch in drawn] == 2 * [False, True, False, True, False]
+    greedy = [batch for batch in drawn if batch.losses != OWN_LOSSES]
+    for number, batch in enumerate(greedy):
+        assert np.array_equal(batch.following, made.batches[number].following)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,9 +228,9 @@ def learner(
     model = model or random_model()
     target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
     made, labels = new_recurrent(target, small_config(model)), random_labels(windows)
-    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={})
+    corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=LabelOptions())
     options = FitOptions(batch=size, candidates=candidates, decay=1.0)
-    return RecurrentLearner(target, *made, corpus, LabelOptions(), options)
+    return RecurrentLearner(target, *made, corpus, options)
 
 
 def learn(made: RecurrentLearner) -> list[float]:

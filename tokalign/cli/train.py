@@ -85,9 +85,9 @@ _OPTIONS = (
     Option("--prompts", "TARGET answers the lines of this file instead.", FILE),
     Option(
         "--labels kind",
-        "What follows a position: the target's greedy or sampled ids, or the text's.",
+        "What follows a position: the target's greedy or sampled ids, or the text's. Default: "
+        "greedy; with --from-model and without --loss, in two of five steps what TARGET wrote.",
         click.Choice(get_args(Kind)),
-        _LABELLING.kind,
     ),
     rare(
         "--label-temp temperature",
@@ -200,12 +200,14 @@ def command(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=note
     )
     workspace = workspace or output.with_name(f"{output.name}.training")
+    written = list[Corpus]()
     if (writing := plan.writing) is not None:
         given = Corpus(prompts or files, field=field)
         texts = workspace / "written.jsonl"
-        write_texts(model, given, texts, writing, stage=partial(progress, unit="tokens"))
+        how = partial(progress, unit="tokens")
+        written = [write_texts(model, given, texts, writing, stage=how)]
         files = (*files, texts)
-    labelled = plan.label(model, Corpus(files, field=field), workspace)
+    labelled = plan.label(model, [Corpus(files, field=field), *written], workspace)
     learner = plan.learner(
         model, labelled, partial(load_models, dtype=dtype, trust_remote_code=trust_remote_code)
     )

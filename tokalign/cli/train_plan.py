@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.train.estimate import (
     ModelShape,
+    Work,
     estimate,
     layers_work,
     machine_tflops,
     recurrent_work,
     teaching_work,
+    together,
 )
 from tokalign.train.options import (
     MOST_PROBABLE,
@@ -112,21 +115,34 @@ class TrainPlan:
     def reads_layers(self) -> bool:
         return self.kind in ("dflash", "eagle3")
 
-    def labels(self, hidden_size: int, layers: int) -> LabelOptions:
-        """How the corpus is labelled for a target of this size."""
-        values = {**self.values, "taps": ()}
+    @property
+    def learns_own(self) -> bool:
+        """Whether the ids that the target writes are learned in turn with its greedy ones."""
+        chosen = self.values["kind"] or self.values["losses"]
+        return self.values["tokens"] is not None and self.draft is None and not chosen
+
+    def labels(self, hidden_size: int, layers: int) -> tuple[LabelOptions, ...]:
+        """How the corpus is labelled for a target of this size, and what the target wrote, if that
+        is learned in turn."""
+        values = {**self.values, "taps": (), "kind": self.values["kind"] or Labelling().kind}
+        own = min(values["tokens"] or 0, values["positions"]) * self.learns_own
         if self.draft is None and {*self.fit.losses} - {"marginal"}:
             values["probable"] = MOST_PROBABLE
         if self.reads_layers:
             block = self._block(layers)
-            states_gb = 2 * len(block.taps) * hidden_size * values["positions"] / 1e9
+            states_gb = 2 * len(block.taps) * hidden_size * (values["positions"] + own) / 1e9
             where = values["states"] or ("disk" if states_gb <= MOST_STATES_GB else "again")
             values |= {
                 "future": block.block,
                 "taps": block.taps,
                 "keeps_states": where == "disk",
             }
-        return take(LabelOptions, {**values, "labelling": take(Labelling, {**values})})
+        labelling = take(Labelling, {**values})
+        labels = take(LabelOptions, {**values, "labelling": labelling})
+        if not own:
+            return (labels,)
+        labelling = replace(labelling, kind="text", probable=MOST_PROBABLE)
+        return labels, replace(labels, positions=own, held_out=1, labelling=labelling)
 
     def estimated(self, target: str) -> dict[str, Any]:
         """What a run takes; no model is loaded. Raises: as `ModelShape.from_folder`."""
@@ -134,31 +150,49 @@ class TrainPlan:
 
         shape = ModelShape.from_folder(resolve_model(target).folder)
         labels = self.labels(shape.hidden_size, shape.layers)
-        if self.taught is not None:
-            work = teaching_work(self.taught, labels, self.fit)
-        elif self.reads_layers:
-            block, reads = self._block(shape.layers), 2 if self.kind == "eagle3" else 1
-            work = layers_work(shape, block, labels, self.fit, reads)
-        else:
-            config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
-            work = recurrent_work(shape, config, labels, self.fit)
-        taken = asdict(estimate(shape, work, labels, self.fit))
+        works = [self._work(shape, one) for one in labels]
+        parts = [
+            estimate(shape, work, one, self.fit) for work, one in zip(works, labels, strict=True)
+        ]
+        taken = asdict(together(parts))
         rounded = {name: round(value, 2) for name, value in taken.items()}
         speed = _UTILIZATION * machine_tflops()
         hours = {
             f"{part}_hours": round(rounded[f"{part}_tflop"] / speed / 3600, 2)
             for part in ("labelling", "training")
         }
-        return {"trained_parameters": round(work.parameters), **rounded, **hours}
+        return {"trained_parameters": round(works[0].parameters), **rounded, **hours}
+
+    def _work(self, shape: ModelShape, labels: LabelOptions) -> Work:
+        if self.taught is not None:
+            return teaching_work(self.taught, labels, self.fit)
+        if self.reads_layers:
+            block, reads = self._block(shape.layers), 2 if self.kind == "eagle3" else 1
+            return layers_work(shape, block, labels, self.fit, reads)
+        config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
+        return recurrent_work(shape, config, labels, self.fit)
 
     def label(
-        self, model: LanguageModel[TargetId], corpus: Corpus, workspace: Path
+        self, model: LanguageModel[TargetId], corpora: Sequence[Corpus], workspace: Path
     ) -> LabelledCorpus:
-        """Label a corpus, or find its labels."""
+        """Label a corpus, or find its labels. corpora: it, and what the target wrote, if it did."""
         from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+
+        how = self.labels(TargetEnds.of(model.model).hidden_size, len(model.model.layers))
+        # In folders of their own, so that each set is found again whatever the other is.
+        places = workspace, workspace / "own"
+        first, *own = map(partial(self._label, model), how, corpora, places)
+        return replace(first, own=own[0]) if own else first
+
+    def _label(
+        self,
+        model: LanguageModel[TargetId],
+        options: LabelOptions,
+        corpus: Corpus,
+        workspace: Path,
+    ) -> LabelledCorpus:
         from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
 
-        options = self.labels(TargetEnds.of(model.model).hidden_size, len(model.model.layers))
         labelled = label_corpus(
             model,
             corpus,
@@ -188,20 +222,22 @@ class TrainPlan:
 
             [draft] = load([self.draft])
             pair = Pair(model.tokenizer, draft.tokenizer)
-            return DraftLearner(draft, pair, labelled, self.fit, window=self.values["window"])
+            return DraftLearner(draft, pair, labelled, self.fit)
+        import numpy as np
+
         from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
         from tokalign.train import blocks, eagles, recurrent
 
         ends, layers = TargetEnds.of(model.model), len(model.model.layers)
         hidden, size, seed = ends.hidden_size, ends.vocabulary_size, self.fit.seed
-        options, folder = self.labels(hidden, layers), self.values["begin_with"]
+        folder = self.values["begin_with"]
         if self.kind == "redrafter":
             begun = (
                 recurrent.new_recurrent(model, _drafter_config(self.values, hidden, size), seed)
                 if folder is None
                 else recurrent.continued_recurrent(model, folder)
             )
-            return recurrent.RecurrentLearner(model, *begun, labelled, options, self.fit)
+            return recurrent.RecurrentLearner(model, *begun, labelled, self.fit)
         shape = self._block(layers)
         if self.kind == "dflash":
             begun = (
@@ -209,21 +245,21 @@ class TrainPlan:
                 if folder is None
                 else blocks.continued_drafter(model, folder)
             )
-            return blocks.BlockLearner(model, *begun, labelled, options, self.fit)
+            return blocks.BlockLearner(model, *begun, labelled, self.fit)
         begun = (
             eagles.new_eagle(model, shape, seed)
             if folder is None
             else eagles.continued_eagle(model, folder)
         )
-        most, future = self.values["draft_vocabulary"], options.labelling.future
-        known = eagles.choose_ids(labelled.training, future, most, size)
+        following = labelled.following()
+        known = eagles.choose_ids(following, self.values["draft_vocabulary"], size)
         heads = {"the head knows": known}
         if folder is not None:
             heads = {"its head knew": eagles.known_before(folder, model), **heads}
         for begins, ids in heads.items():
-            share = eagles.share_known(labelled.training, future, ids)
+            share = np.isin(following, ids).mean()
             note(f"{begins} {len(ids):,} of {size:,} ids, {share:.2%} of the labels")
-        return eagles.EagleLearner(model, *begun, labelled, options, self.fit, known=known)
+        return eagles.EagleLearner(model, *begun, labelled, self.fit, known=known)
 
 
 def in_words(estimated: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokalign.storage import parse_json, write_file
 from tokalign.tables.finding import read_drafter_config
-from tokalign.train.options import DrafterKind
+from tokalign.train.options import OWN_LOSSES, DrafterKind
 
 RECORD = "training.json"
 """How a drafter or a draft model was trained, for people to read."""
@@ -36,6 +36,10 @@ def model_card(kind: DrafterKind, target: str, record: Mapping[str, Any]) -> str
     """The card, with the head that the Hub reads."""
     by_depth, labelling, options = (
         record[name] for name in ("accepted_by_depth", "labelling", "options")
+    )
+    own = record["own_text"] and (
+        f" Two of five steps learned what the target wrote at temperature "
+        f"{record['own_text']['temperature']:g}; losses: {', '.join(OWN_LOSSES)}."
     )
     files = [Path(str(file[0])).name for file in record["corpus"]]
     head = ["---", f"base_model: {json.dumps(target)}", "tags:", "- speculative-decoding"]
@@ -64,7 +68,7 @@ def model_card(kind: DrafterKind, target: str, record: Mapping[str, Any]) -> str
             "",
             f"By `tokalign train` on {record['positions']:,} positions of {', '.join(files)}, with "
             f"{labelling['kind']} labels; losses: {', '.join(options['losses'])}; the best of "
-            f"{options['evaluations']} evaluations, at step {record['step']}.",
+            f"{options['evaluations']} evaluations, at step {record['step']}.{own or ''}",
             "",
         ]
     )

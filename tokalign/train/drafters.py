@@ -25,9 +25,9 @@ from tokalign.storage import appearing, write_file
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import Labels, Shuffled
+from tokalign.train.labels import InTurns, Labels
 from tokalign.train.losses import losses_of
-from tokalign.train.options import MEASURED, STRIDE, FitOptions, LabelOptions
+from tokalign.train.options import MEASURED, OWN_LOSSES, STRIDE, FitOptions, LabelOptions, Loss
 from tokalign.train.windows import WindowBatch, WindowBatches
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -36,7 +36,7 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 class DrafterLearner(ABC):
     """A drafter and its labels (`Learner`); it is written in float16.
 
-    config: its `config.json`. labelled: how the labels were made.
+    config: its `config.json`.
     """
 
     reads_window: ClassVar[bool] = True
@@ -48,13 +48,11 @@ class DrafterLearner(ABC):
         drafter: Any,
         config: Mapping[str, Any],
         labels: LabelledCorpus,
-        labelled: LabelOptions,
         options: FitOptions,
     ) -> None:
-        labelling = labelled.labelling
+        labelling = labels.options.labelling
         self.module, self.options, self.labels, self._config = drafter, options, labels, config
         self.identity = [config, content_fingerprint(drafter)]
-        self._length = labelling.positions_of(labelled.window) if self.reads_window else 1
         outputs = None if labelling.keeps_states else LayerOutputs(target.model, labelling.taps)
 
         def read(ids: NDArray[np.int32]) -> Array:
@@ -62,21 +60,31 @@ class DrafterLearner(ABC):
             outputs.model(mx.array(ids))
             return mx.stop_gradient(outputs.take_all())
 
-        def batches(of: Labels, size: int, candidates: int | None) -> WindowBatches:
+        def batches(
+            of: Labels,
+            how: LabelOptions,
+            size: int = options.batch,
+            candidates: int | None = options.candidates,
+            losses: tuple[Loss, ...] = options.losses,
+        ) -> WindowBatches:
             return WindowBatches(
                 of,
-                labelling,
-                self._length,
+                how.labelling,
+                how.labelling.positions_of(how.window) if self.reads_window else 1,
                 size=size,
                 vocabulary_size=vocabulary_size(target.model),
                 candidates=candidates,
                 seed=options.seed,
+                losses=losses,
                 read=None if labelling.keeps_states else read,
             )
 
-        self.batches: Shuffled = batches(labels.training, options.batch, options.candidates)
-        self._held_out = batches(labels.held_out, 1, None)
-        self.positions = len(labels.training.ids)
+        sets = [batches(labels.training, labels.options)]
+        if (own := labels.own) is not None:
+            sets.append(batches(own.training, own.options, losses=OWN_LOSSES))
+        self.batches = InTurns(sets)
+        self._held_out = batches(labels.held_out, labels.options, 1, None)
+        self.positions = sum(len(one.training.ids) for one in labels.sets)
         depth = labelling.future - 1
         weights = options.decay ** np.arange(depth)
         self._weights = mx.array(weights * depth / weights.sum(), dtype=mx.float32)
@@ -96,13 +104,13 @@ class DrafterLearner(ABC):
         whole = mx.logsumexp(logits + mx.array(batch.log_weights), axis=-1, keepdims=True)
         found = np.concatenate([batch.correct[..., None], batch.probable], axis=-1)
         log_q = mx.take_along_axis(logits, mx.array(found), axis=-1) - whole
-        losses = losses_of(log_q, mx.array(batch.probabilities), self.options.losses)
+        losses = losses_of(log_q, mx.array(batch.probabilities), batch.losses)
         return (losses * self._weights).mean()
 
     def accepted(self) -> NDArray[np.intp]:
         """For each draft after held-out positions how many leading guesses of a chain are right."""
         windows, counts = np.arange(self._held_out.windows), []
-        drafts = len(windows) * -(-self._length // STRIDE)
+        drafts = len(windows) * -(-self._held_out.length // STRIDE)
         for some in np.array_split(windows, min(len(windows), -(-drafts // MEASURED))):
             batch = self._held_out.drafts(some)
             guesses = np.array(mx.argmax(self.logits(self.states(batch)), axis=-1))

@@ -34,7 +34,6 @@ from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
 from tokalign.train.drafters import DrafterLearner
-from tokalign.train.labels import Labels
 from tokalign.train.options import BlockShape
 from tokalign.train.windows import WindowBatch
 
@@ -139,17 +138,11 @@ def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def choose_ids(labels: Labels, future: int, count: int, size: int) -> NDArray[np.int32]:
-    """The `count` ids of a vocabulary of `size` that follow most often, ascending. Ties go to the
-    lowest ids. future: as of `Labelling`."""
-    following = labels.ids[:, 1 : 1 + future].reshape(-1)
+def choose_ids(following: NDArray[np.int32], count: int, size: int) -> NDArray[np.int32]:
+    """The `count` ids of a vocabulary of `size` that are most frequent in i[n], ascending. Ties go
+    to the lowest ids."""
     seen = np.bincount(following, minlength=size)
     return np.sort(np.argsort(-seen, kind="stable")[:count]).astype(np.int32)
-
-
-def share_known(labels: Labels, future: int, known: NDArray[np.int32]) -> float:
-    """The share of all ids that follow which are known."""
-    return float(np.isin(labels.ids[:, 1 : 1 + future], known).mean())
 
 
 def known_before(folder: Path, target: LanguageModel[TargetId]) -> NDArray[np.int32]:

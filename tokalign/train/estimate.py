@@ -6,8 +6,8 @@ of one pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -210,6 +210,15 @@ class Estimate:
     rows_of_the_target: int
     labelling_tflop: float
     training_tflop: float
+
+
+def together(parts: Sequence[Estimate]) -> Estimate:
+    """Sets of labels that one run learns: they are made one after another in the same memory."""
+    names = (field.name for field in fields(Estimate))
+    found = {name: [getattr(part, name) for part in parts] for name in names}
+    return Estimate(
+        **{name: (max if "memory" in name else sum)(each) for name, each in found.items()}
+    )
 
 
 def estimate(target: ModelShape, work: Work, labels: LabelOptions, options: FitOptions) -> Estimate:

@@ -195,11 +195,26 @@ Makes: TypeAlias = type[FutureIds] | type[NextIds]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledCorpus:
-    """Labels to train on and labels held out. recipe: what they depend on, as JSON."""
+    """Labels to train on and labels held out. recipe: what they depend on, as JSON.
+
+    own: of what the target wrote, if that is learned in turn with these.
+    """
 
     training: Labels
     held_out: Labels
     recipe: Mapping[str, Any]
+    options: LabelOptions
+    own: LabelledCorpus | None = None
+
+    @property
+    def sets(self) -> tuple[LabelledCorpus, ...]:
+        """All labels that are learned."""
+        return (self,) if self.own is None else (self, self.own)
+
+    def following(self) -> NDArray[np.int32]:
+        """Every id that follows a position to train on, i32[n]."""
+        columns = slice(1, 1 + self.options.labelling.future)
+        return np.concatenate([one.training.ids[:, columns].ravel() for one in self.sets])
 
 
 def label_corpus(
@@ -240,7 +255,9 @@ def label_corpus(
     held_out_labels, training_labels = labels
     assert held_out_labels is not None
     assert training_labels is not None
-    return LabelledCorpus(training=training_labels, held_out=held_out_labels, recipe=recipe)
+    return LabelledCorpus(
+        training=training_labels, held_out=held_out_labels, recipe=recipe, options=options
+    )
 
 
 def _windows(

@@ -183,6 +183,29 @@ class Shuffled(ABC):
         return order[index * self.size : (index + 1) * self.size]
 
 
+_TURNS = (0, 1, 0, 1, 0)
+"""The set of labels that each of five steps in a row learns; measured in
+lab/results/block-drafter.md."""
+
+
+class InTurns:
+    """Batches of one set of labels, or of two in turn."""
+
+    def __init__(self, sets: Sequence[Shuffled]) -> None:
+        self._sets = sets
+        self._turns = tuple(turn for turn in _TURNS if turn < len(sets))
+
+    @property
+    def per_epoch(self) -> int:
+        return sum(batches.per_epoch for batches in self._sets)
+
+    def __getitem__(self, number: int) -> Any:
+        rounds, place = divmod(number, len(self._turns))
+        turn = self._turns[place]
+        before = self._turns[:place].count(turn)
+        return self._sets[turn][rounds * self._turns.count(turn) + before]
+
+
 @lru_cache(maxsize=4)
 def shuffled(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
     """The numbers 0, 1, ... `count` - 1 in the order of an epoch."""

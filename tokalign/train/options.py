@@ -9,6 +9,9 @@ Kind = Literal["greedy", "sampled", "text"]
 DrafterKind = Literal["redrafter", "dflash", "eagle3", "model"]
 Loss = Literal["text", "marginal", "kl", "acceptance"]
 
+OWN_LOSSES: tuple[Loss, ...] = ("kl",)
+"""What is learned of a text that the target wrote, in turn with its greedy ids."""
+
 STRIDE = 4
 """A step drafts blocks after every fourth position of its windows, an epoch after each of them."""
 
@@ -109,7 +112,7 @@ class BlockShape:
 class FitOptions:
     """How a drafter or a draft model is trained on labels.
 
-    epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
+    epochs: how often each position is seen. batch, candidates, seed: as of `WindowBatches`.
     learning_rate: as of `Training`. evaluations: how often acceptance is measured and state saved.
     patience: training stops after this many evaluations without a better one; see `Course`.
     losses: see `losses_of`. decay: the weight of a block's position over that of the one before it.

@@ -28,7 +28,7 @@ from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.rounds import Array
 from tokalign.storage import appearing, locked
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import Shuffled
+from tokalign.train.labels import InTurns
 from tokalign.train.options import FitOptions
 
 _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0
@@ -48,7 +48,7 @@ class Learner(Protocol):
     options: FitOptions
     labels: LabelledCorpus
     module: Any
-    batches: Shuffled
+    batches: InTurns
     positions: int
     identity: Any
 
@@ -104,7 +104,8 @@ def fit(
         another process does the same run.
     """
     options = learner.options
-    dependencies = [learner.identity, learner.labels.recipe, asdict(options)]
+    recipes = [labels.recipe for labels in learner.labels.sets]
+    dependencies = [learner.identity, recipes, asdict(options)]
     identity = json.dumps(dependencies, sort_keys=True)
     folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
     best, checkpoint = folder / "best", folder / "checkpoint.safetensors"
@@ -155,13 +156,15 @@ def _finite(loss: float, step: int) -> float:
 
 
 def _record(learner: Learner, evaluation: Evaluation) -> dict[str, Any]:
+    first, *own = (labels.recipe for labels in learner.labels.sets)
     return {
         "step": evaluation.step,
         "positions": learner.positions,
         "options": asdict(learner.options),
-        "labelling": learner.labels.recipe["labelling"],
-        "corpus": learner.labels.recipe["corpus"],
-        "target": learner.labels.recipe["target"],
+        "labelling": first["labelling"],
+        "own_text": own[0]["labelling"] if own else None,
+        "corpus": first["corpus"],
+        "target": first["target"],
         "accepted_by_depth": [round(share, 4) for share in evaluation.by_depth],
     }
 
@@ -222,7 +225,7 @@ class Training:
     def __init__(
         self,
         module: Any,
-        batches: Shuffled,
+        batches: InTurns,
         loss: Callable[[Any], Array],
         *,
         steps: int,

@@ -34,7 +34,7 @@ from tokalign.storage import appearing, unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import NO_LABEL, Shuffled, texts_of
+from tokalign.train.labels import NO_LABEL, InTurns, texts_of
 from tokalign.train.lessons import Covers, Ids, Lesson, Lessons, readings_of
 from tokalign.train.losses import losses_of
 from tokalign.train.options import FitOptions, Loss
@@ -80,7 +80,7 @@ def loss_of(logits: Array, lesson: Lesson, kinds: tuple[Loss, ...]) -> Array:
 class DraftLearner:
     """A draft model and its labels (`Learner`); it is written in the number format of its files.
 
-    labels: as `NextIds` makes them of windows of this length. The model is changed in place.
+    labels: as `NextIds` makes them. The model is changed in place.
     Raises: CorpusError where the draft model's tokenizer cannot read the texts.
     """
 
@@ -90,11 +90,10 @@ class DraftLearner:
         pair: Pair,
         labels: LabelledCorpus,
         options: FitOptions,
-        window: int,
     ) -> None:
         self._draft, self.options, self.labels = draft, options, labels
         self.module = model = draft.model
-        self.identity = content_fingerprint(model)
+        self.identity, window = content_fingerprint(model), labels.options.window
         size = vocabulary_size(model)
         lessons = Lessons(
             pair,
@@ -105,7 +104,7 @@ class DraftLearner:
             seed=options.seed,
             covers=options.losses != ("text",),
         )
-        self.batches: Shuffled = lessons
+        self.batches = InTurns([lessons])
         self.positions = lessons.positions
         self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
         self._held_out = [*readings_of(pair, texts_of(labels.held_out, window))]

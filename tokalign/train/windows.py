@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.rounds import Array
 from tokalign.train.labels import Candidates, Labels, Shuffled
-from tokalign.train.options import STRIDE, Labelling
+from tokalign.train.options import STRIDE, Labelling, Loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class WindowBatch:
     a draft begins. candidates: i32[C], ascending, the ids among which a drafter has to find what
     follows; log_weights: f32[C], see `Candidates`. correct: i[W, A, depth], the ids to guess, and
     probable: i[W, A, depth, k], what the target finds probable there, as indices into `candidates`.
-    probabilities: f16[W, A, depth, k], of these.
+    probabilities: f16[W, A, depth, k], of these. losses: what is learned, see `losses_of`.
     """
 
     text: NDArray[np.int32]
@@ -35,14 +35,15 @@ class WindowBatch:
     correct: NDArray[np.intp]
     probable: NDArray[np.intp]
     probabilities: NDArray[np.float16]
+    losses: tuple[Loss, ...]
 
 
 class WindowBatches(Shuffled):
     """Batches of windows, as `FutureIds` labels them, `length` positions of each.
 
     A drafter that reads one state has windows of one position. size: drafts of a batch, about.
-    candidates: as of `Candidates`. read: the target's states f[W, L, width] for windows i[W, L],
-    where they are not among the labels.
+    candidates: as of `Candidates`. losses: of each batch. read: the target's states f[W, L, width]
+    for windows i[W, L], where they are not among the labels.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class WindowBatches(Shuffled):
         vocabulary_size: int,
         candidates: int | None = None,
         seed: int = 0,
+        losses: tuple[Loss, ...] = ("marginal",),
         read: Callable[[NDArray[np.int32]], Array] | None = None,
     ) -> None:
         self.windows, self._stride = len(labels.ids) // length, min(STRIDE, length)
         together = max(1, size * self._stride // length)
         super().__init__(self.windows * self._stride, together, seed)
-        self._labels, self._labelling, self._length, self._read = labels, labelling, length, read
+        self._labels, self._labelling, self._losses = labels, labelling, losses
+        self.length, self._read = length, read
         following = labels.ids[:, 2 : 1 + labelling.future]
         seen = np.bincount(following.reshape(-1), minlength=vocabulary_size)
         self._candidates = Candidates(seen, candidates)
@@ -78,8 +81,8 @@ class WindowBatches(Shuffled):
         seed: of the candidates that are drawn.
         """
         depth, k = self._labelling.future - 1, self._labelling.probable
-        rows = windows[:, None] * self._length + np.arange(self._length)
-        places = np.arange(phase % self._stride, self._length, self._stride)
+        rows = windows[:, None] * self.length + np.arange(self.length)
+        places = np.arange(phase % self._stride, self.length, self._stride)
         values, ids = self._labels.values[rows], self._labels.ids[rows]
         text, following = ids[..., 0], ids[:, places, 1:]
         needed, found = np.unique(following[..., 1:], return_inverse=True)
@@ -96,4 +99,5 @@ class WindowBatches(Shuffled):
             correct=found[..., :depth],
             probable=found[..., depth:].reshape(shape),
             probabilities=values[:, places, width:].reshape(shape),
+            losses=self._losses,
         )
