@@ -96,6 +96,8 @@ def test_the_end_of_the_server_ends_what_runs_waits_and_is_prepared(
 ) -> None:
     with scheduling(decode_concurrency=2) as scheduler:
         scheduler.wait_until_ready()
+        advance = scheduler._advance
+        monkeypatch.setattr(scheduler, "_advance", lambda: (time.sleep(0.1), advance()))
         running = [submit(scheduler, **FREELY) for _ in range(3)]
         for items in running[:2]:
             assert isinstance(items.get(timeout=60), Job)

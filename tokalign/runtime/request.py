@@ -46,7 +46,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
             require_integer("max_tokens", self.max_tokens, least=0)
-        require_texts("stop", self.stop_texts)
+        require_texts("stop", (self.stop,) if isinstance(self.stop, str) else self.stop)
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
