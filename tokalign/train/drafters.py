@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,7 +84,9 @@ class DrafterLearner(ABC):
         if (own := labels.own) is not None:
             sets.append(batches(own.training, own.options, losses=OWN_LOSSES))
         self.batches = InTurns(sets)
-        self._held_out = batches(labels.held_out, labels.options, 1, None)
+        measured = labels.held_out_labelling or labelling
+        how = replace(labels.options, labelling=measured)
+        self._held_out = batches(labels.held_out, how, 1, None)
         self.positions = sum(len(one.training.ids) for one in labels.sets)
         depth = labelling.future - 1
         weights = options.decay ** np.arange(depth)

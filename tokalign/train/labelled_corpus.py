@@ -197,13 +197,15 @@ Makes: TypeAlias = type[FutureIds] | type[NextIds]
 class LabelledCorpus:
     """Labels to train on and labels held out. recipe: what they depend on, as JSON.
 
-    own: of what the target wrote, if that is learned in turn with these.
+    held_out_labelling: of those held out, if it is another. own: of what the target wrote, if that
+    is learned in turn with these.
     """
 
     training: Labels
     held_out: Labels
     recipe: Mapping[str, Any]
     options: LabelOptions
+    held_out_labelling: Labelling | None = None
     own: LabelledCorpus | None = None
 
     @property
@@ -240,11 +242,12 @@ def label_corpus(
     }
     recipe = json.loads(json.dumps(parts))  # as it is read again
     labels = [open_labels(place, recipe) for place in places]
+    of_held_out = _held_out(target, options, labeller)
     if None in labels:
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"
         with locked(workspace / "labels.lock", doing, remedy):
             held_out, training = _windows(target, corpus, options, stage)
-            how = _held_out(target, options, labeller), options.labelling
+            how = of_held_out, options.labelling
             for place, windows, labelling in zip(places, (held_out, training), how, strict=True):
                 label = labeller(target.model, labelling).label
                 positions = labelling.positions_of(options.window) * len(windows)
@@ -256,7 +259,11 @@ def label_corpus(
     assert held_out_labels is not None
     assert training_labels is not None
     return LabelledCorpus(
-        training=training_labels, held_out=held_out_labels, recipe=recipe, options=options
+        training=training_labels,
+        held_out=held_out_labels,
+        recipe=recipe,
+        options=options,
+        held_out_labelling=of_held_out,
     )
 
 
