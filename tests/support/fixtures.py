@@ -37,8 +37,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tables that a developer has built change no test, and no test changes them.
 
-    Nor is a pack compiled because of the developer's language, or that of a prompt.
+    Nor is a pack compiled because of the developer's language, or that of a prompt, and lines are
+    as long as elsewhere: pytest-xdist sets $COLUMNS.
     """
+    os.environ.pop("COLUMNS", None)
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("user-data"))
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("user-config"))
     os.environ["LC_ALL"], os.environ["TOKALIGN_PACKS"] = "C", "named"
