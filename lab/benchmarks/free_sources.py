@@ -33,7 +33,7 @@ from lab.baselines import baseline, store_of
 from lab.baselines.trigram_lookup import TrigramLookupDrafter
 from lab.benchmarks.paired_lines import bounds, interval, table
 from lab.benchmarks.real_replay import TimedModel
-from lab.benchmarks.recorded_answers import KINDS, Answer, read_answers, seed_of
+from lab.benchmarks.recorded_answers import KINDS, Answer, chosen_answers, seed_of
 from lab.project import SimulatedClock, TimedVerifier
 from tokalign.api.assemble import load_models
 from tokalign.api.choosing import choose_drafting
@@ -299,13 +299,7 @@ def main(
     tree_pass: float,
 ) -> None:
     """Print a table for each curve."""
-    first, _, last = numbers.partition("-")
-    wanted = range(int(first), int(last or first) + 1)
-    chosen = [
-        answer
-        for answer in read_answers(answers)
-        if answer.temp == temp and answer.kind in kinds and answer.number in wanted
-    ]
+    chosen = chosen_answers(answers, numbers, temp=temp, kinds=kinds)
     size = 1 + max(int(answer.likely.max()) for answer in chosen)
     tokenizer: Tokenizer[TargetId] | None = resolve_tokenizer(model).tokenizer if model else None
     own = None if no_dictionary else tokenizer

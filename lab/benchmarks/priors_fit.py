@@ -19,7 +19,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.benchmarks.recorded_answers import Answer, read_answers
+from lab.benchmarks.recorded_answers import Answer, chosen_answers, numbers_of
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
 from tokalign.runtime.draft.mixing import RANKED_PRIORS, Source, weights_of
@@ -121,9 +121,7 @@ def loss(places: Places, weights: Floats) -> float:
 @click.option("--numbers", default="1-4", show_default=True, help="Of the prompts of each kind.")
 def main(folder: Path, numbers: str) -> None:
     """Print the weights, and what they are worth on prompts that they were not fitted to."""
-    first, _, last = numbers.partition("-")
-    wanted = range(int(first), int(last or first) + 1)
-    answers = [one for one in read_answers(folder) if one.number in wanted and not one.temp]
+    wanted, answers = numbers_of(numbers), chosen_answers(folder, numbers)
     middle, prior = wanted[len(wanted) // 2], present()
     halves = [
         places_of([one for one in answers if (one.number < middle) == low]) for low in (True, False)

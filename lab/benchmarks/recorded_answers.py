@@ -65,6 +65,24 @@ def read_answers(folder: Path) -> list[Answer]:
     return [answer for path in sorted(folder.glob("*.npz")) for answer in _read(path)]
 
 
+def numbers_of(text: str) -> range:
+    """The numbers of prompts that an option names: "5-8", or "5"."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def chosen_answers(
+    folder: Path, numbers: str, *, temp: float = 0.0, kinds: Sequence[str] = KINDS
+) -> list[Answer]:
+    """The recorded answers of these prompts and kinds, at this temperature."""
+    wanted = numbers_of(numbers)
+    return [
+        answer
+        for answer in read_answers(folder)
+        if answer.temp == temp and answer.kind in kinds and answer.number in wanted
+    ]
+
+
 def _read(path: Path) -> Iterator[Answer]:
     with np.load(path) as file:
         model, temp = str(file["model"]), float(file["temp"])
@@ -155,8 +173,7 @@ def _most_probable(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 @click.option("--numbers", default="1-12", show_default=True, help="Of the prompts of each kind.")
 def main(model: str, out: Path, temp: float, kinds: Sequence[str], numbers: str) -> None:
     """Record answers, in one file for the call."""
-    first, _, last = numbers.partition("-")
-    arrays = record(model, temp, kinds, range(int(first), int(last or first) + 1))
+    arrays = record(model, temp, kinds, numbers_of(numbers))
     out.mkdir(parents=True, exist_ok=True)
     about = f"{'polish-' if tuple(kinds) == (POLISH,) else ''}{Path(model).name}-{temp:g}"
     np.savez_compressed(out / f"{about}-{numbers}.npz", **arrays)  # type: ignore[arg-type]

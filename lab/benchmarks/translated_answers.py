@@ -23,7 +23,7 @@ import numpy as np
 from lab.benchmarks.free_sources import RecordedVerifier, sampling_of
 from lab.benchmarks.paired_lines import bounds, interval, table
 from lab.benchmarks.read_draft import ReadAnswer
-from lab.benchmarks.recorded_answers import KINDS, Answer, read_answers
+from lab.benchmarks.recorded_answers import KINDS, Answer, chosen_answers
 from tokalign.api.assemble import load_models
 from tokalign.api.choosing import choose_drafting
 from tokalign.cli.output import progress
@@ -120,13 +120,7 @@ def main(
     trees: bool,
 ) -> None:
     """Print a table."""
-    first, _, last = numbers.partition("-")
-    wanted = range(int(first), int(last or first) + 1)
-    chosen = [
-        answer
-        for answer in read_answers(answers)
-        if answer.temp == temp and answer.kind in kinds and answer.number in wanted
-    ]
+    chosen = chosen_answers(answers, numbers, temp=temp, kinds=kinds)
     target: Tokenizer[TargetId] = resolve_tokenizer(model).tokenizer
     [loaded] = load_models([draft], dtype="float32")
     size = 1 + max(int(answer.likely.max()) for answer in chosen)
