@@ -74,7 +74,7 @@ def together(
 ) -> Run:
     """Decode in shared passes."""
     batch = decoder.open_batch()
-    assert batch is not None
+    assert batch.shares_passes
     decodings = []
     for prompt, session in zip(prompts, have_read, strict=True):
         target, count = decoder.open_target(), len(prompt.target) - 1

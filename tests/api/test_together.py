@@ -15,7 +15,7 @@ from small_tokenizers import of_merges
 
 import tokalign
 from tokalign.errors import UsageError
-from tokalign.runtime.batch import Batch
+from tokalign.runtime.batch import SharedPasses
 from tokalign.runtime.mlx.sampling import Sampling
 
 OPTIONS = [{}, {"method": "plain"}, {"method": "copy"}, {"method": "draft", "num_draft_tokens": 3}]
@@ -99,13 +99,13 @@ def test_the_answer_is_that_of_mlx_lm(demo: dict[str, Any]) -> None:
 def test_drafts_share_the_passes(demo: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer passes than ids of the longest text, and no model is asked for one prompt alone."""
     asked: list[int] = []
-    whole = Batch.round
+    whole = SharedPasses.round
 
-    def counted(self: Batch, decodings: Any) -> Any:
+    def counted(self: SharedPasses, decodings: Any) -> Any:
         asked.append(len(decodings))
         return whole(self, decodings)
 
-    monkeypatch.setattr(Batch, "round", counted)
+    monkeypatch.setattr(SharedPasses, "round", counted)
     itself = {"draft_model": demo["model"], "draft_tokenizer": demo["tokenizer"]}
     how = {"method": "draft", "num_draft_tokens": 3, "max_tokens": 40, "return_token_ids": True}
     found = tokalign.batch_generate(**demo | itself, prompts=random_prompts(3), **how)

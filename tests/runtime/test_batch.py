@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_logits_processors
 from random_models import WildDrafter, random_model, rounds_of
 
-from tokalign.runtime.batch import Batch
+from tokalign.runtime.batch import SharedPasses
 from tokalign.runtime.draft.costs import PassTimes
 from tokalign.runtime.draft.shared_costs import SharedRows, worth_verifying
 from tokalign.runtime.drafting import NoDrafter
@@ -116,7 +116,7 @@ SAMPLINGS: dict[str, Any] = {
 def test_every_generation_emits_what_it_emits_alone(make: Any, cache: Any, seed: int) -> None:
     """1 to 6 of them at a time, each with wild proposals; some leave before their end."""
     chance, model = Random(seed), make() if make is hybrid else _grouped(make())
-    batch, running, ended = Batch(model), list[tuple[Decoding, list[int]]](), 0
+    batch, running, ended = SharedPasses(model), list[tuple[Decoding, list[int]]](), 0
     for number in range(14):
         running.append(_begin(model, cache, chance, number))
         for _ in range(chance.randint(1, 9)):
@@ -173,7 +173,7 @@ class Failing(NoDrafter):
 def test_what_fails_in_one_generation_ends_no_other() -> None:
     model, chance = random_model(), Random(1)
     generations = [_begin(model, CacheOptions(), chance, number) for number in range(3)]
-    decodings, batch = [decoding for decoding, _ in generations], Batch(model)
+    decodings, batch = [decoding for decoding, _ in generations], SharedPasses(model)
     for decoding in decodings:
         decoding.limits = Limits(max_tokens=30)
         decoding._room = 30

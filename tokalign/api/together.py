@@ -94,7 +94,7 @@ def batch_generate(
         scored=return_logprobs,
     )
     batch = decoder.open_batch()
-    if batch is None and len(answers) > 1:
+    if len(answers) > 1 and not batch.shares_passes:
         note("the model cannot share passes: the prompts take turns")
     with wired(model), nullcontext() if stream is None else mx.stream(stream):
         stats = _answer(decoder, batch, answers, chooser, completion_batch_size)
@@ -163,7 +163,7 @@ class _Answer:
 
 def _answer(
     decoder: Decoder,
-    batch: Batch | None,
+    batch: Batch,
     answers: Sequence[_Answer],
     sampler: Sampler,
     at_once: int,

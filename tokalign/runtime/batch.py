@@ -1,4 +1,5 @@
-"""Rounds of several generations at once: every proposal is verified in one pass of the target.
+"""A round of several generations: all proposals are verified in one pass of the target, or, where
+its caches cannot share passes, the generations take turns.
 
 Each generation keeps its own context, drafter, verifier and caches (`loop.Decoding`), so it may
 come, go and be decoded alone between any two rounds. What is shared is the pass (`mlx/batch.py`)
@@ -7,11 +8,11 @@ and its rows: they go to the proposals that bring most (`draft/shared_costs.py`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts
@@ -22,6 +23,34 @@ from tokalign.runtime.mlx.session import PassRows
 from tokalign.runtime.mlx.taps import KeptRows
 from tokalign.runtime.rounds import Array, Proposal, Round, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
+
+
+class Batch(Protocol):
+    """Decodes generations of one target. shares_passes: whether several are verified in one."""
+
+    shares_passes: bool
+
+    def round(self, decodings: Sequence[Decoding]) -> Iterable[Round | Exception]:
+        """A round of each: what became of it, or the error that has ended it.
+
+        Raises: what a shared pass raises, which concerns all.
+        """
+        ...
+
+
+class InTurns:
+    """A `Batch` of generations that need passes of their own. Each round begins when its outcome
+    is asked for, so nobody waits for those after it."""
+
+    shares_passes = False
+
+    def round(self, decodings: Sequence[Decoding]) -> Iterator[Round | Exception]:
+        """See `Batch`."""
+        for decoding in decodings:
+            try:
+                yield decoding.round()
+            except Exception as error:
+                yield error
 
 
 class _Turn:
@@ -63,12 +92,14 @@ class _Turn:
                 self.failure = error
 
 
-class Batch:
-    """Decodes generations of one target together.
+class SharedPasses:
+    """A `Batch` that verifies all proposals in one pass.
 
     watch: as of their sessions. costs: of passes, from which the rows of a round are chosen; None
     where the lengths of drafts are given.
     """
+
+    shares_passes = True
 
     def __init__(
         self,
@@ -80,10 +111,7 @@ class Batch:
         self._model, self._costs = SharedModel(model, watch), costs
 
     def round(self, decodings: Sequence[Decoding]) -> list[Round | Exception]:
-        """A round of each: what became of it, or the error that has ended it.
-
-        Raises: what a pass raises, which concerns all.
-        """
+        """See `Batch`."""
         turns = [_Turn(decoding) for decoding in decodings]
         for turn in turns:
             self._price(turn, len(turns))

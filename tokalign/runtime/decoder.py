@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, cast
 
 from tokalign.errors import UsageError, shown
-from tokalign.runtime.batch import Batch
+from tokalign.runtime.batch import Batch, InTurns, SharedPasses
 from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
@@ -153,13 +153,13 @@ class Decoder:
             watch=None if drafter is None else drafter.watch,
         )
 
-    def open_batch(self) -> Batch | None:
-        """What decodes several generations together; None if they cannot share passes."""
+    def open_batch(self) -> Batch:
+        """What decodes several generations together, or in turns if they cannot share passes."""
         if not can_share_passes(self.target.model):
-            return None
+            return InTurns()
         drafter = self.drafter if self.drafting.options.uses_drafter else None
         known = self.drafting.knowledge
-        return Batch(
+        return SharedPasses(
             self.target.model,
             watch=None if drafter is None else drafter.watch,
             costs=None if known is None else known.costs,

@@ -157,13 +157,13 @@ class Generation:
 
 
 def together(
-    generations: Iterable[Generation], batch: Batch | None, *, at_once: int
+    generations: Iterable[Generation], batch: Batch, *, at_once: int
 ) -> Iterator[list[tuple[Generation, list[Piece]]]]:
     """What each round gave several generations of one decoder; nothing yet, if it was a step in
     which one of them read its prompt.
 
-    batch: of the decoder; without one they take turns. at_once: how many are under way; the next
-    one is taken from `generations` when one has ended.
+    batch: of the decoder. at_once: how many are under way; the next one is taken from `generations`
+    when one has ended.
     Raises: what ends any of them.
     """
     waiting, running = iter(generations), list[Generation]()
@@ -176,8 +176,7 @@ def together(
         if not running:
             return
         results = []
-        decodings = [one.decoding for one in running]
-        rounds = (one.round() for one in decodings) if batch is None else batch.round(decodings)
+        rounds = batch.round([one.decoding for one in running])
         for generation, outcome in zip(running, rounds, strict=True):
             if isinstance(outcome, Exception):
                 raise outcome

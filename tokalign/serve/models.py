@@ -39,15 +39,15 @@ class Loaded:
 
     decoder: its method is plain where the target's cache cannot be rewound. context_length: most
     ids of prompt and answer together. forgets: whether the target's cache cannot be cut back to
-    every prefix. batch: decodes several requests together; None where each needs its own passes.
-    fill_in_ends: as of `prompts.fill_in_ends`.
+    every prefix. batch: decodes all requests that have read their prompts. fill_in_ends: as of
+    `prompts.fill_in_ends`.
     """
 
     decoder: Decoder
     prompts: Prompts
     context_length: int
     forgets: bool
-    batch: Batch | None
+    batch: Batch
     fill_in_ends: frozenset[TargetId]
 
     @classmethod

@@ -8,7 +8,7 @@ of the target, or one after another where its caches cannot share passes (`runti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -16,7 +16,6 @@ from time import monotonic, sleep
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
-from tokalign.runtime.loop import Decoding
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.contexts import Chain, Contexts, Held
 from tokalign.runtime.remembered import OutputStores
@@ -222,12 +221,8 @@ class Scheduler:
             if self._read(job):
                 break
         jobs = [job for job in self._jobs if job.state is State.DECODING]
-        batch = self.models.loaded.batch
-        if batch is not None and jobs:
-            self._decode(jobs, batch.round)
-        elif batch is None:
-            for job in jobs:
-                self._decode([job], _alone)
+        if jobs:
+            self._decode(jobs)
 
     def _in_turn(self, reading: list[Job]) -> list[Job]:
         """Whose step comes next: by turns the oldest job's and that with the least left to read.
@@ -264,17 +259,16 @@ class Scheduler:
         self._contexts.leave_room(sum(answering.nbytes for answering in in_use))
         return Answering(job, loaded.decoder, request_of(job, loaded, earlier), held)
 
-    def _decode(
-        self, jobs: list[Job], run: Callable[[Sequence[Decoding]], list[Round | Exception]]
-    ) -> None:
+    def _decode(self, jobs: list[Job]) -> None:
         """Run a round of these jobs, hand over what it emitted, and end those that have ended."""
+        batch = self.models.loaded.batch
         try:
-            rounds = run([_answering(job).generation.decoding for job in jobs])
+            rounds = batch.round([_answering(job).generation.decoding for job in jobs])
         except Exception as error:
             for job in jobs:
                 self._abort(job, error)
             return
-        decoding = "batch" if len(jobs) > 1 else "speculation"
+        decoding = "batch" if batch.shares_passes and len(jobs) > 1 else "speculation"
         for job, outcome in zip(jobs, rounds, strict=True):
             try:
                 if isinstance(outcome, Exception):
@@ -368,12 +362,6 @@ class Scheduler:
         self._files.clear()
         self.models.reset()
         self._ready.set()
-
-
-def _alone(decodings: Sequence[Decoding]) -> list[Round | Exception]:
-    """A round of one generation whose passes cannot be shared."""
-    (decoding,) = decodings
-    return [decoding.round()]
 
 
 def _answering(job: Job) -> Answering:
