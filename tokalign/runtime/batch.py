@@ -38,7 +38,7 @@ class Batch(Protocol):
         ...
 
 
-class InTurns:
+class OwnPasses:
     """A `Batch` of generations that need passes of their own. Each round begins when its outcome
     is asked for, so nobody waits for those after it."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, cast
 
 from tokalign.errors import UsageError, shown
-from tokalign.runtime.batch import Batch, InTurns, SharedPasses
+from tokalign.runtime.batch import Batch, OwnPasses, SharedPasses
 from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
@@ -156,7 +156,7 @@ class Decoder:
     def open_batch(self) -> Batch:
         """What decodes several generations together, or in turns if they cannot share passes."""
         if not can_share_passes(self.target.model):
-            return InTurns()
+            return OwnPasses()
         drafter = self.drafter if self.drafting.options.uses_drafter else None
         known = self.drafting.knowledge
         return SharedPasses(
