@@ -12,11 +12,9 @@ from labelled import small_config
 
 from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.train.blocks import BlockLearner, continued_drafter, new_drafter
-from tokalign.train.eagles import EagleLearner, choose_ids, continued_eagle, new_eagle
+from tokalign.train.kinds import LEARNERS
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import BlockShape, DrafterKind, FitOptions, Labelling, LabelOptions
-from tokalign.train.recurrent import RecurrentLearner, continued_recurrent, new_recurrent
 from tokalign.train.run import Evaluation, Trained, fit
 
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
@@ -46,7 +44,7 @@ class Train:
         **labelling: Any,
     ) -> Trained:
         target, stage, workspace = self.target, killed_when(kill), folder / "workspace"
-        shape = BlockShape(block=4, taps=(0, 1, 2))
+        shape = BlockShape(block=4, taps=(0, 1, 2), draft_vocabulary=300)
         layers = {} if kind == "redrafter" else {"future": 4, "taps": shape.taps}
         how = LabelOptions(
             positions=400, held_out=64, window=32, labelling=Labelling(**layers, **labelling)
@@ -57,16 +55,11 @@ class Train:
             own = replace(how, labelling=replace(how.labelling, kind="text", probable=5))
             texts = label_corpus(target, corpus, workspace / "own", own, stage=stage)
             labelled = replace(labelled, own=texts)
-        more: dict[str, Any] = {}
-        if kind == "redrafter":
-            made, learner = new_recurrent(target, small_config(target.model)), RecurrentLearner
-            made = made if begin_with is None else continued_recurrent(target, begin_with)
-        elif kind == "dflash":
-            made, learner = new_drafter(target, shape), BlockLearner
-            made = made if begin_with is None else continued_drafter(target, begin_with)
-        else:
-            made, learner = new_eagle(target, shape), EagleLearner
-            made = made if begin_with is None else continued_eagle(target, begin_with)
-            more["known"] = choose_ids(labelled.following(), 300, 340)
-        made = learner(target, *made, labelled, options, **more)
+        made = LEARNERS[kind](
+            target,
+            shape if layers else small_config(target.model),
+            labelled,
+            options,
+            begin_with,
+        )
         return fit(made, folder / "drafter", workspace, stage=stage, report=report)

@@ -22,7 +22,7 @@ from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
-from tokalign.train.blocks import BlockLearner, block_states, continued_drafter, new_drafter
+from tokalign.train.blocks import BlockLearner, block_states, continued_drafter
 from tokalign.train.labelled_corpus import FutureIds, label_corpus
 from tokalign.train.options import BlockShape, DrafterKind, Labelling, LabelOptions, Loss
 from tokalign.train.run import Trained
@@ -125,7 +125,7 @@ def test_windows_held_out_are_measured_whole_where_the_text_is_learned(
     labelling = Labelling(kind="text", future=4, taps=TAPS)
     how = LabelOptions(positions=200, held_out=64, window=32, labelling=labelling)
     labels = label_corpus(target, Corpus([sentences]), tmp_path, how)
-    made = BlockLearner(target, *new_drafter(target, BlockShape(block=4, taps=TAPS)), labels, FIT)
+    made = BlockLearner(target, BlockShape(block=4, taps=TAPS), labels, FIT)
     assert made.batches[0].text.shape[1] == 32 - 4
     whole = made._held_out.drafts(np.arange(2)).text
     assert whole.tolist() == labels.held_out.ids[:, 0].reshape(2, 32).tolist()

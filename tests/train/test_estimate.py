@@ -25,7 +25,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.estimate import ModelShape, estimate, recurrent_work, teaching_work
 from tokalign.train.labelled_corpus import FutureIds, LabelledCorpus, NextIds, label_corpus
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions, Loss
-from tokalign.train.recurrent import RecurrentLearner, new_recurrent
+from tokalign.train.recurrent import RecurrentLearner
 from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
 
@@ -61,7 +61,7 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
         labels = labeller.label(window)
     target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
     corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=LABELS)
-    made = RecurrentLearner(target, *new_recurrent(target, CONFIG), corpus, FIT)
+    made = RecurrentLearner(target, CONFIG, corpus, FIT)
     training = Training(made.module, made.batches, made.loss, steps=2)
     with bounds(1e9 * found.training_memory_gb):
         for _ in range(2):

@@ -33,7 +33,7 @@ from tokalign.train.options import (
     Labelling,
     LabelOptions,
 )
-from tokalign.train.recurrent import RecurrentLearner, new_recurrent
+from tokalign.train.recurrent import RecurrentLearner
 from tokalign.train.run import Course, Evaluation, Training
 
 KINDS: tuple[DrafterKind, ...] = ("redrafter", "dflash", "eagle3")
@@ -108,8 +108,7 @@ def test_each_set_of_labels_has_its_steps_and_its_loss() -> None:
     how = replace(made.labels.options, labelling=Labelling(kind="text"))
     both = replace(made.labels, own=replace(made.labels, training=own, options=how))
     target = LanguageModel(model=random_model(), tokenizer=SimpleNamespace(fingerprint="none"))
-    drafter = new_recurrent(target, small_config(target.model))
-    mixed = RecurrentLearner(target, *drafter, both, made.options)
+    mixed = RecurrentLearner(target, small_config(target.model), both, made.options)
     assert mixed.batches.per_epoch == 2 * made.batches.per_epoch
     drawn = [mixed.batches[number] for number in range(10)]
     assert [batch.losses == OWN_LOSSES for batch in drawn] == 2 * [False, True, False, True, False]
@@ -227,10 +226,10 @@ def learner(
 ) -> RecurrentLearner:
     model = model or random_model()
     target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
-    made, labels = new_recurrent(target, small_config(model)), random_labels(windows)
+    labels = random_labels(windows)
     corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=LabelOptions())
     options = FitOptions(batch=size, candidates=candidates, decay=1.0)
-    return RecurrentLearner(target, *made, corpus, options)
+    return RecurrentLearner(target, small_config(model), corpus, options)
 
 
 def learn(made: RecurrentLearner) -> list[float]:

@@ -59,6 +59,7 @@ _LABELLING, _LABELS, _FIT, _BLOCK = Labelling(), LabelOptions(), FitOptions(), B
 """Their fields have the defaults."""
 
 _FROM_2, _SHARE = click.IntRange(min=2), click.FloatRange(0, 1, min_open=True)
+_IDS = _BLOCK.draft_vocabulary
 _LAYERS = ReadType("LAYERS", lambda flag, text: read_layers(flag, text))
 
 _OPTIONS = (
@@ -109,7 +110,7 @@ _OPTIONS = (
         f"Default: on disk up to {MOST_STATES_GB:g} GB.",
         click.Choice(["disk", "again"]),
     ),
-    rare("--draft-vocabulary", "Most ids that EAGLE-3's head knows.", AT_LEAST_1, 32_000),
+    rare("--draft-vocabulary", "Most ids that EAGLE-3's head knows.", AT_LEAST_1, _IDS),
     rare("--width", f"Width. Default: the target's hidden size, at most {WIDEST}.", AT_LEAST_1),
     rare("--blocks", "Residual blocks in the drafter.", FROM_0, 2),
     rare(

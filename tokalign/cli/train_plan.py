@@ -223,43 +223,20 @@ class TrainPlan:
             [draft] = load([self.draft])
             pair = Pair(model.tokenizer, draft.tokenizer)
             return DraftLearner(draft, pair, labelled, self.fit)
-        import numpy as np
-
         from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
-        from tokalign.train import blocks, eagles, recurrent
+        from tokalign.train.kinds import LEARNERS
 
         ends, layers = TargetEnds.of(model.model), len(model.model.layers)
-        hidden, size, seed = ends.hidden_size, ends.vocabulary_size, self.fit.seed
-        folder = self.values["begin_with"]
-        if self.kind == "redrafter":
-            begun = (
-                recurrent.new_recurrent(model, _drafter_config(self.values, hidden, size), seed)
-                if folder is None
-                else recurrent.continued_recurrent(model, folder)
-            )
-            return recurrent.RecurrentLearner(model, *begun, labelled, self.fit)
-        shape = self._block(layers)
-        if self.kind == "dflash":
-            begun = (
-                blocks.new_drafter(model, shape, seed)
-                if folder is None
-                else blocks.continued_drafter(model, folder)
-            )
-            return blocks.BlockLearner(model, *begun, labelled, self.fit)
-        begun = (
-            eagles.new_eagle(model, shape, seed)
-            if folder is None
-            else eagles.continued_eagle(model, folder)
+        shape: Any = (
+            self._block(layers)
+            if self.reads_layers
+            else _drafter_config(self.values, ends.hidden_size, ends.vocabulary_size)
         )
-        following = labelled.following()
-        known = eagles.choose_ids(following, self.values["draft_vocabulary"], size)
-        heads = {"the head knows": known}
-        if folder is not None:
-            heads = {"its head knew": eagles.known_before(folder, model), **heads}
-        for begins, ids in heads.items():
-            share = np.isin(following, ids).mean()
-            note(f"{begins} {len(ids):,} of {size:,} ids, {share:.2%} of the labels")
-        return eagles.EagleLearner(model, *begun, labelled, self.fit, known=known)
+        begin_with = self.values["begin_with"]
+        learner = LEARNERS[self.kind](model, shape, labelled, self.fit, begin_with)
+        for remark in learner.remarks:
+            note(remark)
+        return learner
 
 
 def in_words(estimated: Mapping[str, Any]) -> str:

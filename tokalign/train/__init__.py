@@ -13,6 +13,7 @@ card.py                        the model card
 drafters.py                    a drafter of any kind, on batches of windows (`windows.py`)
     recurrent.py                   a recurrent one
     blocks.py, eagles.py           DFlash, EAGLE-3; `begun.py` is what these share
+    kinds.py                       the list of them
 teaching.py                    a draft model with any tokenizer
     lessons.py                     texts and labels -> what a batch adds up: covers of target tokens
 

@@ -17,11 +17,11 @@ from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
 from tokalign.runtime.mlx.dflash_config import DFlashConfig
+from tokalign.runtime.mlx.published_drafter import read_drafter_json
 from tokalign.runtime.rounds import Array
-from tokalign.storage import parse_json
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import CONFIG, DrafterLearner
+from tokalign.train.drafters import Beginning, DrafterLearner
 from tokalign.train.options import BlockShape
 from tokalign.train.windows import WindowBatch
 
@@ -112,11 +112,13 @@ def continued_drafter(
     others = drafter.links or "lm_head" in drafter or drafter.config.conv_kernel_size
     if others or drafter.config.whole_window:
         raise UsageError(f"{folder} is a DFlash 2 or DSpark drafter; only DFlash is trained on")
-    return drafter, dict(parse_json((folder / CONFIG).read_bytes()))
+    return drafter, dict(read_drafter_json(folder))
 
 
 class BlockLearner(DrafterLearner):
     """A block drafter (`DrafterLearner`)."""
+
+    begins = Beginning(new_drafter, continued_drafter)
 
     def states(self, batch: WindowBatch) -> Array:
         return block_states(self.module, batch)

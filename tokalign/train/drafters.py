@@ -1,59 +1,83 @@
 """A drafter that is trained on labelled windows, whatever its kind: loss, acceptance and folder.
 
-The kinds are subclasses of `DrafterLearner`: recurrent (`recurrent.py`), block drafters
-(`blocks.py`) and EAGLE-3's (`eagles.py`).
+The kinds are subclasses of `DrafterLearner`, listed in `kinds.py`.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 from numpy.typing import NDArray
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
 from tokalign.runtime.rounds import Array
-from tokalign.storage import appearing, write_file
+from tokalign.storage import write_file
+from tokalign.tables.finding import DRAFTER_CONFIG
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import InTurns, Labels
 from tokalign.train.losses import losses_of
 from tokalign.train.options import MEASURED, OWN_LOSSES, STRIDE, FitOptions, LabelOptions, Loss
+from tokalign.train.run import WEIGHTS, write_weights
 from tokalign.train.windows import WindowBatch, WindowBatches
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+def halved(weight: Array) -> Array:
+    """In float16."""
+    return weight.astype(mx.float16)
+
+
+class Beginning(NamedTuple):
+    """Each returns a drafter and its `config.json`.
+
+    new: makes one of a shape, with a seed. continued: loads the one in a folder.
+    """
+
+    new: Callable[[LanguageModel[TargetId], Any, int], tuple[Any, dict[str, Any]]]
+    continued: Callable[[LanguageModel[TargetId], Path], tuple[Any, dict[str, Any]]]
 
 
 class DrafterLearner(ABC):
     """A drafter and its labels (`Learner`); it is written in float16.
 
-    config: its `config.json`.
+    shape: of a new one. begin_with: the folder of a drafter that is trained on instead.
     """
 
     reads_window: ClassVar[bool] = True
     """Whether a draft depends on the window before its position, or on the state there alone."""
 
+    begins: ClassVar[Beginning]
+
+    remarks: tuple[str, ...] = ()
+    """What people should know before it is trained."""
+
     def __init__(
         self,
         target: LanguageModel[TargetId],
-        drafter: Any,
-        config: Mapping[str, Any],
+        shape: Any,
         labels: LabelledCorpus,
         options: FitOptions,
+        begin_with: Path | None = None,
     ) -> None:
         labelling = labels.options.labelling
-        self.module, self.options, self.labels, self._config = drafter, options, labels, config
-        self.identity = [config, content_fingerprint(drafter)]
+        self.options, self.labels = options, labels
+        self.module, self._config = (
+            self.begins.new(target, shape, options.seed)
+            if begin_with is None
+            else self.begins.continued(target, begin_with)
+        )
+        self.identity = [self._config, content_fingerprint(self.module)]
         outputs = None if labelling.keeps_states else LayerOutputs(target.model, labelling.taps)
 
         def read(ids: NDArray[np.int32]) -> Array:
@@ -127,21 +151,11 @@ class DrafterLearner(ABC):
         return tuple(float((counts >= d).mean()) for d in range(1, 1 + self._weights.size))
 
     def save(self, folder: Path, record: Mapping[str, Any]) -> None:
+        weights = dict(tree_flatten(tree_map(halved, self.module.parameters())))
         write_file(folder / RECORD, json.dumps(record, indent=1) + "\n", parents=True)
-        self._write(folder, dict(tree_flatten(self.module.parameters())))
-
-    def publish(self, best: Path, output: Path) -> None:
-        weights: Any = mx.load(str(best / WEIGHTS))
-        write_file(output / RECORD, (best / RECORD).read_bytes(), parents=True)
-        halved = {name: weight.astype(mx.float16) for name, weight in weights.items()}
-        self._write(output, halved | self.shared_weights())
+        write_weights(folder / WEIGHTS, weights | self.shared_weights())
+        write_file(folder / DRAFTER_CONFIG, json.dumps(self._config, indent=1) + "\n")
 
     def shared_weights(self) -> dict[str, Array]:
         """What the format wants in the folder besides what was trained."""
         return {}
-
-    def _write(self, folder: Path, weights: Mapping[str, Array]) -> None:
-        # An open file, not a path: mlx would hide why a write failed.
-        with appearing(folder / WEIGHTS, parents=True) as temporary, temporary.open("wb") as file:
-            mx.save_safetensors(file, dict(weights), {"format": "mlx"})
-        write_file(folder / CONFIG, json.dumps(self._config, indent=1) + "\n")

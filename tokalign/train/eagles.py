@@ -33,8 +33,9 @@ from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import DrafterLearner
-from tokalign.train.options import BlockShape
+from tokalign.train.drafters import Beginning, DrafterLearner, halved
+from tokalign.train.labelled_corpus import LabelledCorpus
+from tokalign.train.options import BlockShape, FitOptions
 from tokalign.train.windows import WindowBatch
 
 
@@ -154,12 +155,31 @@ def known_before(folder: Path, target: LanguageModel[TargetId]) -> NDArray[np.in
 
 
 class EagleLearner(DrafterLearner):
-    """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at the ids in `known`."""
+    """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at its most frequent ids."""
 
-    def __init__(self, *parts: Any, known: NDArray[np.int32]) -> None:
-        target, drafter, config, *rest = parts
-        self._known, self._ends = mx.array(known), TargetEnds.of(target.model)
-        super().__init__(target, drafter, {**config, "draft_vocab_size": len(known)}, *rest)
+    begins = Beginning(new_eagle, continued_eagle)
+
+    def __init__(
+        self,
+        target: LanguageModel[TargetId],
+        shape: BlockShape,
+        labels: LabelledCorpus,
+        options: FitOptions,
+        begin_with: Path | None = None,
+    ) -> None:
+        super().__init__(target, shape, labels, options, begin_with)
+        self._ends, following = TargetEnds.of(target.model), labels.following()
+        size = self._ends.vocabulary_size
+        known = choose_ids(following, shape.draft_vocabulary, size)
+        self._known, self._config["draft_vocab_size"] = mx.array(known), len(known)
+        heads = {"the head knows": known}
+        if begin_with is not None:
+            heads = {"its head knew": known_before(begin_with, target), **heads}
+        self.remarks = tuple(
+            f"{begins} {len(ids):,} of {size:,} ids, {np.isin(following, ids).mean():.2%} of the "
+            "labels"
+            for begins, ids in heads.items()
+        )
 
     def states(self, batch: WindowBatch) -> Array:
         return draft_states(self.module, batch)
@@ -171,7 +191,7 @@ class EagleLearner(DrafterLearner):
 
     def shared_weights(self) -> dict[str, Array]:
         ids, size = self._known, self._ends.vocabulary_size
-        weights = {"lm_head.weight": self._ends.head_rows(ids).astype(mx.float16)}
+        weights = {"lm_head.weight": halved(self._ends.head_rows(ids))}
         if len(ids) == size:
             return weights
         knows = places_of(ids, size) < len(ids)

@@ -93,13 +93,14 @@ class BlockShape:
 
     layers: its own. block: ids of a draft, the last committed one included. taps: the target's
     layers that it reads; none for those of `read_of`. causal: an id of a block sees only those
-    before it.
+    before it. draft_vocabulary: most ids that EAGLE-3's head knows.
     """
 
     layers: int = 1
     block: int = 8
     taps: tuple[int, ...] = ()
     causal: bool = False
+    draft_vocabulary: int = 32_000
 
     def read_of(self, layers: int) -> tuple[int, ...]:
         """The layers that it reads of a target with so many: without a choice the second one, the

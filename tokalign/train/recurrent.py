@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
-from tokalign.tables.finding import read_drafter_config
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.drafters import DrafterLearner
+from tokalign.train.drafters import Beginning, DrafterLearner, halved
 from tokalign.train.windows import WindowBatch
 
 
@@ -38,10 +38,11 @@ class RecurrentLearner(DrafterLearner):
     """A recurrent drafter (`DrafterLearner`)."""
 
     reads_window = False
+    begins = Beginning(new_recurrent, continued_recurrent)
 
     def __init__(self, target: LanguageModel[TargetId], *parts: Any) -> None:
         super().__init__(target, *parts)
-        self._target, self._fingerprints = target, target_fingerprints(target)
+        self._fingerprints = target_fingerprints(target)
 
     def states(self, batch: WindowBatch) -> Array:
         state, exits = self.module.initial_state(batch.states), []
@@ -56,9 +57,7 @@ class RecurrentLearner(DrafterLearner):
         return self.module.logits(states) if everything else self.module.logits_among(states, ids)
 
     def save(self, folder: Path, record: Mapping[str, Any]) -> None:
+        trained = self.module.parameters()
+        self.module.update(tree_map(halved, trained))
         save_drafter(folder, self.module, self._fingerprints, record)
-
-    def publish(self, best: Path, output: Path) -> None:
-        drafter = load_drafter(best, self._target)
-        drafter.set_dtype(mx.float16)
-        save_drafter(output, drafter, self._fingerprints, read_drafter_config(best)["training"])
+        self.module.update(trained)

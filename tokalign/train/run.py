@@ -27,6 +27,7 @@ from tokalign.build.corpus import Stage, silent
 from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.rounds import Array
 from tokalign.storage import appearing, locked
+from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_WEIGHTS
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import InTurns
 from tokalign.train.options import FitOptions
@@ -41,8 +42,8 @@ class Learner(Protocol):
 
     module: the model whose trainable parameters are trained. positions: how many the batches have.
     identity: what the result depends on besides labels and options, as JSON. loss: in nats.
-    measure: `Evaluation.by_depth` of the present weights. save: keeps them in a folder, with a
-    record for people. publish: writes what was kept in `best` as the result.
+    measure: `Evaluation.by_depth` of the present weights. save: writes them as a folder that loads,
+    with a record for people.
     """
 
     options: FitOptions
@@ -55,7 +56,6 @@ class Learner(Protocol):
     def loss(self, batch: Any) -> Array: ...
     def measure(self) -> tuple[float, ...]: ...
     def save(self, folder: Path, record: Mapping[str, Any]) -> None: ...
-    def publish(self, best: Path, output: Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def fit(
                     losses.clear()
                     report(evaluation)
                 advance(1)
-        learner.publish(best, output)
+        _publish(best, output)
         checkpoint.unlink()  # first: a run cannot go on from it without its best weights
         shutil.rmtree(folder, ignore_errors=True)
     return Trained(
@@ -144,6 +144,19 @@ def fit(
         best=course.best,
         stopped_early=training.step < steps,
     )
+
+
+def _publish(best: Path, output: Path) -> None:
+    """Copy a folder. `config.json` is last: until then the output is what it was before.
+
+    Raises: UsageError or OutputError if it cannot be written.
+    """
+    for path in sorted(best.iterdir(), key=lambda path: (path.name == DRAFTER_CONFIG, path.name)):
+        with appearing(output / path.name, parents=True) as temporary:
+            shutil.copyfile(path, temporary)
+    for old in output.glob(DRAFTER_WEIGHTS.format(digest="*")):
+        if not (best / old.name).exists():
+            old.unlink(missing_ok=True)
 
 
 def _finite(loss: float, step: int) -> float:
@@ -264,9 +277,7 @@ class Training:
         arrays = self._arrays()
         notes = {"step": json.dumps(self.step), "course": json.dumps(asdict(course))}
         notes["sha256"] = _digest(arrays)
-        # An open file, not a path: mlx would hide why a write failed.
-        with appearing(path, parents=True) as temporary, temporary.open("wb") as file:
-            mx.save_safetensors(file, arrays, notes)
+        write_weights(path, arrays, **notes)
 
     def resume(self, path: Path) -> Course:
         """Go on from the state that was written, if one was. Raises: BundleError if damaged."""
@@ -288,6 +299,16 @@ class Training:
         self._optimizer.state = state["optimizer"]
         self.step = json.loads(notes["step"])
         return course
+
+
+WEIGHTS = "model.safetensors"
+
+
+def write_weights(path: Path, weights: dict[str, Array], **notes: str) -> None:
+    """Raises: UsageError or OutputError if they cannot be written."""
+    # An open file, not a path: mlx would hide why a write failed.
+    with appearing(path, parents=True) as temporary, temporary.open("wb") as file:
+        mx.save_safetensors(file, weights, {"format": "mlx", **notes})
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from tokalign.runtime.mlx.twins import twin_of
 from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
-from tokalign.storage import appearing, unwritable, write_file
+from tokalign.storage import unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
@@ -38,8 +38,8 @@ from tokalign.train.labels import NO_LABEL, InTurns, texts_of
 from tokalign.train.lessons import Covers, Ids, Lesson, Lessons, readings_of
 from tokalign.train.losses import losses_of
 from tokalign.train.options import FitOptions, Loss
+from tokalign.train.run import WEIGHTS, write_weights
 
-WEIGHTS = "model.safetensors"
 _WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", RECORD
 _LEAST = 1e-30
 _SCALE = 2.0
@@ -173,15 +173,7 @@ class DraftLearner:
             weights = dict(tree_flatten(fused.parameters()))
         _copy(own, folder)
         write_file(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-        # An open file, not a path: mlx would hide why a write failed.
-        with appearing(folder / WEIGHTS) as temporary, temporary.open("wb") as file:
-            mx.save_safetensors(file, weights, {"format": "mlx"})
-
-    def publish(self, best: Path, output: Path) -> None:
-        _copy(best, output)
-        for name in (RECORD, WEIGHTS):
-            with appearing(output / name) as temporary:
-                shutil.copyfile(best / name, temporary)
+        write_weights(folder / WEIGHTS, weights)
 
 
 @dataclass(frozen=True, slots=True)
