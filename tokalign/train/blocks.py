@@ -21,7 +21,7 @@ from tokalign.runtime.mlx.published_drafter import read_drafter_json
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import Beginning, DrafterLearner
+from tokalign.train.drafters import DrafterLearner, Makers
 from tokalign.train.options import BlockShape
 from tokalign.train.windows import WindowBatch
 
@@ -118,7 +118,7 @@ def continued_drafter(
 class BlockLearner(DrafterLearner):
     """A block drafter (`DrafterLearner`)."""
 
-    begins = Beginning(new_drafter, continued_drafter)
+    makers = Makers(new_drafter, continued_drafter)
 
     def states(self, batch: WindowBatch) -> Array:
         return block_states(self.module, batch)

@@ -38,7 +38,7 @@ def halved(weight: Array) -> Array:
     return weight.astype(mx.float16)
 
 
-class Beginning(NamedTuple):
+class Makers(NamedTuple):
     """Each returns a drafter and its `config.json`.
 
     new: makes one of a shape, with a seed. continued: loads the one in a folder.
@@ -57,7 +57,7 @@ class DrafterLearner(ABC):
     reads_window: ClassVar[bool] = True
     """Whether a draft depends on the window before its position, or on the state there alone."""
 
-    begins: ClassVar[Beginning]
+    makers: ClassVar[Makers]
 
     remarks: tuple[str, ...] = ()
     """What people should know before it is trained."""
@@ -73,9 +73,9 @@ class DrafterLearner(ABC):
         labelling = labels.options.labelling
         self.options, self.labels = options, labels
         self.module, self._config = (
-            self.begins.new(target, shape, options.seed)
+            self.makers.new(target, shape, options.seed)
             if begin_with is None
-            else self.begins.continued(target, begin_with)
+            else self.makers.continued(target, begin_with)
         )
         self.identity = [self._config, content_fingerprint(self.module)]
         outputs = None if labelling.keeps_states else LayerOutputs(target.model, labelling.taps)

@@ -33,7 +33,7 @@ from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import Beginning, DrafterLearner, halved
+from tokalign.train.drafters import DrafterLearner, Makers, halved
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.options import BlockShape, FitOptions
 from tokalign.train.windows import WindowBatch
@@ -157,7 +157,7 @@ def known_before(folder: Path, target: LanguageModel[TargetId]) -> NDArray[np.in
 class EagleLearner(DrafterLearner):
     """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at its most frequent ids."""
 
-    begins = Beginning(new_eagle, continued_eagle)
+    makers = Makers(new_eagle, continued_eagle)
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, targ
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.drafters import Beginning, DrafterLearner, halved
+from tokalign.train.drafters import DrafterLearner, Makers, halved
 from tokalign.train.windows import WindowBatch
 
 
@@ -38,7 +38,7 @@ class RecurrentLearner(DrafterLearner):
     """A recurrent drafter (`DrafterLearner`)."""
 
     reads_window = False
-    begins = Beginning(new_recurrent, continued_recurrent)
+    makers = Makers(new_recurrent, continued_recurrent)
 
     def __init__(self, target: LanguageModel[TargetId], *parts: Any) -> None:
         super().__init__(target, *parts)
