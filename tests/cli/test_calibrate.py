@@ -9,7 +9,6 @@ import pytest
 from command_lines import Ended, run
 from ticking import ticking
 
-from tokalign.cli.calibrate import _prompts as prompts_of
 from tokalign.runtime.cost import read_curve
 
 
@@ -36,25 +35,11 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     assert set(rows) >= {"1", "2", "4"}
     assert all(low <= median <= high for median, low, high in rows.values())
     assert measured["draft_pass"][0] > 0
-    assert 0 <= measured["notes"]["length"] <= 8
     assert "cost curve ->" in first.err
     again = calibrate(models, "--json")
     assert "nothing has changed" in again.err
     assert again.json == measured
     assert "cost curve ->" in calibrate(models, "--refresh").err
-    ukrainian = calibrate(models, "--language", "uk", "--json")
-    assert ukrainian.json["notes"]["language"] == "uk"
-    assert "nothing has changed" in calibrate(models, "--language", "uk").err
-    refused = calibrate(models, "--language", "crh")
-    refused.is_refused(2, "no prompts in language crh", "FILE")
-
-
-def test_prompts_are_of_any_language_by_a_file(tmp_path: Path) -> None:
-    text = tmp_path / "crh.txt"
-    text.write_text("Bir eki\nBugün ava pek yahşı, deñiz tınç, balıqçılar erte çıqtı.\n", "utf-8")
-    found = ["Bir eki", "Bugün ava pek yahşı, deñiz tınç, balıqçılar erte"]
-    assert prompts_of("crh", text) == found
-    assert len(prompts_of("en", None)) == 5
 
 
 def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -96,13 +96,14 @@ def test_it_ends_with_what_to_expect_of_this_machine(
         context=128,
         rows=rows,
         machine=Machine(device="Apple M9", mlx="1", target="t", draft="d"),
-        notes={"tokenizers": fingerprints, "length": 2, "speedup": 1.31},
+        draft_pass=Timing(0.01, 0.01, 0.01),
+        notes={"tokenizers": fingerprints},
     )
     store_curve(curve)
     said = check(*asked)["this_machine"]
     assert "verifying 2 rows takes 1.20 plain passes" in said
-    assert "2 draft tokens a round are expected to give 1.31 x plain" in said
-    store_curve(replace(curve, notes={"tokenizers": [fingerprints[0], "other"], "length": 2}))
+    assert "more than 40% are accepted" in said
+    store_curve(replace(curve, notes={"tokenizers": [fingerprints[0], "other"]}))
     assert "more than 30% are accepted" in check(*asked)["this_machine"]
 
 

@@ -1,4 +1,4 @@
-"""Measuring a cost curve: what is timed, how long it goes on, and what drafts are worth."""
+"""Measuring a cost curve: what is timed and how long it goes on."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ from tokalign.evaluate import calibrate, timed_passes
 from tokalign.evaluate.calibrate import (
     CONTEXT,
     SEARCHES,
-    conditional_acceptance,
     curve_of,
     measure_briefly,
     measure_curve,
-    speedup_at,
     time_passes,
 )
 from tokalign.evaluate.timed_passes import Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve
-from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.mlx.weights import machine_of
-from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.growth import WIDTH
-from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Clocked:
@@ -189,22 +183,3 @@ def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
     assert {*curve.searches} == {1, 4}
     assert curve.draft_pass is not None
     assert curve.draft_pass.median == pytest.approx(curve.searches[4].median / 4)
-
-
-COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
-
-
-def a_round(tree: TokenTree[Any], *path: int, passes: int) -> Round:
-    emitted = (*(tree.ids[i] for i in path), TargetId(99))
-    return Round(limit=8, tree=tree, path=path, emitted=emitted, draft_passes=passes)
-
-
-def test_a_shorter_draft_is_worth_what_it_would_have_brought() -> None:
-    """Two ids of three are right, found in three passes."""
-    chain = TokenTree.chain([TargetId(i) for i in (1, 2, 3)], "draft")
-    rounds = [a_round(chain, 0, 1, passes=3)] * 2
-    assert speedup_at(rounds, COSTS, 3) == pytest.approx(3 / (1.75 + 0.0625 + 3 * 0.125))
-    assert speedup_at(rounds, COSTS, 8) == speedup_at(rounds, COSTS, 3)
-    assert speedup_at(rounds, COSTS, 2) == pytest.approx(3 / (1.5 + 0.0625 + 2 * 0.125))
-    assert speedup_at(rounds, COSTS, 1) == pytest.approx(2 / (1.25 + 0.0625 + 0.125))
-    assert conditional_acceptance(rounds, 8) == [1.0, 1.0, 0.0]

@@ -16,7 +16,6 @@ from small_tables import table_of
 from small_tokenizers import write_tokenizer
 
 from tokalign.errors import UsageError
-from tokalign.evaluate.calibrate import self_draft_rounds
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
@@ -156,16 +155,6 @@ def test_a_grammar_is_followed_with_the_ids_that_the_model_has(
     ids = emitted(run)
     assert tokenizers[0].decode(ids[:-1]) == text
     assert ids[-1] == 0
-
-
-def test_calibration_drafts_for_the_ids_that_the_model_has(
-    tokenizers: list[Tokenizer[Any]],
-) -> None:
-    pair = model(tokenizers[0], TARGETS["cut"]), model(tokenizers[1], DRAFTS["padded"], seed=2)
-    decoder = decoder_of(pair, method="draft", translation="exact")
-    rounds = self_draft_rounds(decoder, ["xyz qwv"], tokens=30, limit=5, seconds=60)
-    assert rounds
-    assert all(token < TARGETS["cut"] for one in rounds for token in one.tree.ids)
 
 
 def test_a_prompt_with_ids_that_the_model_lacks_is_refused(

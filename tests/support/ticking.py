@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-_MEASURING = ("evaluate.calibrate", "evaluate.timed_passes", "cli.calibrate")
+_MEASURING = ("evaluate.calibrate", "evaluate.timed_passes")
 
 
 @contextmanager

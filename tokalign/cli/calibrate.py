@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import PATH, Command, FilePath, FiniteRange, Option, flag
+from tokalign.cli.command import Command, FilePath, FiniteRange, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
 from tokalign.cli.output import note, notes_last, paragraph, progress, rows, show, table
 from tokalign.cli.report import require_page
-from tokalign.cli.texts import language_of_model, read_prompts
 from tokalign.errors import DisturbedError, UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
-from tokalign.storage import LANGUAGES, require_writable
+from tokalign.storage import require_writable
 
 if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
     from tokalign.runtime.decoder import Decoder
 
-_PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
-_TOKENS, _FEWEST_TOKENS = 80, 4
-"""Tokens decoded with drafts after each prompt, as the time allows."""
 _SHOWN = (2, 3, 5, 9, 17, 33)
-_CURVE_SHARE = 0.6
-"""The share of the budget for the curve where a draft's acceptance is measured too."""
 
 _OPTIONS = (
     TARGET,
     DRAFT,
     DRAFTER,
     Option("--output", "Write the curve here, not to the cache.", FilePath(".json")),
-    Option(
-        "--language",
-        f"Language of the prompts: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
-        metavar="CODE",
-    ),
     flag("--refresh", "Measure again, even if nothing has changed."),
     Option("--budget", "Seconds after which measuring ends.", FiniteRange(min=1), 30.0),
     DTYPE,
     HTML,
-    click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
 )
 
 
@@ -56,8 +42,6 @@ def command(
     draft: str | None,
     drafter: Path | None,
     output: Path | None,
-    file: Path | None,
-    language: str | None,
     refresh: bool,
     budget: float,
     dtype: str | None,
@@ -67,30 +51,24 @@ def command(
 
     With a draft model its passes are timed, with a trained drafter its beam searches. A curve
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
-    FILE: a text of one's own, whose lines begin the prompts.
     """
     from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
-    language = language if file is None else str(file)
-    prompts = None if language is None else _prompts(language, file)
     if output is not None:
         require_writable(output, parents=True)
     if html is not None:
         require_page(html)
     decoder = _load(target, draft, drafter, dtype)
-    if language is None:
-        language = language_of_model(decoder.target.tokenizer.fingerprint, decoder.target.folder)
     machine = machine_of(decoder.target.model, *decoder.drafting_models)
     curve = None if refresh else find_curve(machine)
-    known = {} if curve is None or curve.machine != machine else curve.notes
-    if curve is not None and known.get("language") == language and "length" in known:
-        note("nothing has changed since the last calibration; --refresh measures again")
-        is_new = False
+    # A curve of the target alone is found too, and one of a brief measurement names no tokenizers.
+    is_known = curve is not None and curve.machine == machine and "tokenizers" in curve.notes
+    if curve is None or not is_known:
+        curve = _measured(decoder, budget)
     else:
-        curve, is_new = _measured(decoder, prompts or _prompts(language, file), budget), True
-        curve = replace(curve, notes={**curve.notes, "language": language})
-    if is_new or output is not None:
+        note("nothing has changed since the last calibration; --refresh measures again")
+    if not is_known or output is not None:
         note(f"cost curve -> {store_curve(curve, output)}")
     if html is not None:
         from tokalign.cli.report import Report, curve_plot, write_report
@@ -156,59 +134,22 @@ def measure_shape(name: str) -> CostCurve:
     return curve
 
 
-def _measured(decoder: Decoder, prompts: Sequence[str], budget: float) -> CostCurve:
-    """Measure the curve; note the draft's acceptance and the best fixed draft length. Raises:
-    DisturbedError."""
-    from tokalign.evaluate.calibrate import (
-        conditional_acceptance,
-        measure_curve,
-        require_sound,
-        self_draft_rounds,
-        speedup_at,
-    )
-    from tokalign.runtime.cost import ASSUMED_DRAFT
-    from tokalign.runtime.draft.costs import in_plain_passes
+def _measured(decoder: Decoder, budget: float) -> CostCurve:
+    """Raises: DisturbedError."""
+    from tokalign.evaluate.calibrate import measure_curve, require_sound
 
-    (drafter,), ends = decoder.drafting_models or (None,), perf_counter() + budget
-    # A block takes one pass however long it is, so there is no length to choose.
-    drafts = drafter is not None and not getattr(drafter, "in_one_pass", False)
+    (drafter,) = decoder.drafting_models or (None,)
     with progress(100, "measuring the passes") as advance:
         curve = measure_curve(
             decoder.target.model,
             drafter,
-            budget=budget * (_CURVE_SHARE if drafts else 1),
+            budget=budget,
             advance=lambda share: advance(100 * share),
         )
     require_sound(curve)
-    theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
-    notes: dict[str, Any] = {
-        **curve.notes,
-        "tokenizers": [decoder.target.tokenizer.fingerprint, theirs],
-    }
-    if not drafts:
-        return replace(curve, notes=notes | {"length": None})
-    costs, left = in_plain_passes(curve, assumed_draft=ASSUMED_DRAFT), ends - perf_counter()
-    longest_round = curve.plain * costs.round(_LONGEST, _LONGEST)
-    tokens = min(_TOKENS, int(left / longest_round) // 2)  # the rest is for reading the prompt
-    if tokens < _FEWEST_TOKENS:
-        note("no time is left for the draft's acceptance; give more with --budget")
-        return replace(curve, notes=notes)
-    rounds = self_draft_rounds(decoder, prompts, tokens=tokens, limit=_LONGEST, seconds=left)
-    longest = max((round_.draft_passes for round_ in rounds), default=0)
-    speedups = {0: 1.0} | {k: speedup_at(rounds, costs, k) for k in range(1, 1 + longest)}
-    best = max(speedups, key=speedups.__getitem__)
-    notes |= {
-        "acceptance": [round(share, 3) for share in conditional_acceptance(rounds, _LONGEST)],
-        "length": best,
-        "speedup": round(speedups[best], 3),
-    }
-    return replace(curve, notes=notes)
-
-
-def _prompts(language: str, file: Path | None) -> list[str]:
-    files = [] if file is None else [file]
-    texts = read_prompts(files, field="text", limit=_PROMPTS, language=language)
-    return [" ".join(text.text.split()[:_PROMPT_WORDS]) for text in texts[:_PROMPTS]]
+    theirs = "" if decoder.draft is None else decoder.draft.tokenizer.fingerprint
+    tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
+    return replace(curve, notes={**curve.notes, "tokenizers": tokenizers})
 
 
 def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
@@ -240,5 +181,4 @@ def _summary(curve: CostCurve) -> dict[str, object]:
     for steps, timing in sorted(curve.searches.items()):
         shown[f"beam search of {steps} steps"] = f"{1e3 * timing.median:.2f} ms"
     shown["host work that running ahead hides"] = f"{curve.host * 1e3:.2f} ms a round"
-    shown["acceptance by position"] = curve.notes.get("acceptance")
     return shown

@@ -53,7 +53,7 @@ TABLE = (
     Rule("--kv-group-size --quantized-kv-start", needs="--kv-bits"),
     # what is read and shown
     Rule("--field", needs="FILE"),
-    Rule("--language", excludes="FILE", only_in="check calibrate"),
+    Rule("--language", excludes="FILE", only_in="check"),
     Rule("--color --markdown --verbose", excludes="--json"),
     Rule("--verbose", excludes="--quiet"),
     # bench

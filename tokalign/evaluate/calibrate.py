@@ -1,4 +1,4 @@
-"""Measuring how long passes of models take on this machine, and what their drafts are worth.
+"""Measuring how long passes of models take on this machine.
 
 Every repetition times all passes in an order of its own, so that heat and other programs affect all
 alike; the first one is a warm-up. It begins with what decisions need most, and measuring ends when
@@ -8,8 +8,7 @@ its time is over: on a slow machine a curve has fewer counts of rows, after a sh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from random import Random
 from statistics import median
@@ -19,14 +18,9 @@ from typing import Any
 from tokalign.errors import DisturbedError
 from tokalign.evaluate.timed_passes import MOST_ROWS, Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve, Timing
-from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.costs import Costs
-from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
-from tokalign.runtime.request import Request
-from tokalign.runtime.rounds import Round
 
 CONTEXT = 128
 """How many ids precede the measured passes."""
@@ -153,51 +147,3 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
         searches=searches,
         notes={} if unsound is None else {_UNSOUND: unsound},
     )
-
-
-# -- what drafts are worth -------------------------------------------------------------------------
-
-
-def self_draft_rounds(
-    decoder: Decoder, prompts: Sequence[str], *, tokens: int, limit: int, seconds: float
-) -> list[Round]:
-    """Decode `tokens` ids after each prompt with long chains. Returns: the rounds with a draft.
-    limit: draft passes of a round. seconds: no further prompt is begun that would end later."""
-    began, rounds = perf_counter(), list[Round]()
-    method = "draft" if decoder.drafter is None else "drafter"
-    options = replace(
-        decoder.drafting.options, method=method, num_draft_tokens=limit, alternatives=0
-    )
-    for number, text in enumerate(prompts):
-        if number and (perf_counter() - began) * (1 + 1 / number) > seconds:
-            break
-        prompt = decoder.prompt(text, use_template=False)
-        generation = Generation(decoder, Request(prompt, max_tokens=tokens, options=options))
-        for _ in generation:
-            pass
-        rounds += [round_ for round_ in generation.rounds if round_.tree]
-    return rounds
-
-
-def conditional_acceptance(rounds: Iterable[Round], longest: int) -> list[float]:
-    """Share of proposals right at the i-th id, of those right before it; i = 1, ..., `longest`."""
-    accepted = [round_.accepted for round_ in rounds]
-    shares = []
-    for position in range(longest):
-        reached = [count for count in accepted if count >= position]
-        if not reached:
-            break
-        shares.append(sum(count > position for count in reached) / len(reached))
-    return shares
-
-
-def speedup_at(rounds: Iterable[Round], costs: Costs, passes: int) -> float:
-    """How much faster than plain decoding rounds of at most this many draft passes would be, as
-    chains. Which ids a pass brings is not known: they are spread evenly over those of a round."""
-    seconds, tokens = 0.0, 0
-    for round_ in rounds:
-        taken = min(passes, round_.draft_passes)
-        kept = max(1, round(round_.tree.chain_length * taken / round_.draft_passes))
-        seconds += costs.round(kept, taken)
-        tokens += 1 + sum(index < kept for index in round_.path)
-    return tokens * costs.verify(1) / seconds

@@ -133,17 +133,11 @@ class CostCurve:
             return f"on {device}, no pass over several rows was timed; give a larger --budget"
         cost = self.rows[fewest].median / single
         known = f"on {device}, verifying {fewest} rows takes {cost:.2f} plain passes"
-        length = self.notes.get("length")
-        if length is None:
-            drafted = fewest - 1
-            drafting = self.draft_pass.median / single if self.draft_pass else assumed_draft
-            pays = (cost - 1) / drafted + drafting
-            tokens = "one token" if drafted == 1 else f"{drafted} tokens"
-            return f"{known}: drafting {tokens} pays if more than {pays:.0%} are accepted"
-        if not length:
-            return f"{known}: passes of the draft are not expected to pay; decode drafts without"
-        speedup = self.notes["speedup"]
-        return f"{known}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
+        drafted = fewest - 1
+        drafting = self.draft_pass.median / single if self.draft_pass else assumed_draft
+        pays = (cost - 1) / drafted + drafting
+        tokens = "one token" if drafted == 1 else f"{drafted} tokens"
+        return f"{known}: drafting {tokens} pays if more than {pays:.0%} are accepted"
 
     def to_json(self) -> dict[str, Any]:
         """Return one JSON object; a time is [median, low, high]."""

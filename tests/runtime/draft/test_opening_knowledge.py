@@ -48,7 +48,6 @@ def measured_curve() -> CostCurve:
         draft_pass=timing(0.003),
         host=0.002,
         machine=machine_of(*pair()),
-        notes={"acceptance": [0.75, 0.5]},
     )
 
 
@@ -58,7 +57,6 @@ def test_a_measured_curve_is_believed_to_the_second() -> None:
     assert known.costs.rows.table(3) == (0.020, 0.024, 0.030)
     assert known.costs.plain == pytest.approx(0.018)
     assert known.models[DRAFT].times(2, known.costs.plain) == pytest.approx([0.003, 0.006])
-    assert known.models[DRAFT].worth.acceptance.probabilities(1) == [0.75]
 
 
 def test_the_first_pass_of_a_draft_reads_the_text_and_the_others_grow_a_tree() -> None:

@@ -12,7 +12,7 @@ from weakref import ref
 from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, ModelWorth
-from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance
+from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
@@ -87,12 +87,11 @@ def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledg
     """Where the time of a draft's passes is not known, it is assumed to be to the target's, over as
     many rows, as the bytes of weights that they read."""
     times = _measured_drafts(curve) if curve.machine is not None else ()
-    acceptance = curve.notes.get("acceptance")
     return ModelKnowledge(
         PassTimes(
             times or _drafts_by_bytes(curve, target, draft), weight=_MEASURED_WEIGHT if times else 0
         ),
-        ModelWorth(Acceptance(start=acceptance[0]) if acceptance else None),
+        ModelWorth(),
     )
 
 
