@@ -180,8 +180,6 @@ def test_calibrate_times_the_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyP
     step = searches["4"][0] / 4
     assert measured["draft_pass"][0] == pytest.approx(step, abs=2e-7)
     assert "nothing has changed" in run(*calibrate).err
-    assert 1 <= len(measured["notes"]["acceptance"]) <= 8
-    assert 0 <= measured["notes"]["length"] <= 8
 
 
 @pytest.mark.parametrize("place", ["named", "beside"])
