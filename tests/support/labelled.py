@@ -24,9 +24,11 @@ def small_config(model: Any, width: int = 16) -> DrafterConfig:
     )
 
 
-def random_labels(windows: int = 4, length: int = 24, **labelling: Any) -> Labels:
+def random_labels(
+    windows: int = 4, length: int = 24, *, layers: int = 2, **labelling: Any
+) -> Labels:
     """What `random_model()` says of random ids."""
-    labeller = FutureIds(random_model(), Labelling(**labelling))
+    labeller = FutureIds(random_model(layers=layers), Labelling(**labelling))
     drawn = np.random.default_rng(3).integers(0, 96, (windows, length)).tolist()
     found = [labeller.label(window, number) for number, window in enumerate(drawn)]
     return Labels(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from block_drafters import random_block_drafter
 from killed_runs import files
+from labelled import random_labels
 from random_models import random_model
 from training_runs import FIT, Train
 
@@ -23,7 +24,7 @@ from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.train.blocks import BlockLearner, block_states, continued_drafter
-from tokalign.train.labelled_corpus import FutureIds, label_corpus
+from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import BlockShape, DrafterKind, Labelling, LabelOptions, Loss
 from tokalign.train.run import Trained
 from tokalign.train.windows import WindowBatches
@@ -46,20 +47,17 @@ def test_blocks_of_a_batch_are_those_that_the_drafter_gives_one_by_one(shape: st
     model = random_model()
     drafter = random_block_drafter(model, **SHAPES[shape])
     labelling = Labelling(kind="text", future=6, taps=TAPS)
-    windows = np.random.default_rng(1).integers(0, 96, (2, WINDOW)).tolist()
-    parts = [FutureIds(model, labelling).label(window) for window in windows]
-    labels = type(parts[0])(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "ids"))
-    )
+    labels = random_labels(2, WINDOW, **asdict(labelling))
     made = WindowBatches(labels, labelling, WINDOW - 6, size=99, vocabulary_size=96)
     batch = made.drafts(np.array([0, 1]), 1)
     states = block_states(drafter, batch)
-    for number, window in enumerate(windows):
+    for number, window in enumerate(batch.text.tolist()):
         for index, place in enumerate(batch.places.tolist()):
             outputs = LayerOutputs(model, TAPS)
             outputs.model(mx.array([window[: place + 1]]))
             taps = outputs.take()[: place + 1].astype(mx.float16)
-            expected = drafter.hidden(window[place + 1], taps, drafter.begin(0))
+            committed = int(batch.following[number, index, 0])
+            expected = drafter.hidden(committed, taps, drafter.begin(0))
             assert mx.allclose(states[number, index], expected, 2e-3, 2e-3)
 
 

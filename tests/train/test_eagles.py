@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from eagle_drafters import eagle_config, random_eagle
+from labelled import random_labels
 from mlx_lm.models.cache import KVCache
 from random_models import random_model
 
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.train.eagles import choose_ids, draft_states
-from tokalign.train.labelled_corpus import FutureIds, LabelledCorpus
+from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels
 from tokalign.train.options import Kind, Labelling, LabelOptions
 from tokalign.train.windows import WindowBatches
@@ -29,19 +30,14 @@ def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, norms: bool) -> None
     changed = {"norm_before_residual": norms, "norm_before_fc": norms, "draft_vocab_size": 96}
     drafter = random_eagle(model, eagle_config(model, **changed))
     labelling = Labelling(kind=kind, future=4, taps=TAPS)
-    windows = np.random.default_rng(1).integers(0, 96, (2, WINDOW)).tolist()
-    parts = [FutureIds(model, labelling).label(window) for window in windows]
-    labels = Labels(
-        np.concatenate([part.values for part in parts]),
-        np.concatenate([part.ids for part in parts]),
-    )
+    labels = random_labels(2, WINDOW, layers=3, **asdict(labelling))
     length = labelling.positions_of(WINDOW)
     made = WindowBatches(labels, labelling, length, size=99, vocabulary_size=96)
     batch = made.drafts(np.array([0, 1]), 1)
     found = draft_states(drafter, batch)
     positions = RowPositions()
     alone = with_row_positions(drafter, positions)
-    for number, window in enumerate(windows):
+    for number, window in enumerate(batch.text.tolist()):
         for index, place in enumerate(batch.places.tolist()):
             outputs, cache = LayerOutputs(model, TAPS), [KVCache()]
             outputs.model(mx.array([window[: place + 1]]))
