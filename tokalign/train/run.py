@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from math import cos, isfinite, pi
@@ -26,7 +27,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from tokalign.build.corpus import Stage, silent
 from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.rounds import Array
-from tokalign.storage import appearing, locked
+from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked
 from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_WEIGHTS
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import InTurns
@@ -151,12 +152,14 @@ def _publish(best: Path, output: Path) -> None:
 
     Raises: UsageError or OutputError if it cannot be written.
     """
-    for path in sorted(best.iterdir(), key=lambda path: (path.name == DRAFTER_CONFIG, path.name)):
+    files = [path for path in best.iterdir() if path.suffix != TEMPORARY_SUFFIX]
+    for path in sorted(files, key=lambda path: (path.name == DRAFTER_CONFIG, path.name)):
         with appearing(output / path.name, parents=True) as temporary:
             shutil.copyfile(path, temporary)
     for old in output.glob(DRAFTER_WEIGHTS.format(digest="*")):
         if not (best / old.name).exists():
-            old.unlink(missing_ok=True)
+            with suppress(OSError):
+                old.unlink()
 
 
 def _finite(loss: float, step: int) -> float:
