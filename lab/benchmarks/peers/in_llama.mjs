@@ -2,7 +2,7 @@
 //
 //     node in_llama.mjs MODULES TARGET.gguf DRAFT.gguf TOKENS THREADS < prompts.json
 //
-// A prompt is {kind, number, ids}. Passes of the target are counted where its tokens are decoded.
+// A prompt is {kind, number, ids}. Passes of both models are counted where their tokens are decoded.
 // A draft model with another vocabulary is refused by the library; its reason is a line too.
 import path from "node:path";
 import {pathToFileURL} from "node:url";
@@ -20,6 +20,9 @@ async function open(file) {
 
 const context = await open(targetFile);
 const draftSequence = (await open(draftFile)).getSequence();
+const decodeDraft = draftSequence._decodeTokens.bind(draftSequence);
+let draftPasses = 0;
+draftSequence._decodeTokens = (...given) => (draftPasses++, decodeDraft(...given));
 
 function lookup(max) {
     return (ids) => {
@@ -41,13 +44,14 @@ async function run(name, ids, most) {
     const sequence = context.getSequence(tokenPredictor ? {tokenPredictor} : {});
     const emitted = [], began = performance.now(), decode = sequence._decodeTokens.bind(sequence);
     let passes = 0;
+    draftPasses = 0;
     sequence._decodeTokens = (...given) => (passes++, decode(...given));
     try {
         for await (const token of sequence.evaluate(ids, {temperature: 0})) {
             emitted.push(token);
             if (emitted.length === most) break;
         }
-        return {ids: emitted, passes, draft_passes: 0, seconds: (performance.now() - began) / 1e3};
+        return {ids: emitted, passes, draft_passes: draftPasses, seconds: (performance.now() - began) / 1e3};
     } catch (error) {
         return {error: error.message};
     } finally {

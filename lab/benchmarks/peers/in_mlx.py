@@ -1,19 +1,18 @@
-"""tokalign and mlx-lm, on MLX with the same weights."""
+"""tokalign, mlx-lm and mlx-dspark, on MLX with the same weights."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm import load, stream_generate
 
 from lab.benchmarks.peers.outcome import Asked, Run
-from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.request import Request
 
@@ -59,35 +58,20 @@ class _Counted:
 
 
 class MlxLm:
-    """mlx-lm's own functions; its draft model has to share the target's tokenizer.
-
-    The draft model is the target itself in 4 bits. stop_ids: end an output; without them every one
-    is as long. model: the target's, if it is loaded already.
-    """
+    """mlx-lm's own functions. draft: a model that shares the target's tokenizer, or drafts none."""
 
     def __init__(
-        self,
-        target: Path,
-        *,
-        tokens: int,
-        num_draft_tokens: int,
-        stop_ids: Collection[int] = (),
-        model: Any = None,
+        self, folder: Path, target: LanguageModel[Any], draft: LanguageModel[Any], *, tokens: int
     ) -> None:
-        loaded, self._tokenizer = load(str(target), lazy=True)[:2]
-        self._target = loaded if model is None else model
-        self._tokenizer.eos_token_ids = set(stop_ids)
-        draft = load(str(target), lazy=True)[0]
-        draft.set_dtype(mx.float32)
-        self._target.set_dtype(mx.float32)
-        nn.quantize(draft, group_size=32, bits=4)
-        self._draft, self._tokens, self._k = _Counted(draft), tokens, num_draft_tokens
+        self._target, self._draft, self._tokens = target.model, _Counted(draft.model), tokens
+        self._tokenizer = load(str(folder), lazy=True)[1]
+        self._tokenizer.eos_token_ids = set(target.stop_ids)
 
-    def generate(self, asked: Asked, *, drafted: bool, tokens: int | None = None) -> Run:
-        """Decode greedily. tokens: at most so many in this answer."""
+    def generate(self, asked: Asked, *, drafted: int, tokens: int | None = None) -> Run:
+        """Decode greedily. drafted: ids a round. tokens: at most so many in this answer."""
         options: dict[str, Any] = {"max_tokens": tokens or self._tokens}
         if drafted:
-            options |= {"draft_model": self._draft, "num_draft_tokens": self._k}
+            options |= {"draft_model": self._draft, "num_draft_tokens": drafted}
         self._draft.passes = 0
         began = perf_counter()
         found = list(stream_generate(self._target, self._tokenizer, asked.ids, **options))
@@ -95,3 +79,27 @@ class MlxLm:
         # Every round of mlx-lm's yields one token that was not drafted.
         passes = sum(not one.from_draft for one in found)
         return Run([int(one.token) for one in found], passes, self._draft.passes, seconds)
+
+
+class Dspark:
+    """mlx-dspark's functions that need no drafter, with their default arguments."""
+
+    def __init__(self, folder: Path, *, tokens: int) -> None:
+        self._model, self._tokenizer = import_module("mlx_dspark.load").load_target(str(folder))
+        self._model.model.set_dtype(mx.float32)
+        names = {"greedy_generate": "generate", "lookup_generate": "lookup"}
+        self._functions = {
+            name: getattr(import_module(f"mlx_dspark.{module}"), name)
+            for name, module in names.items()
+        }
+        self._tokens = tokens
+
+    def generate(self, name: str, asked: Asked, *, tokens: int | None = None) -> Run:
+        """Decode greedily by one of its functions. tokens: at most so many in this answer."""
+        most = tokens or self._tokens
+        began = perf_counter()
+        found = self._functions[name](
+            self._model, self._tokenizer, prompt_ids=asked.ids, max_new_tokens=most
+        )
+        seconds = perf_counter() - began
+        return Run([int(one) for one in found.token_ids], found.target_forwards, 0, seconds)

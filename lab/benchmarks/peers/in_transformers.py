@@ -1,8 +1,9 @@
-"""Transformers: plain, and assisted generation across tokenizers, its passes counted by hooks."""
+"""Transformers: plain, and assisted generation, its passes counted by hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -35,6 +36,7 @@ class Transformers:
 
     num_draft_tokens: per round; None for what the library does by itself.
     endless: no token stops an output, so that every one is as long.
+    shared: both have one tokenizer, so that no text is encoded again.
     """
 
     def __init__(
@@ -45,15 +47,16 @@ class Transformers:
         tokens: int,
         num_draft_tokens: int | None,
         endless: bool = True,
+        shared: bool = False,
     ) -> None:
         self.target, self.draft, self._tokens = target, draft, tokens
+        self._shared, self._config = shared, deepcopy(draft.model.generation_config)
         if endless:
             self.target.model.generation_config.eos_token_id = None
         if num_draft_tokens is not None:
-            config = self.draft.model.generation_config
-            config.num_assistant_tokens = num_draft_tokens
-            config.num_assistant_tokens_schedule = "constant"
-            config.assistant_confidence_threshold = 0.0
+            self._config.num_assistant_tokens = num_draft_tokens
+            self._config.num_assistant_tokens_schedule = "constant"
+            self._config.assistant_confidence_threshold = 0.0
 
     def generate(
         self, asked: Asked, *, assisted: bool, tokens: int | None = None, **options: Any
@@ -64,11 +67,11 @@ class Transformers:
         """
         self.target.passes = self.draft.passes = 0
         if assisted:
-            options |= {
-                "assistant_model": self.draft.model,
-                "tokenizer": self.target.tokenizer,
-                "assistant_tokenizer": self.draft.tokenizer,
-            }
+            self.draft.model.generation_config = self._config
+            options["assistant_model"] = self.draft.model
+        if assisted and not self._shared:
+            options["tokenizer"] = self.target.tokenizer
+            options["assistant_tokenizer"] = self.draft.tokenizer
         given = torch.tensor([asked.ids])
         began = perf_counter()
         with torch.no_grad():

@@ -3,13 +3,15 @@
     python -m lab.benchmarks.peers.real TARGET DRAFT --peer transformers --results FILE.jsonl
         [--prompts-per-kind 3] [--tokens 64] [--threads 2] [--table]
     ... --peer mlx ...
+    ... --peer dspark ...  (mlx-dspark 0.20.3 and what it imports, on PYTHONPATH)
     ... --peer llama --node FOLDER --gguf TARGET.gguf --draft-gguf DRAFT.gguf ...
 
 Float32, the prompts of `lab/prompts/real/`, the first ones of every kind. For every prompt all ways
-of a program run one after another, in an order that rotates. Greedy, but for those ways that
-Transformers has for sampling only: they run at T = 0.7, beside plain sampling. Every generation is
-a line of FILE, so a killed run goes on with the prompts that are not there; --table shows the lines
-of all programs. `in_llama.mjs` says what `--node` is for.
+of a program run one after another, in an order that rotates. Greedy, but for those ways of
+Transformers that run at T = 0.7, beside plain sampling. Two models with one tokenizer are measured
+in the ways that need it, others in the ways across tokenizers. Every generation is a line of FILE,
+so a killed run goes on with the prompts that are not there; --table shows the lines of all
+programs. `in_llama.mjs` says what `--node` is for.
 
 Columns: tokens per pass of the target, passes of the draft model per pass of the target, speed by
 the clock relative to the same program's plain decoding, with its 95 % interval over prompts, and
@@ -48,8 +50,12 @@ Ways = dict[str, Callable[..., Run]]
 _WARM_UP_TOKENS = 4
 
 
-def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> Ways:
-    """Plain, across tokenizers with re-encoding (greedy) and in the shared vocabulary (sampled)."""
+def transformers_ways(
+    target: Path, draft: Path, tokens: int, threads: int, *, shared: bool
+) -> Ways:
+    """Plain, by prompt lookup and with the draft model, greedy and sampled. shared: both models
+    have one tokenizer. Else it drafts with re-encoding (greedy) or in the common vocabulary
+    (sampled), which is measured with its columns in order, too: see `sampled.py`."""
     import torch
 
     from lab.benchmarks.peers.in_transformers import Counted, Transformers
@@ -57,11 +63,14 @@ def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> W
     torch.set_num_threads(threads)
     ours = Counted(target)
     sampling = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
+    same = Counted(draft) if shared else None
 
     def pair(k: int | None = None) -> Transformers:
-        # The library prunes a draft model's head to the shared vocabulary: each way has its own.
-        theirs = Counted(draft)
-        return Transformers(ours, theirs, tokens=tokens, num_draft_tokens=k, endless=False)
+        # The library prunes a draft model's head to the common vocabulary: each way has its own.
+        theirs = same or Counted(draft)
+        return Transformers(
+            ours, theirs, tokens=tokens, num_draft_tokens=k, endless=False, shared=shared
+        )
 
     def sampled(
         pair: Transformers, asked: Asked, *, assisted: bool, tokens: int | None = None
@@ -69,43 +78,60 @@ def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> W
         torch.manual_seed(len(asked.ids))
         return pair.generate(asked, assisted=assisted, tokens=tokens, **sampling)
 
-    greedy, few, shared, ordered = pair(), pair(4), pair(), pair()
-    by_id = sorted(ordered.draft.tokenizer.get_vocab().items(), key=lambda item: item[1])
-    ordered.draft.tokenizer.get_vocab = lambda: dict(by_id)  # see `sampled.py`
-    lookup = partial(greedy.generate, assisted=False, prompt_lookup_num_tokens=10)
-    return {
+    greedy, few = pair(), pair(4)
+    name = "draft model" if shared else "assisted across tokenizers"
+    ways: Ways = {
         PLAIN: partial(greedy.generate, assisted=False),
-        "assisted across tokenizers": partial(greedy.generate, assisted=True),
-        "assisted across tokenizers, 4 ids": partial(few.generate, assisted=True),
-        "prompt lookup, 10 ids": lookup,
+        name: partial(greedy.generate, assisted=True),
+        f"{name}, 4 ids": partial(few.generate, assisted=True),
+        "prompt lookup, 10 ids": partial(
+            greedy.generate, assisted=False, prompt_lookup_num_tokens=10
+        ),
         PLAIN + SAMPLED: partial(sampled, greedy, assisted=False),
-        "vocabulary intersection" + SAMPLED: partial(sampled, shared, assisted=True),
+    }
+    if shared:
+        return ways | {name + SAMPLED: partial(sampled, greedy, assisted=True)}
+    common, ordered = pair(), pair()
+    by_id = sorted(ordered.draft.tokenizer.get_vocab().items(), key=lambda item: item[1])
+    ordered.draft.tokenizer.get_vocab = lambda: dict(by_id)
+    return ways | {
+        "vocabulary intersection" + SAMPLED: partial(sampled, common, assisted=True),
         "the same, columns in order" + SAMPLED: partial(sampled, ordered, assisted=True),
     }
 
 
-def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path]) -> Ways:
-    """mlx-lm, plain, and tokalign.
-
-    mlx-lm refuses a draft model with another tokenizer. The only one that it could use here is the
-    target itself in 4 bits, whose passes take ten seconds on a CPU.
-    """
+def mlx_ways(
+    target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path], *, shared: bool
+) -> Ways:
+    """mlx-lm and tokalign. mlx-lm refuses a draft model with another tokenizer."""
     from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
     from tokalign.api.assemble import assemble, load_models
     from tokalign.runtime.options import DraftingOptions
 
     ours, theirs = load_models([str(target), str(draft)], dtype="float32")
-    loaded = {"stop_ids": ours.stop_ids, "model": ours.model}
-    own = MlxLm(target, tokens=tokens, num_draft_tokens=2, **loaded)
+    own = MlxLm(target, ours, theirs, tokens=tokens)
     hybrid = DraftingOptions(method="hybrid", dictionary=dictionaries or None)
     free, joined = (
         Tokalign(assemble(ours, other, hybrid), tokens=tokens, endless=False)
         for other in (None, theirs)
     )
-    return {
-        PLAIN: partial(own.generate, drafted=False),
+    ways: Ways = {PLAIN: partial(own.generate, drafted=0)}
+    if shared:
+        ways |= {f"draft model, {k} ids": partial(own.generate, drafted=k) for k in (2, 4)}
+    return ways | {
         "tokalign, free sources": free.generate,
         "tokalign, hybrid with the draft": joined.generate,
+    }
+
+
+def dspark_ways(target: Path, tokens: int) -> Ways:
+    """mlx-dspark: plain, and what it looks up, as it is by default."""
+    from lab.benchmarks.peers.in_mlx import Dspark
+
+    own = Dspark(target, tokens=tokens)
+    return {
+        PLAIN: partial(own.generate, "greedy_generate"),
+        "lookup": partial(own.generate, "lookup_generate"),
     }
 
 
@@ -187,7 +213,7 @@ _PATH = click.Path(path_type=Path, exists=True)
 @click.command()
 @click.argument("target", type=_PATH)
 @click.argument("draft", type=_PATH)
-@click.option("--peer", type=click.Choice(["transformers", "mlx", "llama"]))
+@click.option("--peer", type=click.Choice(["transformers", "mlx", "dspark", "llama"]))
 @click.option("--results", type=click.Path(path_type=Path), required=True)
 @click.option("--prompts-per-kind", "per_kind", default=3, show_default=True)
 @click.option("--tokens", default=64, show_default=True)
@@ -217,14 +243,19 @@ def main(
     done = {(x["kind"], x["number"]) for x in lines if x["peer"] == peer}
     left = [one for one in asked_prompts(target, per_kind) if one[:2] not in done]
     if left and peer and not shown:
+        shared = read_tokenizer(target).fingerprint == read_tokenizer(draft).fingerprint
         if peer == "llama":
             script = str(Path(__file__).with_name("in_llama.mjs"))
             words = [node, gguf, draft_gguf, tokens, threads]
             found = in_node(["node", script, *map(str, words)], left)
+        elif peer == "dspark":
+            found = in_python(dspark_ways(target, tokens), left)
         elif peer == "mlx":
-            found = in_python(mlx_ways(target, draft, tokens, dictionaries), left)
+            found = in_python(mlx_ways(target, draft, tokens, dictionaries, shared=shared), left)
         else:
-            found = in_python(transformers_ways(target, draft, tokens, threads), left)
+            found = in_python(
+                transformers_ways(target, draft, tokens, threads, shared=shared), left
+            )
         with results.open("a") as file:
             for line in found:
                 lines.append({"peer": peer, **line})
