@@ -12,10 +12,11 @@ curve says, on a clock that nothing else moves; so the speeds are projections wi
 
 Rows: kinds of prompts. Columns: tokens and rows per pass of the free sources; their speed relative
 to plain decoding, with a 95 % interval (bootstrap over prompts); that of each published way; and
-the free sources relative to the fastest of these. Token Recycling and SAM-Decoding draft as many
-ids as suits the curve best in hindsight, over all answers. With --draft, which is computed, the
-hybrid of a draft model and the free sources has columns of its own, and its speed relative to the
-free sources alone stands beside it; --draft-pass and --tree-pass are its passes in plain ones.
+the free sources relative to the fastest of these. Published trees draft as many ids as suits the
+curve best in hindsight, over all answers; the number is in the head. With --draft, which is
+computed, the hybrid of a draft model and the free sources has columns of its own, and its speed
+relative to the free sources alone stands beside it; --draft-pass and --tree-pass are its passes in
+plain ones.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ CPU = (1.0, 1.10, 1.17, 1.24, 1.35, 1.45, 1.56, 1.67, *[1.67 + 0.1375 * n for n 
 """C(m) of a 1.5B in float32 on two x86-64 cores with OpenBLAS, measured at 2, 4, 8 and 16 rows."""
 
 CURVES = "cpu", "m2-ultra", "m4-pro", "m5-max"
-SIZES = 4, 8, 16, 40, 80
+SIZES = 1, 2, 4, 8, 16, 40, 80
 OWN, HYBRID = "free", "hybrid"
 
 Make = Callable[[Answer, RowStore | None, SimulatedClock], Drafter]
@@ -123,17 +124,17 @@ def decoded(answer: Answer, way: Way, costs: Costs) -> Decoded:
     return Decoded(tokens, tuple([one.rows for one in rounds]), drafts, clock.now)
 
 
-def published() -> Iterator[tuple[str, list[Way]]]:
+def published() -> Iterator[list[Way]]:
     """The published ways to draft: of each all draft sizes."""
-    yield "look-up", [Way("look-up", lambda: None, lambda *_: TrigramLookupDrafter())]
-    yield "PLD", [_baseline("prompt-lookup", None)]
-    yield "Recycling", [_baseline("recycling", size) for size in SIZES]
-    yield "SAM", [_baseline("sam", size) for size in SIZES[:-1]]
+    yield [Way("look-up", lambda: None, lambda *_: TrigramLookupDrafter())]
+    yield [_baseline("PLD", "prompt-lookup", None)]
+    for title, name in (("Recycling", "recycling"), ("SAM", "sam"), ("UniSpec", "unispec")):
+        yield [_baseline(f"{title} {size}", name, size) for size in SIZES]
 
 
-def _baseline(name: str, size: int | None) -> Way:
+def _baseline(title: str, name: str, size: int | None) -> Way:
     return Way(
-        f"{name} {size}",
+        title,
         partial(store_of, name),
         lambda _, store, __: baseline(name, store, most=size),
     )
@@ -222,9 +223,10 @@ def show(
     """Print a table for one curve. ways: the free sources, and the hybrid if there is a draft."""
     others: dict[str, list[Decoded]] = {}
     own = {way.name: [decoded(answer, way, costs) for answer in answers] for way in ways}
-    for name, sizes in published() if peers else ():
-        found = [[decoded(answer, way, costs) for answer in answers] for way in sizes]
-        others[name] = min(found, key=lambda of: sum(one.time for one in of))
+    for sizes in published() if peers else ():
+        found = {way.name: [decoded(answer, way, costs) for answer in answers] for way in sizes}
+        best = min(found, key=lambda name: sum(one.time for one in found[name]))
+        others[best] = found[best]
     kinds = [kind for kind in KINDS if any(answer.kind == kind for answer in answers)]
     head = ["", "tokens per pass", "rows", OWN, *others, "free / best"]
     if HYBRID in own:

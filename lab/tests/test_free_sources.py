@@ -28,7 +28,7 @@ from tokalign.runtime.rounds import Context, Finished, Started
 from tokalign.tokenizer.vocabulary import TargetId
 
 COSTS = costs_of("cpu")
-WAYS = [way for _, ways in published() for way in ways]
+WAYS = [way for ways in published() for way in ways]
 HYBRID = free_sources(Drafting(options=DraftingOptions(method="hybrid")), COSTS, 64)
 
 
