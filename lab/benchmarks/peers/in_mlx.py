@@ -102,4 +102,5 @@ class Dspark:
             self._model, self._tokenizer, prompt_ids=asked.ids, max_new_tokens=most
         )
         seconds = perf_counter() - began
-        return Run([int(one) for one in found.token_ids], found.target_forwards, 0, seconds)
+        ids = [int(one) for one in found.token_ids[:most]]  # its last round may give more
+        return Run(ids, found.target_forwards, 0, seconds)

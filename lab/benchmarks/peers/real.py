@@ -189,6 +189,7 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
             for x in lines
             if (x["peer"], x["condition"]) == (peer, PLAIN + SAMPLED * sampled)
         }
+        of = [x for x in of if (x["kind"], x["number"]) in plain]  # or the run was killed before
         beside = [(x, plain[x["kind"], x["number"]]) for x in of]
         tokens, passes, seconds = (
             np.array([float(measure(x)) for x in of])
