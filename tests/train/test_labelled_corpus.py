@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,6 +60,17 @@ def test_a_short_corpus_gives_what_it_has(tokenizer: Tokenizer[Any], tmp_path: P
     assert 0 < len(windows) < 40
     with pytest.raises(CorpusError):
         draw_windows(corpus(tmp_path, 0), tokenizer, length=16, positions=10, seed=1)
+
+
+def test_a_text_keeps_its_lines_in_order(tokenizer: Tokenizer[Any], tmp_path: Path) -> None:
+    texts = [f"def f{n}():\n    x = {n}\n\n    return x" for n in range(40)]
+    path = tmp_path / "code.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
+    windows = draw_windows(Corpus([path]), tokenizer, length=400, positions=400, seed=1)
+    text = b"".join(tokenizer.vocabulary.tokens[i] or b"" for i in windows[0]).decode()
+    whole = [f"def f{part}" for part in text.split("def f")[1:-1]]
+    assert len(whole) > 3
+    assert {text.strip() for text in whole} <= set(texts)
 
 
 WINDOW = cast("list[TargetId]", [5, 90, 17, 17, 3, 44, 61, 8, 2, 33, 71, 12])

@@ -125,12 +125,12 @@ class Corpus:
     def skipped(self) -> int:
         return sum(stamp["skipped"] for stamp in self._stamps)
 
-    def lines(self, progress: Progress = lambda _: None) -> Iterator[str]:
-        """All paragraphs, without line ends and empty ones. Raises: CorpusError as
-        `TextFile.texts`, or at the end without any text."""
+    def lines(self, progress: Progress = lambda _: None, *, whole: bool = False) -> Iterator[str]:
+        """All paragraphs, without line ends and empty ones, or all texts that are not empty.
+        Raises: CorpusError as `TextFile.texts`, or at the end without any text."""
         stamps = []
         for reading in self.readings(progress):
-            yield from reading.paragraphs()
+            yield from reading.paragraphs(whole=whole)
             stamps.append(reading.stamp())
         self.finish(stamps)
 

@@ -1,6 +1,6 @@
 """From a target and a corpus to labels: positions to train on, and positions held out.
 
-Paragraphs in a random order are joined and cut into windows of one length, and the frozen target
+Texts in a random order are joined and cut into windows of one length, and the frozen target
 says what follows each position: `FutureIds` for a drafter, `NextIds` for a draft model.
 Another run of the same target, corpus and options finds the labels in the workspace.
 """
@@ -187,8 +187,8 @@ def most_probable(logits: Array, count: int) -> tuple[Array, Array]:
 _LARGEST = 65504.0
 """The largest number of float16. Gemma's states after BOS are larger."""
 
-_LAYOUT = 2
-"""Version of the labels' columns; labels of an earlier one are made again."""
+_LAYOUT = 3
+"""Version of the labels' columns and windows; labels of an earlier one are made again."""
 
 Makes: TypeAlias = type[FutureIds] | type[NextIds]
 
@@ -311,7 +311,7 @@ def draw_windows(
     seed: int,
     stage: Stage = silent,
 ) -> list[list[TargetId]]:
-    """Draw paragraphs from everywhere in a corpus and cut them into windows.
+    """Draw texts from everywhere in a corpus, their line ends included, and cut them into windows.
 
     length: ids in a window, BOS included if the tokenizer adds one. positions: about how many ids
     to draw, all windows together; fewer if the corpus has fewer.
@@ -322,9 +322,10 @@ def draw_windows(
         for _ in corpus.lines(progress):
             pass
         share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
-        drawn = [line for line in corpus.lines(progress) if random.random() < share]
+        texts = corpus.lines(progress, whole=True)
+        drawn = [text for text in texts if random.random() < share]
     random.shuffle(drawn)
-    ids = chain.from_iterable(tokenizer.encode(line + "\n") for line in drawn)
+    ids = chain.from_iterable(tokenizer.encode(text + "\n") for text in drawn)
     opening = with_bos(tokenizer, [])
     windows: list[list[TargetId]] = []
     while len(windows) * length < positions:
