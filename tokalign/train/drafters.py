@@ -77,6 +77,7 @@ class DrafterLearner(ABC):
             if begin_with is None
             else self.makers.continued(target, begin_with)
         )
+        # A kind that learns more of its shape from the labels adds it to the config, so to both.
         self.identity = [self._config, content_fingerprint(self.module)]
         outputs = None if labelling.keeps_states else LayerOutputs(target.model, labelling.taps)
 

@@ -83,14 +83,13 @@ class Plan:
     tokens: float = 1.0
 
 
-def in_plain_passes(curve: CostCurve, *, assumed_draft: float = 0.0) -> Costs:
-    """What rounds cost, in passes of plain decoding; the host's work is apart. assumed_draft: of a
-    pass of the draft model, where its time is not known."""
+def in_plain_passes(curve: CostCurve) -> Costs:
+    """What rounds cost, in passes of plain decoding; the host's work is apart."""
     times, plain = curve.row_times, curve.plain
     host, draft, tree = times[0] - plain, curve.draft_pass, curve.tree_pass
     return Costs(
         rows=tuple((time - host) / plain for time in times),
-        draft_pass=assumed_draft if draft is None else draft.median / plain,
+        draft_pass=0.0 if draft is None else draft.median / plain,
         host=host / plain,
         tree_pass=None if tree is None else tree.median / plain,
     )
