@@ -123,7 +123,7 @@ def measure_shape(name: str) -> CostCurve:
     from tokalign.runtime.mlx.shape import fill, model_of_shape
     from tokalign.runtime.mlx.weights import read_config, weight_bytes
 
-    folder = resolve_config(name)
+    folder = resolve_config(name).folder
     model = model_of_shape(read_config(folder), dtype=choose_dtype(None, note=note))
     require_bytes(weight_bytes(model))
     note(f"random weights in the shape of {name}: {weight_bytes(model) / 1e9:.2f} GB")

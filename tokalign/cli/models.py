@@ -191,7 +191,7 @@ def _named(name: str) -> list[Stored]:
     """What a name stands for. Raises: MissingAssetError, UsageError."""
     alias = aliases().get(name.lower())
     meant = {name, *([] if alias is None else alias.repositories)}
-    package = "" if alias is None or alias.weights is None else Path(alias.weights[1]).stem.lower()
+    package = Path(alias.weights["file"]).stem.lower() if alias and alias.weights else ""
     places = [
         place
         for place in _places()

@@ -16,9 +16,8 @@ import numpy as np
 
 from tokalign.errors import BundleError, shown
 from tokalign.names import hub
-from tokalign.names.aliases import find_alias
 from tokalign.names.published_drafters import AUTO, require_published
-from tokalign.names.registry import local_folder
+from tokalign.names.registry import resolve_config
 from tokalign.storage import parse_json
 from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_FORMAT
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -129,29 +128,20 @@ def _misfit(facts: DrafterFacts, config: Config) -> str | None:
 
 # -- its files -------------------------------------------------------------------------------------
 
-_CONFIG = hub.Wanted(
-    (DRAFTER_CONFIG,), lambda at: [] if (at / DRAFTER_CONFIG).is_file() else [DRAFTER_CONFIG]
-)
-
 
 def _files(name: str) -> tuple[Path, Read]:
     """The folder of a drafter's `config.json`, and what reads its weights, wherever they are."""
-    folder = local_folder(name)
-    repository = name
-    if folder is None:
-        alias = find_alias(name)
-        cached = hub.find_cached(alias.repositories, alias.revision, _CONFIG)
-        repository, folder = cached or hub.download(alias.repositories, alias.revision, _CONFIG)
-    here = folder / _WEIGHTS
+    place = resolve_config(name)
+    here = place.folder / _WEIGHTS
 
     def read(begin: int, end: int) -> bytes:
-        if here.is_file():
-            with here.open("rb") as file:
-                file.seek(begin)
-                return file.read(end - begin)
-        return hub.read_part(repository, _WEIGHTS, begin, end)
+        if place.source and not here.is_file():
+            return hub.read_part(place.source, _WEIGHTS, begin, end)
+        with here.open("rb") as file:
+            file.seek(begin)
+            return file.read(end - begin)
 
-    return folder, read
+    return place.folder, read
 
 
 def _facts(config: Config, read: Read) -> DrafterFacts:

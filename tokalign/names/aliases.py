@@ -20,7 +20,7 @@ class Alias:
     """Where to find a model: an entry of registry.toml, or a Hub repository that was named.
 
     mlx: the repository with MLX weights. parameters, bits: of the weights; 0 where not known.
-    vocabulary: a distribution and the official vocabulary file inside it; facts: what that file
+    vocabulary: a `distribution` and the official vocabulary `file` inside it, and what that file
     leaves out, by the names of `Supplement`'s fields.
     weights: a distribution and the GGUF file inside it that has the whole model.
     """
@@ -31,9 +31,8 @@ class Alias:
     licence: str = "see the repository"
     parameters: float = 0.0
     bits: int = 0
-    vocabulary: tuple[str, str] | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    weights: tuple[str, str] | None = None
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def repositories(self) -> tuple[str, ...]:
@@ -98,19 +97,11 @@ def _digits(name: str) -> str:
 
 
 def _read_alias(entry: dict[str, Any], specials: dict[str, Any]) -> Alias:
-    vocabulary, weights = entry.get("vocabulary", {}), entry.get("weights", {})
-    listed = specials.get(vocabulary.get("specials"))
-
-    def place(table: dict[str, str]) -> tuple[str, str] | None:
-        return (table["distribution"], table["file"]) if table else None
-
-    stated = ("repository", "mlx", "revision", "licence", "parameters", "bits")
-    return Alias(
-        **{key: entry[key] for key in stated if key in entry},
-        vocabulary=place(vocabulary),
-        weights=place(weights),
-        facts=vocabulary | {"specials": {} if listed is None else _numbered(listed)},
-    )
+    stated, vocabulary = entry.copy(), entry.get("vocabulary", {})
+    stated.pop("also", None)
+    if listed := specials.get(vocabulary.get("specials")):
+        stated["vocabulary"] = vocabulary | {"specials": _numbered(listed)}
+    return Alias(**stated)
 
 
 def _numbered(listed: dict[str, Any]) -> dict[int, str]:

@@ -19,10 +19,13 @@ from tokalign.tokenizer.files import holds_tokenizer
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is wanted of a repository: files like these `patterns`; `missing` are those that a
-    folder lacks."""
+    folder lacks. instead: a way without the Hub. packaged: the fields of an `Alias` that name a
+    file in a distribution with all of it."""
 
     patterns: tuple[str, ...]
     missing: Callable[[Path], list[str]]
+    instead: str
+    packaged: tuple[str, ...] = ()
 
 
 def missing_from_model(folder: Path) -> list[str]:
@@ -62,7 +65,6 @@ def _indexed_weights(index: Path) -> list[str]:
 _FILES = ("*.json", "*.model", "*.model.v*", "*.tiktoken", "*.jinja", "*.txt", "*.jsonl", "*.py")
 """What mlx-lm downloads besides the weights, from which it makes a tokenizer."""
 
-TOKENIZER = Wanted(_FILES, missing_from_tokenizer)
 _WEIGHTS = ("model*.safetensors", "*drafter-*.safetensors")
 
 
@@ -75,9 +77,20 @@ def _missing_from_drafter(folder: Path) -> list[str]:
     return _missing_config(folder) + weights
 
 
-CONFIG = Wanted(("config.json",), _missing_config)
-DRAFTER = Wanted(("*.json", "*.safetensors"), _missing_from_drafter)
-MODEL = Wanted((*_FILES, *_WEIGHTS, "*.tok"), missing_from_model)
+TOKENIZER = Wanted(
+    _FILES,
+    missing_from_tokenizer,
+    "a local path to the model's folder or its tokenizer.json",
+    ("weights", "vocabulary"),
+)
+CONFIG = Wanted(("config.json",), _missing_config, "a folder with its config.json", ("weights",))
+DRAFTER = Wanted(("*.json", "*.safetensors"), _missing_from_drafter, "the drafter's folder")
+MODEL = Wanted(
+    (*_FILES, *_WEIGHTS, "*.tok"),
+    missing_from_model,
+    "the complete local folder of an MLX model",
+    ("weights",),
+)
 
 
 def find_cached(

@@ -4,10 +4,11 @@ distribution (nothing of it is imported) and the Hub, in this order."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic, NamedTuple
 
 from tokalign.errors import MissingAssetError
 from tokalign.installation import install_line
@@ -32,12 +33,21 @@ class Resolved(Generic[Id]):
     folder: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLocation:
-    """A folder with a model's weights, configuration and tokenizer; `description` is one line."""
+class Location(NamedTuple):
+    """Where the files are that a name stands for. folder: or a vocabulary file. source, how: the
+    repository or the file of a distribution, and how it was found; empty for a local path."""
 
+    name: str
     folder: Path
-    description: str
+    source: str = ""
+    how: str = ""
+
+    @property
+    def description(self) -> str:
+        """One line."""
+        if self.source:
+            return f"{self.name} -> {self.source} in {self.folder}"
+        return self.name if self.name == str(self.folder) else f"{self.name} -> {self.folder}"
 
 
 def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved[Id]:
@@ -47,70 +57,66 @@ def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved
     Raises: UsageError for a name that is no alias, path or repository; MissingAssetError when there
     is no such tokenizer on this machine or the Hub, with the ways to get it.
     """
-    path = as_path(name)
-    if path.exists():
-        return Resolved(
-            tokenizer=read_tokenizer(path, trust_remote_code=trust_remote_code),
-            slug=_slug(path.name if path.is_dir() else path.resolve().parent.name),
-            description=_described(name, path),
-            folder=path if path.is_dir() else path.parent,
-        )
-    alias = find_alias(name)
-    where, found = _find_tokenizer(alias)
-    if found.is_dir():
-        tokenizer = read_tokenizer(found, trust_remote_code=trust_remote_code)
-    else:
-        tokenizer = read_tokenizer(found, _supplement(alias))
+    place = resolve(name, hub.TOKENIZER)
+    path, is_local = place.folder, not place.source
+    has_folder = path.is_dir()
+    supplement = None if is_local or has_folder else _supplement(find_alias(name))
+    described, called = f"{name} -> {place.source} {place.how}", name
+    if is_local:
+        described = place.description
+        called = path.name if has_folder else path.resolve().parent.name
     return Resolved(
-        tokenizer=tokenizer,
-        slug=_slug(name),
-        description=f"{name} -> {where}",
-        folder=found if found.is_dir() else None,
+        tokenizer=read_tokenizer(path, supplement, trust_remote_code=trust_remote_code),
+        slug=called.rstrip("/").rsplit("/", 1)[-1].lower(),
+        description=described,
+        folder=path if has_folder else path.parent if is_local else None,
     )
 
 
-def resolve_model(name: str) -> ModelLocation:
+def resolve_model(name: str) -> Location:
     """Find the folder with the weights. Raises: as `resolve_tokenizer`; MissingAssetError if it is
     not complete."""
-    path = as_path(name)
-    if path.exists():
-        missing = hub.missing_from_model(path)
-        if missing:
-            raise MissingAssetError(
-                f"{path} lacks {', '.join(missing)}; give the complete folder of an MLX model"
-            )
-        return ModelLocation(folder=path, description=_described(name, path))
-    alias = find_alias(name)
-    where, folder = (
-        hub.find_cached(alias.repositories, alias.revision, hub.MODEL)
-        or _model_in_distribution(alias)
-        or _download(alias, hub.MODEL, "the local folder of an MLX model", "weights", alias.weights)
-    )
-    return ModelLocation(folder=folder, description=f"{name} -> {where} in {folder}")
+    return resolve(name, hub.MODEL)
 
 
 def resolve_drafter(name: str) -> Path:
     """The folder of a trained drafter: a path, or a repository. Raises: as `resolve_model`."""
-    path = as_path(name)
-    if path.exists():
-        return path
-    alias = find_alias(name)
-    cached = hub.find_cached(alias.repositories, alias.revision, hub.DRAFTER)
-    _, folder = cached or _download(alias, hub.DRAFTER, "the drafter's folder", "weights", None)
-    return folder
+    return resolve(name, hub.DRAFTER).folder
 
 
-def resolve_config(name: str) -> Path:
+def resolve_config(name: str) -> Location:
     """The folder of a model's `config.json`, found as `resolve_model` finds weights."""
+    return resolve(name, hub.CONFIG)
+
+
+def resolve(name: str, wanted: hub.Wanted) -> Location:
+    """Find files, or download them. Raises: as `resolve_model`."""
     path = as_path(name)
     if path.exists():
-        if not (path / "config.json").is_file():
-            raise MissingAssetError(f"{path} lacks config.json; give the folder of a model")
-        return path
+        # Those who read tokenizers and drafters know more kinds of files, and say more.
+        missing = wanted.missing(path) if wanted in (hub.MODEL, hub.CONFIG) else ()
+        if missing:
+            raise MissingAssetError(f"{path} lacks {', '.join(missing)}; give {wanted.instead}")
+        return Location(name, path)
     alias = find_alias(name)
-    found = hub.find_cached(alias.repositories, alias.revision, hub.CONFIG)
-    found = found or _model_in_distribution(alias)
-    return (found or _download(alias, hub.CONFIG, "a folder with its config.json", "", None))[1]
+    if cached := hub.find_cached(alias.repositories, alias.revision, wanted):
+        repository, folder = cached
+        return Location(name, folder, repository, "in the Hub cache")
+    for part in wanted.packaged:
+        if installed := _installed(getattr(alias, part)):
+            source, file = installed
+            folder = packaged_model(file) if part == "weights" else file
+            return Location(name, folder, source, f"({alias.licence})")
+    try:
+        repository, folder = hub.download(alias.repositories, alias.revision, wanted)
+    except MissingAssetError as error:
+        ways = f"give {wanted.instead}"
+        for part in wanted.packaged:
+            if packaged := getattr(alias, part):
+                line = install_line(packaged["distribution"], alone=True)
+                ways = f"install its {part}: {line}; or {ways}"
+        raise MissingAssetError(f"{error}; or {ways}") from error
+    return Location(name, folder, repository, f"on the Hub ({alias.licence})")
 
 
 def local_folder(name: str) -> Path | None:
@@ -136,46 +142,11 @@ def where_is(alias: Alias) -> str | None:
     return installed and installed[0]
 
 
-def _find_tokenizer(alias: Alias) -> tuple[str, Path]:
-    """Where a tokenizer was found, in words, and its model's folder or its vocabulary file."""
-    if cached := hub.find_cached(alias.repositories, alias.revision, hub.TOKENIZER):
-        repository, folder = cached
-        return f"{repository} in the Hub cache", folder
-    if model := _model_in_distribution(alias):
-        return model
-    if vocabulary := _installed(alias.vocabulary):
-        where, file = vocabulary
-        return f"{where} ({alias.licence})", file
-    way = "a local path to the model's folder or its tokenizer.json"
-    part = "weights" if alias.vocabulary is None else "vocabulary"
-    place = alias.vocabulary or alias.weights
-    repository, folder = _download(alias, hub.TOKENIZER, way, part, place)
-    return f"{repository} on the Hub ({alias.licence})", folder
-
-
-def _download(
-    alias: Alias, wanted: hub.Wanted, way: str, part: str, place: tuple[str, str] | None
-) -> tuple[str, Path]:
-    """Download from the Hub. Raises: MissingAssetError, with the other ways to get it."""
-    try:
-        return hub.download(alias.repositories, alias.revision, wanted)
-    except MissingAssetError as error:
-        ways = f"give {way}"
-        if place is not None:
-            ways = f"install its {part}: {install_line(place[0], alone=True)}; or {ways}"
-        raise MissingAssetError(f"{error}; or {ways}") from error
-
-
-def _model_in_distribution(alias: Alias) -> tuple[str, Path] | None:
-    weights = _installed(alias.weights)
-    return weights and (weights[0], packaged_model(weights[1]))
-
-
-def _installed(place: tuple[str, str] | None) -> tuple[str, Path] | None:
+def _installed(packaged: Mapping[str, Any]) -> tuple[str, Path] | None:
     """Where a file of a distribution is, in words, and the file; None if it is not installed."""
-    if place is None:
+    if not packaged:
         return None
-    package, name = place
+    package, name = packaged["distribution"], packaged["file"]
     try:
         installed = distribution(package)
     except PackageNotFoundError:
@@ -184,14 +155,6 @@ def _installed(place: tuple[str, str] | None) -> tuple[str, Path] | None:
     return (f"{name} of {package} {installed.version}", file) if file.is_file() else None
 
 
-def _described(name: str, path: Path) -> str:
-    return name if name == str(path) else f"{name} -> {path}"
-
-
-def _slug(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1].lower()
-
-
 def _supplement(alias: Alias) -> Supplement:
-    names = [field.name for field in fields(Supplement)]
-    return Supplement(**{name: alias.facts[name] for name in names if name in alias.facts})
+    known = {field.name for field in fields(Supplement)} & alias.vocabulary.keys()
+    return Supplement(**{name: alias.vocabulary[name] for name in known})
