@@ -13,17 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
+from lab.round_costs import RoundCosts, in_plain_passes
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import ASSUMED_DRAFT, CostCurve
 from tokalign.runtime.draft.controller import Controller
-from tokalign.runtime.draft.costs import (
-    MAX_DRAFT,
-    MAX_IDS,
-    Costs,
-    LearnedCosts,
-    PassTimes,
-    in_plain_passes,
-)
+from tokalign.runtime.draft.costs import MAX_DRAFT, MAX_IDS, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
@@ -53,7 +47,7 @@ class Projection:
 
 def project(
     trace: ProposalTrace,
-    costs: Costs,
+    costs: RoundCosts,
     *,
     knowledge: Callable[[], Knowledge] | None = None,
     lengths: Sequence[int] = range(1, MAX_DRAFT + 1),
@@ -69,7 +63,7 @@ def project(
     return Projection(fixed={0: 1.0} | fixed, auto=plain / planned_time(trace, costs, known))
 
 
-def costs_under(curve: CostCurve, *, draft_pass: float | None) -> Costs:
+def costs_under(curve: CostCurve, *, draft_pass: float | None) -> RoundCosts:
     """The costs that a curve gives, in plain passes.
 
     draft_pass: of the draft model, in plain passes; None for the curve's own, or `ASSUMED_DRAFT` if
@@ -82,7 +76,7 @@ def costs_under(curve: CostCurve, *, draft_pass: float | None) -> Costs:
     return replace(costs, draft_pass=given, tree_pass=None)
 
 
-def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
+def knowledge_of(costs: RoundCosts, trace: ProposalTrace) -> Knowledge:
     """What the planner begins with where these costs were measured."""
     drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
     return Knowledge(
@@ -93,7 +87,7 @@ def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
     )
 
 
-def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
+def _fixed_time(trace: ProposalTrace, costs: RoundCosts, length: int) -> float:
     """Time of decoding all texts at a fixed length; free sources are asked before a model."""
     clock = SimulatedClock()
     order = sorted(_drafters(trace), key=lambda name: _is_model(trace, name))
@@ -105,7 +99,7 @@ def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
 
 def planned_time(
     trace: ProposalTrace,
-    costs: Costs,
+    costs: RoundCosts,
     knowledge: Knowledge,
     *,
     jobs: int = 1,
@@ -136,13 +130,13 @@ def planned_time(
     return clock.now - paused
 
 
-def _run(text: TracedText, drafter: Drafter, costs: Costs, clock: SimulatedClock) -> None:
+def _run(text: TracedText, drafter: Drafter, costs: RoundCosts, clock: SimulatedClock) -> None:
     for _ in replayed(text, drafter, costs, clock):
         pass
 
 
 def replayed(
-    text: TracedText, drafter: Drafter, costs: Costs, clock: SimulatedClock
+    text: TracedText, drafter: Drafter, costs: RoundCosts, clock: SimulatedClock
 ) -> Iterator[Event]:
     """The rounds of a text: the target goes on as it did, and takes the time that costs say."""
     verifier = TimedVerifier(ReplayVerifier(ids_of(text.length)), costs, clock)
@@ -201,7 +195,7 @@ class RecordedDrafter(ModelDrafter):
         self,
         name: str,
         text: TracedText,
-        costs: Costs,
+        costs: RoundCosts,
         clock: SimulatedClock,
         length: int = MAX_DRAFT,
     ) -> None:
@@ -271,7 +265,7 @@ def placed(tree: TokenTree[TargetId], position: int) -> TokenTree[TargetId]:
 class TimedVerifier:
     """A verifier whose passes take the time that the costs say."""
 
-    def __init__(self, verifier: Verifier, costs: Costs, clock: SimulatedClock) -> None:
+    def __init__(self, verifier: Verifier, costs: RoundCosts, clock: SimulatedClock) -> None:
         self._verifier = verifier
         self._costs, self._clock = costs, clock
         self._runs_ahead = False

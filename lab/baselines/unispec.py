@@ -162,8 +162,7 @@ def draft_size(costs: Costs) -> int:
     sizes = np.array([*PUBLISHED_ACCEPTANCE], dtype=float)
     tokens = np.polynomial.Polynomial.fit(sizes, [*PUBLISHED_ACCEPTANCE.values()], deg=3)
     rates = {
-        size: float(tokens(size)) / (costs.verify(1 + size) + costs.host)
-        for size in range(1, int(sizes[-1]) + 1)
+        size: float(tokens(size)) / costs.verify(1 + size) for size in range(1, int(sizes[-1]) + 1)
     }
     return max(rates, key=rates.__getitem__)
 

@@ -24,10 +24,11 @@ import click
 
 from lab.project import costs_under, project
 from lab.recorded_proposals import ProposalTrace, TracedText
+from lab.round_costs import RoundCosts
 from lab.traces import read_trace
 from tokalign.errors import UsageError
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT
 
@@ -59,7 +60,7 @@ def benchmark(
     for name, trace in rows:
         for curve in shipped_names():
             known = costs_under(read_curve(curve), draft_pass=draft_pass)
-            costs = Costs(rows=known.rows, draft_pass=known.draft_pass, host=host)
+            costs = RoundCosts(rows=known.rows, draft_pass=known.draft_pass, host=host)
             knowledge = partial(_blind_knowledge, costs) if blind else None
             missed |= _row(name, trace, curve, costs, knowledge)
     sys.exit(missed)
@@ -69,7 +70,7 @@ def _row(
     name: str,
     trace: ProposalTrace,
     curve: str,
-    costs: Costs,
+    costs: RoundCosts,
     knowledge: Callable[[], Knowledge] | None,
 ) -> bool:
     """Print one row; returns whether `auto` is below one of the limits."""
@@ -83,7 +84,7 @@ def _row(
     return missed
 
 
-def _blind_knowledge(costs: Costs) -> Knowledge:
+def _blind_knowledge(costs: RoundCosts) -> Knowledge:
     rows = PassTimes(read_curve("24-percent-per-row").row_times, weight=0)
     drafts = PassTimes([0.1 * n for n in range(1, MAX_DRAFT + 1)], weight=0)
     return Knowledge(costs=LearnedCosts(rows), models={DRAFT: ModelKnowledge(drafts)})

@@ -46,9 +46,10 @@ from lab.baselines.unispec import (
 from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier
 from lab.project import SimulatedClock, TimedVerifier
+from lab.round_costs import RoundCosts
 from tokalign.api.assemble import keep_loaded
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
 from tokalign.runtime.drafting import Drafting, make_drafter
@@ -105,7 +106,7 @@ class Found:
     rows: list[int] = field(default_factory=list)
     of_text: list[tuple[int, int]] = field(default_factory=list)  # tokens and passes
 
-    def speedup(self, costs: Costs) -> float:
+    def speedup(self, costs: RoundCosts) -> float:
         """Against one pass per token, if passes are all that takes time."""
         time = sum(costs.verify(rows) for rows in self.rows)
         return self.statistics.generation_tokens * costs.verify(1) / time
@@ -298,7 +299,7 @@ def machines_command(
     click.echo("|---" * (4 + len(fixed)) + "|")
     for name in curves:
         known = read_curve(name).row_times
-        costs = Costs(rows=tuple(time / known[0] for time in known))
+        costs = RoundCosts(rows=tuple(time / known[0] for time in known))
         speedups = [found.speedup(costs) for found in fixed.values()]
         auto, time = controlled(outputs, base, costs)
         speedup = auto.statistics.generation_tokens * costs.verify(1) / time
@@ -308,7 +309,7 @@ def machines_command(
         outputs.save()
 
 
-def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[Found, float]:
+def controlled(outputs: OwnOutputs, drafting: Drafting, costs: RoundCosts) -> tuple[Found, float]:
     """What the hybrid takes, and its time, if a controller that knows the costs decides."""
     clock = SimulatedClock()
     knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
@@ -329,7 +330,7 @@ def ablations_command(outputs: OwnOutputs, *, size: int, curves: tuple[str, ...]
     First those of draft sizes that are calibrated for each curve, beside the best of these and of
     small sizes in hindsight; then those of fixed sizes.
     """
-    costs = {name: Costs(rows=read_curve(name).row_times) for name in curves}
+    costs = {name: RoundCosts(rows=read_curve(name).row_times) for name in curves}
     click.echo(f"| | {' | '.join(costs)} |")
     click.echo("|---" * (1 + len(costs)) + "|")
     for name, sized in CALIBRATED.items():
@@ -350,12 +351,12 @@ def ablations_command(outputs: OwnOutputs, *, size: int, curves: tuple[str, ...]
             outputs.save()
 
 
-def best_size(by_size: Mapping[int, Found], costs: Costs) -> int:
+def best_size(by_size: Mapping[int, Found], costs: RoundCosts) -> int:
     """The draft size with the highest speed-up on the very texts that were decoded."""
     return max(by_size, key=lambda size: by_size[size].speedup(costs))
 
 
-def cell(found: Found, costs: Costs) -> str:
+def cell(found: Found, costs: RoundCosts) -> str:
     """Tokens per pass, and the speed-up if passes have these costs."""
     return f"{found.tokens_per_pass():.3f}, {found.speedup(costs):.3f}"
 
@@ -367,7 +368,7 @@ def calibration(outputs: OwnOutputs, sized: Sized) -> list[float]:
     return [measured(outputs, sized(size)).tokens_per_pass() for size in CALIBRATION_SIZES]
 
 
-def calibrated(tokens: list[float], costs: Costs) -> int:
+def calibrated(tokens: list[float], costs: RoundCosts) -> int:
     """UniSpec's g* for passes of these costs. tokens: as `calibration` returns."""
     times = [costs.verify(1 + size) for size in CALIBRATION_SIZES]
     return calibrated_size(CALIBRATION_SIZES, tokens, times)

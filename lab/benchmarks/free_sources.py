@@ -36,12 +36,13 @@ from lab.benchmarks.paired_lines import bounds, interval, table
 from lab.benchmarks.real_replay import TimedModel
 from lab.benchmarks.recorded_answers import KINDS, Answer, chosen_answers, seed_of
 from lab.project import SimulatedClock, TimedVerifier
+from lab.round_costs import RoundCosts
 from tokalign.api.assemble import load_models
 from tokalign.api.choosing import choose_drafting
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
@@ -106,7 +107,7 @@ class RecordedVerifier:
         return Verdict(ids=ids, path=tuple(path[: len(ids)]), rows=1 + len(tree))
 
 
-def decoded(answer: Answer, way: Way, costs: Costs) -> Decoded:
+def decoded(answer: Answer, way: Way, costs: RoundCosts) -> Decoded:
     """Decode an answer under these costs."""
     store, clock = way.store(), SimulatedClock()
     verifier = TimedVerifier(RecordedVerifier(answer, store), costs, clock)
@@ -141,7 +142,7 @@ def _baseline(title: str, name: str, size: int | None) -> Way:
 
 
 def free_sources(
-    drafting: Drafting, costs: Costs, vocabulary: int, draft: Draft | None = None
+    drafting: Drafting, costs: RoundCosts, vocabulary: int, draft: Draft | None = None
 ) -> Way:
     """tokalign's sources under the controller. draft: a draft model besides the free ones."""
 
@@ -178,7 +179,7 @@ class Draft:
         self._pair = Pair(target, self.tokenizer, size)
 
     def after(
-        self, answer: Answer, drafting: Drafting, costs: Costs, clock: SimulatedClock
+        self, answer: Answer, drafting: Drafting, costs: RoundCosts, clock: SimulatedClock
     ) -> TimedModel:
         """Its drafter for an answer."""
         prompt = Prompt(target=answer.prompt)
@@ -197,11 +198,11 @@ def noise_of(answer: Answer, vocabulary: int) -> ComingNoise | None:
     return sampling_of(answer).noise_ahead(vocabulary) if answer.temp else None
 
 
-def costs_of(curve: str, draft_pass: float = 0.0, tree_pass: float | None = None) -> Costs:
+def costs_of(curve: str, draft_pass: float = 0.0, tree_pass: float | None = None) -> RoundCosts:
     """The costs of a curve in plain passes."""
     known = CPU if curve == "cpu" else read_curve(curve).row_times
     rows = tuple(time / known[0] for time in known)
-    return Costs(rows=rows, draft_pass=draft_pass, tree_pass=tree_pass)
+    return RoundCosts(rows=rows, draft_pass=draft_pass, tree_pass=tree_pass)
 
 
 def drafting_for(
@@ -218,7 +219,7 @@ def drafting_for(
 
 
 def show(
-    answers: Sequence[Answer], ways: Sequence[Way], curve: str, costs: Costs, *, peers: bool
+    answers: Sequence[Answer], ways: Sequence[Way], curve: str, costs: RoundCosts, *, peers: bool
 ) -> None:
     """Print a table for one curve. ways: the free sources, and the hybrid if there is a draft."""
     others: dict[str, list[Decoded]] = {}

@@ -32,12 +32,13 @@ from lab.benchmarks.draft_free import MACHINES
 from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
 from lab.benchmarks.remembered_target import RememberingVerifier, Text
 from lab.project import SimulatedClock, TimedVerifier
+from lab.round_costs import RoundCosts
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.api.choosing import pair_tables
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, new_worth
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
@@ -217,7 +218,7 @@ def machines(world: World, curves: Sequence[str], draft_pass: float, steps: int)
     click.echo("|---" * (1 + len(names)) + "|")
     for name in curves:
         known = read_curve(name).row_times
-        costs = Costs(rows=tuple(time / known[0] for time in known), draft_pass=draft_pass)
+        costs = RoundCosts(rows=tuple(time / known[0] for time in known), draft_pass=draft_pass)
         cells = [
             controlled(world, costs, method="hybrid", with_model=False),
             controlled(world, costs, method="draft", with_model=True),
@@ -227,7 +228,7 @@ def machines(world: World, curves: Sequence[str], draft_pass: float, steps: int)
         click.echo(f"| {name} | {' | '.join(cells)} |")
 
 
-def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> str:
+def controlled(world: World, costs: RoundCosts, *, method: str, with_model: bool) -> str:
     """What the controller makes of the sources, if it knows the costs."""
     clock = SimulatedClock()
     times = [n * costs.draft_pass for n in range(1, MOST_PASSES + 1)]
@@ -248,7 +249,7 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
     return cell(rounds, costs, clock.now)
 
 
-def cost_aware(world: World, costs: Costs, steps: int) -> str:
+def cost_aware(world: World, costs: RoundCosts, steps: int) -> str:
     """What the cost-aware hybrid makes of them."""
 
     def make(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
@@ -259,7 +260,7 @@ def cost_aware(world: World, costs: Costs, steps: int) -> str:
     return cell(rounds, costs, time)
 
 
-def cell(rounds: Sequence[Round], costs: Costs, time: float) -> str:
+def cell(rounds: Sequence[Round], costs: RoundCosts, time: float) -> str:
     """The speed-up, and what a round has on average."""
     emitted = sum(len(one.emitted) for one in rounds)
     ids = sum(one.rows - 1 for one in rounds) / len(rounds)

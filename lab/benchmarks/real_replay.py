@@ -35,13 +35,14 @@ from lab.benchmarks.real_prompts import KINDS, Asked, prompts
 from lab.benchmarks.remembered_target import MOST_DEPTH, RememberingVerifier, Text
 from lab.fingerprint import model_fingerprint
 from lab.project import SimulatedClock, TimedVerifier
+from lab.round_costs import RoundCosts, in_plain_passes
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.cli.output import progress
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, in_plain_passes
+from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.drafting import make_drafter
@@ -62,7 +63,7 @@ _PROJECTED = "m2-pro", "m3-max", "m4-pro-8-bit", "m4-pro", "m5-max"
 class TimedModel(ModelDrafter):
     """A draft model whose passes take the time that the costs say."""
 
-    def __init__(self, model: ModelDrafter, costs: Costs, clock: SimulatedClock) -> None:
+    def __init__(self, model: ModelDrafter, costs: RoundCosts, clock: SimulatedClock) -> None:
         super().__init__(model.session, model.steps, model.alternatives)
         self._model, self._costs, self._on = model, costs, clock
 
@@ -88,7 +89,7 @@ class Player:
     """Plays conditions on recorded answers. costs: of --curve, in plain passes."""
 
     runner: Runner
-    costs: Costs
+    costs: RoundCosts
     _decoders: dict[str, Decoder] = field(default_factory=dict)
     _texts: dict[Asked, Text] = field(default_factory=dict)
 
@@ -170,7 +171,7 @@ class Player:
         return context, [one for one in events if isinstance(one, Round)]
 
 
-def costs_of(name: str, own: Costs | None = None) -> Costs:
+def costs_of(name: str, own: RoundCosts | None = None) -> RoundCosts:
     """The costs of a curve, those of the draft model from `own` where it has none."""
     curve = read_curve(name)
     costs = in_plain_passes(curve)
@@ -179,7 +180,7 @@ def costs_of(name: str, own: Costs | None = None) -> Costs:
     return replace(costs, draft_pass=own.draft_pass, tree_pass=own.tree_pass)
 
 
-def seconds_of(line: dict[str, Any], costs: Costs) -> float:
+def seconds_of(line: dict[str, Any], costs: RoundCosts) -> float:
     """What the rounds of a line take, in plain passes."""
     rounds = zip(line["rows"], line["draft_passes"], line["trees"], strict=True)
     found: float = sum(
@@ -188,7 +189,7 @@ def seconds_of(line: dict[str, Any], costs: Costs) -> float:
     return found
 
 
-def show(lines: Sequence[dict[str, Any]], own: Costs, *, by_kind: bool) -> None:
+def show(lines: Sequence[dict[str, Any]], own: RoundCosts, *, by_kind: bool) -> None:
     """Print a table for every temperature. by_kind: a row for each kind of prompts, too."""
     curves = {"--curve": own} | {name: costs_of(name, own) for name in _PROJECTED}
     head = ["condition", "prompts", "tokens per pass", "rows", "draft passes", *curves, "differing"]
@@ -205,7 +206,7 @@ def show(lines: Sequence[dict[str, Any]], own: Costs, *, by_kind: bool) -> None:
         print(f"\nT = {temp}\n\n{table(head, rows)}")
 
 
-def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs]) -> list[str]:
+def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, RoundCosts]) -> list[str]:
     tokens = tokens_of(lines).sum()
     speeds = [
         f"{tokens / sum(seconds_of(line, costs) for line in lines):.2f}"

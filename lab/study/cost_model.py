@@ -15,10 +15,10 @@ from statistics import fmean
 
 import numpy as np
 
+from lab.round_costs import RoundCosts, in_plain_passes
 from lab.study.samples import Sample, Trial, timed_greedily
 from tokalign.evaluate.comparison import Condition, order_of
 from tokalign.runtime.cost import CostCurve
-from tokalign.runtime.draft.costs import Costs, in_plain_passes
 from tokalign.runtime.statistics import ratio
 
 
@@ -182,7 +182,7 @@ def priced(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Con
     return sorted(known, key=order_of)
 
 
-def costs_of(curve: CostCurve, sample: Sample) -> Costs:
+def costs_of(curve: CostCurve, sample: Sample) -> RoundCosts:
     """The costs of a sample of a `priced` condition, in plain passes.
 
     Passes are as the curve says for its context. The host's time is that of the curve, and what was
@@ -194,13 +194,13 @@ def costs_of(curve: CostCurve, sample: Sample) -> Costs:
     return replace(costs, host=costs.host + max(0.0, own))
 
 
-def expected_time(sample: Sample, costs: Costs) -> float:
+def expected_time(sample: Sample, costs: RoundCosts) -> float:
     """Time of all rounds but the first, in plain passes."""
     passes = sum(count * costs.verify(m) for m, count in sample.work.rows.items())
     return passes + drafting_time(sample, costs) + rounds_with_host(sample) * costs.host
 
 
-def drafting_time(sample: Sample, costs: Costs) -> float:
+def drafting_time(sample: Sample, costs: RoundCosts) -> float:
     """Time of the draft model's passes in all rounds but the first."""
     return costs.drafting(sample.work.later_passes, tree=sample.drafted_trees)
 

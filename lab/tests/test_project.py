@@ -15,10 +15,11 @@ from lab.recorded_proposals import (
     RecordedProposal,
     TracedText,
 )
-from tokalign.runtime.draft.costs import Costs
+from lab.round_costs import RoundCosts, in_plain_passes
+from tokalign.runtime.cost import CostCurve, Timing
 from tokalign.tables.token_tree import TokenTree
 
-COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
+COSTS = RoundCosts(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
 
 
 def trace_of(length: int, accepted: int, *, passes: int = 0, tokens: int = 12) -> ProposalTrace:
@@ -75,3 +76,18 @@ def test_a_text_without_proposals_is_decoded_plainly() -> None:
     trace = ProposalTrace(texts=(TracedText(given=1, length=9),))
     found = project(trace, COSTS)
     assert found.fixed == {0: 1.0}
+
+
+def test_the_host_is_apart_from_the_rows_that_every_other_round_waits_for() -> None:
+    def timing(seconds: float) -> Timing:
+        return Timing(seconds, seconds, seconds)
+
+    rows = {1: timing(0.01), 4: timing(0.04)}
+    curve = CostCurve(name="it", source="by hand", rows=rows, draft_pass=timing(0.001), host=0.002)
+    costs = in_plain_passes(curve)
+    assert costs.rows == pytest.approx((1.0, 2.25, 3.5, 4.75))
+    assert costs.verify(3) + costs.host == pytest.approx(0.03 / 0.008), "C(3) itself"
+    assert costs.draft_pass == pytest.approx(0.001 / 0.008)
+    assert in_plain_passes(curve.without_draft()).draft_pass == 0
+    alone = CostCurve(name="slow", source="measured", rows={1: timing(2.0)})
+    assert in_plain_passes(alone).rows == (1.0,)

@@ -11,6 +11,7 @@ from studied import CONTEXT, CONTROL, COPY, PLAIN, a_block, a_curve, a_result, a
 
 from lab.project import project
 from lab.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
+from lab.round_costs import RoundCosts
 from lab.study.cost_model import (
     break_even_by_equation_6,
     costs_of,
@@ -23,7 +24,6 @@ from lab.study.measurements import work_of
 from lab.study.samples import Sample, trials
 from lab.study.waterfall import waterfalls
 from tokalign.evaluate.comparison import Condition
-from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -100,7 +100,7 @@ def test_project_expects_the_same_of_the_same_rounds(shapes: list[tuple[int, int
 
     The last rounds propose nothing, as at the end of an output, where there is no room left.
     """
-    costs = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
+    costs = RoundCosts(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
     rounds = [a_round(accepted, proposed) for accepted, proposed in [(0, 1), *shapes]]
     rounds += [a_round(0, 0, passes=0)] * 3
     later = rounds[1:]
@@ -135,7 +135,7 @@ def test_costs_are_in_plain_passes() -> None:
 
 def test_trees_take_the_passes_of_trees() -> None:
     tree, chain = a_sample(TREE, proposed=15), a_sample(TREE)
-    costs = Costs(rows=(1.0, 1.25, 1.5), draft_pass=0.125, host=0.0625, tree_pass=0.25)
+    costs = RoundCosts(rows=(1.0, 1.25, 1.5), draft_pass=0.125, host=0.0625, tree_pass=0.25)
     assert expected_time(tree, costs) == 6 * (1.5 + 2 * 0.25 + 0.0625)
     assert expected_time(chain, costs) == 6 * (1.5 + 2 * 0.125 + 0.0625)
 
@@ -143,7 +143,7 @@ def test_trees_take_the_passes_of_trees() -> None:
 def test_with_auto_only_rounds_with_a_proposal_wait_for_the_host() -> None:
     """Two of five rounds propose two ids; at a fixed length the other three would wait too."""
     work = replace(a_sample(COPY).work, rows={1: 3, 3: 2}, later_passes=0)
-    costs = Costs(rows=(1.0, 1.25, 1.5), host=0.25)
+    costs = RoundCosts(rows=(1.0, 1.25, 1.5), host=0.25)
     auto = a_sample(replace(COPY, k="auto"), work=work)
     assert expected_time(auto, costs) == 3 * 1.0 + 2 * (1.5 + 0.25)
     assert expected_time(a_sample(COPY, work=work), costs) == 3 * 1.25 + 2 * (1.5 + 0.25)

@@ -21,8 +21,6 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.runtime.cost import CostCurve
-
 MAX_DRAFT = 16
 """The most passes of a draft model in a round."""
 
@@ -35,14 +33,11 @@ class Costs:
     """Times in one unit: seconds, or passes of the target over one row.
 
     rows: C(1), C(2), ... of the target's pass; after its end the last step goes on.
-    draft_pass: of the draft model. host: the rest of a round that has a proposal.
-    tree_pass: of the draft model where it grows a tree; None: the same as `draft_pass`.
+    draft_pass: of the draft model.
     """
 
     rows: tuple[float, ...]
     draft_pass: float = 0.0
-    host: float = 0.0
-    tree_pass: float | None = None
 
     def verify(self, rows: int) -> float:
         """Time of the target's pass over `rows` (1 or more) positions."""
@@ -52,22 +47,9 @@ class Costs:
         slope = max(0.0, known[-1] - known[-2]) if len(known) > 1 else 0.0
         return known[-1] + slope * (rows - len(known))
 
-    def drafting(self, passes: int, *, tree: bool) -> float:
-        """Time of a draft of this many passes of the draft model. tree: whether it grew a tree."""
-        return passes * (self.tree_pass if tree and self.tree_pass is not None else self.draft_pass)
-
-    def round(self, proposed: int, passes: int = 0, *, tree: bool = False) -> float:
-        """Time of a round. proposed: ids that it verifies. passes: of the draft model for them.
-
-        tree: as of `drafting`. A round without a proposal is one of plain decoding, which runs
-        ahead.
-        """
-        host = self.host if proposed else 0.0
-        return self.verify(1 + proposed) + host + self.drafting(passes, tree=tree)
-
     def by_proposed(self, most: int) -> list[float]:
         """Times of rounds that propose 0, 1, ..., `most` ids."""
-        return [self.verify(1), *[self.verify(1 + n) + self.host for n in range(1, 1 + most)]]
+        return [self.verify(1 + n) for n in range(1 + most)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +63,6 @@ class Plan:
     length: int
     rate: float
     tokens: float = 1.0
-
-
-def in_plain_passes(curve: CostCurve) -> Costs:
-    """What rounds cost, in passes of plain decoding; the host's work is apart."""
-    times, plain = curve.row_times, curve.plain
-    host, draft, tree = times[0] - plain, curve.draft_pass, curve.tree_pass
-    return Costs(
-        rows=tuple((time - host) / plain for time in times),
-        draft_pass=0.0 if draft is None else draft.median / plain,
-        host=host / plain,
-        tree_pass=None if tree is None else tree.median / plain,
-    )
 
 
 _MEMORY, _QUICK_MEMORY = 32, 8
