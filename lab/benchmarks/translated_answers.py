@@ -80,8 +80,9 @@ def show(answers: Sequence[Answer], played: dict[tuple[str, int], list[Played]])
         chosen = [i for i, answer in enumerate(answers) if kind in (answer.kind, "all")]
         for k in dict.fromkeys(k for _, k in played) if chosen else ():
             own = {name: [of[i] for i in chosen] for (name, n), of in played.items() if n == k}
-            lines.append([kind, str(k), *map(_cell, own.values()), _relative(own)])
-    click.echo(table([*head, f"{OWN} / {PUBLISHED}"], lines))
+            gains = [_relative(own, name) for name in (OWN, TREE)]
+            lines.append([kind, str(k), *map(_cell, own.values()), *gains])
+    click.echo(table([*head, *(f"{name} / {PUBLISHED}" for name in (OWN, TREE))], lines))
 
 
 def _cell(of: Sequence[Played]) -> str:
@@ -89,11 +90,11 @@ def _cell(of: Sequence[Played]) -> str:
     return f"{interval(tokens, passes)}, {sum(x.rows for x in of) / passes.sum():.1f} rows"
 
 
-def _relative(own: dict[str, list[Played]]) -> str:
-    """Passes of the published window over those of `exact`: both emit the same tokens."""
-    if not {OWN, PUBLISHED} <= own.keys():
+def _relative(own: dict[str, list[Played]], way: str) -> str:
+    """Passes of the published window over those of `way`: both emit the same tokens."""
+    if not {way, PUBLISHED} <= own.keys():
         return ""
-    ours, theirs = ([one.passes for one in own[name]] for name in (OWN, PUBLISHED))
+    ours, theirs = ([one.passes for one in own[name]] for name in (way, PUBLISHED))
     low, high = bounds(theirs, ours)
     return f"{sum(theirs) / sum(ours):.3f} ({low:.2f}-{high:.2f})"
 

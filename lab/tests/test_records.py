@@ -1,34 +1,98 @@
-"""Every record names a program that made it, or says in its first line that it is history."""
+"""Every record names programs that start, with options that they have, or is history."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from functools import cache
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from tokalign.cli import GROUPS
-
 ROOT = Path(__file__).parents[2]
-RECORDS = sorted((ROOT / "lab" / "results").glob("*.md"))
+RECORDS = sorted((ROOT / "lab").rglob("*.md"))
+LOST = "last in the repository at commit"
+"""A paragraph that says so may name what is no longer here."""
+STARTS = r"python (?:-m lab|\S+\.py)|pytest [a-z/_]+\.py|tokalign [a-z-]+ -|make [a-z]"
 
 
-def programs(text: str) -> list[str]:
-    """What a record names that can be run, or is, in this tree."""
-    modules = re.findall(r"(lab(?:\.[a-z_]+)+)", text)
-    paths = re.findall(r"\b((?:lab|tests|tokalign|demo)/[a-z_/]+\.py)", text)
-    targets = re.findall(r"`make ([a-z-]+)`", text)
-    commands = {name for group in GROUPS.values() for name in group}
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    return [
-        *(name for name in modules if (ROOT / (name.replace(".", "/") + ".py")).is_file()),
-        *(path for path in paths if (ROOT / path).is_file()),
-        *(name for name in targets if f"\n{name}:" in makefile),
-        *(name for name in re.findall(r"tokalign ([a-z]+)", text) if name in commands),
-    ]
+def paragraphs(record: str) -> Iterator[str]:
+    """The paragraphs of a record; none of a part whose title says that it is history."""
+    for part in re.split(r"^(?=#+ )", record, flags=re.MULTILINE):
+        if not part.partition("\n")[0].endswith("(history)"):
+            yield from re.split(r"\n\s*\n", part)
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
-def test_a_record_names_its_program_or_is_history(record: Path) -> None:
+def commands(paragraph: str) -> Iterator[list[str]]:
+    """The words of every command of a paragraph, which stands in quotes, a block or indented."""
+    quoted = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", paragraph)]
+    indented = re.sub(r"\\\n|\n {8,}", " ", paragraph).splitlines()
+    for line in [*quoted, *indented]:
+        start = re.match(rf"\s*(?:[A-Z_]+=\S+ )*({STARTS})", line)
+        if start:
+            yield shlex.split(re.sub(r"[\[\]…]", " ", line[start.start(1) :]))
+
+
+@cache
+def help_of(module: str, *words: str) -> str:
+    """What a program prints when asked for help; without its extra, its text."""
+    try:
+        found = vars(import_module(f"{module}.__main__" if module == "lab" else module))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return (ROOT / module.replace(".", "/")).with_suffix(".py").read_text("utf-8")
+    names = ("group", "benchmark", "command", "main", "record")
+    program = next(found[name] for name in names if name in found)
+    printed, asked = StringIO(), sys.argv
+    sys.argv = [module, *words, "--help-all" if module == "tokalign.cli" else "--help"]
+    try:
+        with redirect_stdout(printed), pytest.raises(SystemExit) as stop:
+            program()
+    finally:
+        sys.argv = asked
+    assert not stop.value.code, f"{module} {words} does not start"
+    return printed.getvalue()
+
+
+def faults(words: list[str]) -> list[str]:
+    """Why a command does not start."""
+    program, *rest = words
+    if program == "make":
+        makefile = (ROOT / "Makefile").read_text("utf-8")
+        return [] if f"\n{rest[0]}:" in makefile else [f"no target {rest[0]}"]
+    if program == "tokalign":
+        return _wrong_words("tokalign.cli", rest)
+    if program == "python" and rest[0] == "-m":
+        path = ROOT / rest[1].replace(".", "/")
+        here = path.is_dir() or path.with_suffix(".py").is_file()
+        return _wrong_words(rest[1], rest[2:]) if here else [f"no module {rest[1]}"]
+    files = rest if program == "pytest" else rest[:1]
+    return [f"no file {name}" for name in files if not (ROOT / name).is_file()]
+
+
+def _wrong_words(module: str, rest: list[str]) -> list[str]:
+    """The options that a program has not, and a subcommand where it takes no words."""
+    first = "".join(rest[:1])
+    printed = help_of(module, *([first] if re.fullmatch("[a-z][a-z-]*", first) else []))
+    takes_none = re.match(rf"Usage: .*(?<! {re.escape(first)}) \[OPTIONS\]\n", printed)
+    wrong = [first] if takes_none and first and not first.startswith("-") else []
+    options = [word.partition("=")[0] for word in rest if re.match("--?[a-z]", word)]
+    wrong += [name for name in options if not re.search(rf"(?<![\w-]){name}(?![\w-])", printed)]
+    return [f"{module} has no {word}" for word in wrong]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.relative_to(ROOT).as_posix())
+def test_a_record_names_programs_that_start_or_is_history(record: Path) -> None:
     text = record.read_text("utf-8")
-    assert programs(text) or text.splitlines()[0].endswith("(history)")
+    if text.partition("\n")[0].endswith("(history)"):
+        return
+    kept = [p for p in paragraphs(text) if LOST not in " ".join(p.split())]
+    named = [words for paragraph in kept for words in commands(paragraph)]
+    assert [fault for words in named for fault in faults(words)] == []
+    assert named or record.parent.name != "results" or record.stem == "README", "no program"
