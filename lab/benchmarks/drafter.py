@@ -7,7 +7,8 @@ prompt. Drafting never changes that text, so it plays the target afterwards; the
 all its positions come from one pass. Loop, drafters and beam search are those of tokalign.
 Costs are in plain passes of the target, by the bytes of weights that a step or a pass reads. The
 curves of M1 Max and M2 Ultra, on which the paper has its grid, are upper bounds: what is printed
-under them are lower bounds.
+under them are lower bounds. "Not merged" are the rows of the beams one by one, as the paper's merge
+ratio takes them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSe
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import vocabulary_size, weight_bytes
 from tokalign.runtime.rounds import Array, Context, Round
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 CURVES = ("m1-max", "m2-ultra", "m4-pro")
@@ -96,20 +98,28 @@ class World:
 def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: float) -> None:
     """The paper's grid: tokens per pass, and the speed-up under cost curves of real chips."""
     curves = {name: read_curve(name).row_times for name in CURVES}
-    print("| beam | tokens / pass | rows | " + " | ".join(curves) + " |")
-    print("|---" * (3 + len(curves)) + "|")
+    print("| beam | tokens / pass | rows | not merged | " + " | ".join(curves) + " |")
+    print("|---" * (4 + len(curves)) + "|")
     for width, length in product(widths, lengths):
         rounds = list(world.rounds(BeamShape(width, length)))
         tokens = sum(len(one.emitted) for one in rounds) / len(rounds)
         rows = sum(len(one.tree) for one in rounds) / len(rounds)
+        apart = sum(rows_of_beams(one.tree) for one in rounds) / len(rounds)
         cells = []
         for times in curves.values():
             costs = Costs(rows=tuple(time / times[0] for time in times))
             verified = np.interp(1 + rows, range(1, 1 + len(costs.rows)), costs.rows)
             cells.append(f"{tokens / (verified + length * step):.2f}")
-        print(
-            f"| {width} x {length} | {tokens:.3f} | {rows:.1f} | {' | '.join(cells)} |", flush=True
-        )
+        beam = f"{width} x {length} | {tokens:.3f} | {rows:.1f} | {apart:.1f}"
+        print(f"| {beam} | {' | '.join(cells)} |", flush=True)
+
+
+def rows_of_beams(tree: TokenTree[TargetId]) -> int:
+    """Rows that the beams of a tree would take if what they begin with alike were not merged."""
+    depths: list[int] = []
+    for parent in tree.parents:
+        depths.append(1 if parent < 0 else 1 + depths[parent])
+    return sum(depths[leaf] for leaf in set(range(len(tree))) - set(tree.parents))
 
 
 @click.command()
