@@ -39,7 +39,10 @@ def read_trace(path: Path) -> ProposalTrace:
 @click.command(
     "traces",
     cls=Command,
-    params=[*OPTIONS, Option("--trace", "The file.", FilePath(".pickle"), required=True)],
+    params=[
+        *[option for option in OPTIONS if option.name != "html"],
+        Option("--trace", "The file.", FilePath(".pickle"), required=True),
+    ],
 )
 def command(*, trace: Path, **given: Any) -> None:
     """Record what every condition proposes at every position of FILEs."""

@@ -1,9 +1,9 @@
 """The controller on other machines: traces replayed under every shipped curve.
 
-    python -m lab.traces --target bielik --text wiki200.jsonl --method hybrid -k 16 \
-        --trace hybrid.pickle
-    python -m lab.traces --draft DRAFT --target bielik --text wiki200.jsonl --method exact -k 6 \
-        --trace draft.pickle
+    python -m lab.traces --text --target bielik --method hybrid -k 16 \
+        --trace hybrid.pickle wiki200.jsonl
+    python -m lab.traces --text --draft DRAFT --target bielik --method exact -k 6 \
+        --trace draft.pickle wiki200.jsonl
     python -m lab.benchmarks.controller hybrid.pickle draft.pickle \
         [--together hybrid.pickle,draft.pickle]
 
