@@ -96,3 +96,9 @@ def test_a_record_names_programs_that_start_or_is_history(record: Path) -> None:
     named = [words for paragraph in kept for words in commands(paragraph)]
     assert [fault for words in named for fault in faults(words)] == []
     assert named or record.parent.name != "results" or record.stem == "README", "no program"
+
+
+def test_every_record_is_listed() -> None:
+    folder = ROOT / "lab" / "results"
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text("utf-8")))
+    assert {page.name for page in folder.glob("*.md")} - {"README.md"} <= listed
