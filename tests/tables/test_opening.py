@@ -13,7 +13,7 @@ from small_tokenizers import of_merges
 
 from tokalign.build.alignment import align, build_alignment
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
-from tokalign.tables import bundle, kept
+from tokalign.tables import bundle, opening
 from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import table_folder
@@ -186,11 +186,11 @@ def test_a_table_is_read_once_for_a_tokenizer_until_it_changes(
         told.append([])
         assert answer_of(note=told[-1].append) == 2
         assert open_alignment(TARGET, DRAFT, otherwise=align, note=told[-1].append)
-    assert opened == []
+    assert {*opened} <= {damaged.name}
     assert told[0] == told[1] == told[2] != [], "what is used is said every time"
     write_dictionary(path, "pl", answer=4)
     assert answer_of() == 4
-    assert set(opened) == {path.name}
+    assert {*opened} == {path.name, damaged.name}
     write_dictionary(folders.named / "uk.dictionary.tok", "uk", answer=1)
     assert set(sources_of().values()) == {1, 4}
     path.unlink()
@@ -203,7 +203,7 @@ def test_tables_go_with_their_tokenizer(folders: Folders, opened: list[str]) -> 
     table = open_dictionary(again)
     assert table is open_dictionary(again)
     assert table is not None
-    assert again in kept._tables
+    assert again in opening._tables
     left = ref(table)
     del again, table
     collect()

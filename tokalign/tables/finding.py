@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from typing import Any
 from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError
-from tokalign.storage import TABLES, as_path, parse_json, shipped
+from tokalign.storage import TABLES, FileState, as_path, file_state, parse_json, shipped
+from tokalign.tables.bundle import read_header
 from tokalign.tables.header import Header
-from tokalign.tables.kept import kept_header
 
 Note = Callable[[str], None]
 """Receives one line that says what was found, or what is done instead."""
@@ -76,12 +77,18 @@ def find_tables(
     wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
     for path in (path for folder in _folders(model_folder) for path in table_files(folder, kind)):
         try:
-            header = kept_header(path)
+            header = _header(path, file_state(path))
         except (BundleError, MissingAssetError) as error:
             note(f"{error}; it is not used")
             continue
         if header.kind == kind and dict(header.fingerprints) == wanted:
             yield path, header
+
+
+@lru_cache(maxsize=512)
+def _header(path: Path, _state: FileState | None) -> Header:
+    """The header of a file in this state."""
+    return read_header(path)
 
 
 def drafter_folders(model_folder: Path | None) -> Iterator[Path]:

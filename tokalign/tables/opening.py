@@ -8,20 +8,20 @@ its file changes. `finding` says where tables are looked for, `bundle` is the fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from tokalign.errors import BundleError, MissingAssetError, shown_path
-from tokalign.storage import FilePath
+from tokalign.storage import FilePath, FileState, file_state
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.finding import Detail, Note, find_tables, no_note
 from tokalign.tables.header import KINDS, Header
-from tokalign.tables.kept import kept_table
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ def open_dictionary(
         )
 
     named = {os.path.abspath(file): Path(file) for file in files}
-    kept = partial(kept_table, target, ("dictionary",), read=read)
+    kept = partial(_kept, target, ("dictionary",), read=read)
     opened = [kept(path) for path in named.values()]
     if languages or not files:
         found = [
@@ -95,7 +95,7 @@ def open_logit_rows(
         return LogitRows.from_bundle(bundle, len(target.vocabulary))
 
     found = [*find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)]
-    kept = partial(kept_table, target, (LOGITS,), read=read)
+    kept = partial(_kept, target, (LOGITS,), read=read)
     rows = [*_usable(LOGITS, found, languages, kept, note)]
     return joined(rows) if len(rows) > 1 else rows[0] if rows else None
 
@@ -123,7 +123,7 @@ def open_alignment(
             bundle, draft=draft.vocabulary.tokens, target_size=len(target.vocabulary)
         )
 
-    kept = partial(kept_table, target, ("alignment", draft.fingerprint), read=read)
+    kept = partial(_kept, target, ("alignment", draft.fingerprint), read=read)
     if file is not None:
         return kept(Path(file))
     found = find_tables(
@@ -140,6 +140,22 @@ def open_alignment(
         f"keep one with: {build}, or fetch one, if there is one, with: tokalign tables pull NAME"
     )
     return otherwise(draft.vocabulary, target.vocabulary)
+
+
+_tables: WeakKeyDictionary[Tokenizer[Any], dict[Hashable, tuple[FileState, object]]]
+_tables = WeakKeyDictionary()
+
+
+def _kept(
+    target: Tokenizer[Any], key: tuple[Hashable, ...], path: Path, read: Callable[[Path], T]
+) -> T:
+    """What `read` makes of a table of this tokenizer, kept as long as there is the tokenizer and
+    the file is the same. key: what it is made into."""
+    tables, state = _tables.setdefault(target, {}), file_state(path)
+    known = tables.get((*key, path))
+    if state is None or known is None or known[0] != state:
+        known = tables[*key, path] = state or (), read(path)
+    return cast("T", known[1])
 
 
 def verify_table(path: Path) -> None:
