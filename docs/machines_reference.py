@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokalign.evaluate.machine_report import MachineReport, Result, read
+from tokalign.evaluate.comparison import Row
+from tokalign.evaluate.machine_report import MachineReport, read
 
 REPORTS = Path(__file__).resolve().parents[1] / "lab" / "results" / "machines"
 
@@ -26,7 +27,7 @@ clearly slower.
 def page() -> str:
     """The whole page."""
     reports = [read(path) for path in sorted(REPORTS.glob("*.json"))]
-    return "\n".join([HEAD, *(line for report in reports for line in section(report))])
+    return "\n".join([HEAD, *(text for report in reports for text in section(report))])
 
 
 def section(report: MachineReport) -> Iterator[str]:
@@ -51,7 +52,7 @@ def section(report: MachineReport) -> Iterator[str]:
         yield f"After {passes.context} ids {first}by rows {costs}.\n"
     yield "| prompts | method | k | tokens per pass | speed | middle half | of prompts |"
     yield "|---|---|---|---|---|---|---|"
-    yield from map(row, report.results)
+    yield from (line(name, row) for name, rows in report.results.items() for row in rows)
     yield ""
     for equality in report.equality:
         bound = "more" if equality.context is None else f"up to {equality.context}"
@@ -61,13 +62,13 @@ def section(report: MachineReport) -> Iterator[str]:
         )
 
 
-def row(result: Result) -> str:
+def line(prompts: str, row: Row) -> str:
     """A line of the table."""
-    speed = f"{result.speedup:.2f}"
-    speed = {"faster": f"**{speed}**", "slower": f"*{speed}*"}.get(result.against_plain, speed)
+    speed = f"{row.speedup:.2f}"
+    speed = {"faster": f"**{speed}**", "slower": f"*{speed}*"}.get(row.against_plain, speed)
     return (
-        f"| {result.prompts} | {result.method} | {result.k} | {result.tokens_per_pass:.2f} | "
-        f"{speed} | {result.low:.2f}–{result.high:.2f} | {result.count} |"
+        f"| {prompts} | {row.condition.label} | {row.k} | {row.tokens_per_round:.2f} | "
+        f"{speed} | {row.low:.2f}–{row.high:.2f} | {row.timed} |"
     )
 
 

@@ -83,10 +83,10 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_it_has_each_kind_of_prompt_and_only_ways_to_draft() -> None:
     results = report().results
-    assert {(one.prompts, one.method) for one in results} == {
-        (prompts, "hybrid") for prompts in ("all", "code", "general")
-    }
-    assert all(one.speedup == 1.5 and one.tokens_per_pass == 1.0 for one in results)
+    assert results.keys() == {"all", "code", "general"}
+    rows = [row for of_set in results.values() for row in of_set]
+    assert {row.condition for row in rows} == {HYBRID}
+    assert all(row.speedup == 1.5 and row.tokens_per_round == 1.0 for row in rows)
 
 
 def test_equal_ids_are_counted_up_to_the_first_that_differs() -> None:
@@ -107,9 +107,9 @@ def test_a_folder_is_named_without_what_it_lies_in(tmp_path: Path) -> None:
     "changed",
     [
         {"host": "jans-mac"},
-        {"form": 2},
+        {"form": 1},
         {"memory": "much"},
-        {"results": [{"prompts": "all"}]},
+        {"results": {"all": [{"path": "/home"}]}},
         {"report": "another"},
     ],
 )

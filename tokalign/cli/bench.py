@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ from tokalign.storage import require_writable
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
-    from tokalign.evaluate.comparison import Comparison, Measurement, Row
+    from tokalign.evaluate.comparison import Comparison, Measurement
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
 
@@ -272,13 +272,6 @@ def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any
     return {
         "about": dict(about),
         "ids_that_differ": comparison.ids_that_differ,
-        "overall": [_row(row) for row in comparison.overall],
-        "sets": {name: [_row(row) for row in rows] for name, rows in comparison.sets.items()},
+        "overall": [row.figures() for row in comparison.overall],
+        "sets": {name: [row.figures() for row in rows] for name, rows in comparison.sets.items()},
     }
-
-
-def _row(row: Row) -> dict[str, Any]:
-    values = asdict(row)
-    del values["timed"]
-    condition: dict[str, Any] = values.pop("condition")
-    return condition | {n: round(v, 6) if isinstance(v, float) else v for n, v in values.items()}

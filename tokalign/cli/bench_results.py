@@ -129,7 +129,7 @@ def verdict_of(comparison: Comparison) -> str:
         "no difference": "not clearly different from plain decoding, measured twice",
         "": "on too few prompts to tell it from chance",
     }[best.against_plain]
-    control = next((row for row in comparison.overall if row.condition.name == CONTROL), None)
+    control = next((row for row in comparison.overall if row.name == CONTROL), None)
     noise = (
         ""
         if control is None or not control.timed

@@ -7,12 +7,13 @@ conditions differ on this machine; a condition is called faster only where it cl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, structs
 
 from tokalign.runtime.draft.knowledge import new_worth
 from tokalign.runtime.draft.mixing import Mixing
@@ -135,32 +136,46 @@ ENOUGH_PROMPTS = 8
 """Among fewer timed prompts noise clears the control too often."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One condition over the prompts of a set, or over all of them.
+class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One condition over the prompts of a set, or over all of them, as it is shown and published.
 
-    `tokens_per_second`, `host_ms` and `speedup` are medians over prompts, `low` and `high` the
-    quartiles of the speed-up, `fewest` and `most` those of tokens per pass. timed: prompts with a
-    speed. waterfall: as in `_waterfall`. `docs/metrics.md` defines the rest.
+    name, k, draft, chain: of the condition. `tokens_per_second`, `host_ms` and `speedup` are
+    medians over prompts, `low` and `high` the quartiles of the speed-up, `fewest` and `most` those
+    of tokens per pass. timed: prompts with a speed. waterfall: as in `_waterfall`.
+    `docs/metrics.md` defines the rest.
     """
 
-    condition: Condition
-    prompts: int
-    tokens: int
-    acceptance: float
-    tokens_per_round: float
-    draft_passes_per_round: float
-    tokens_per_second: float
-    host_ms: float
-    speedup: float
-    low: float
-    high: float
-    ids_that_differ: int
-    timed: int
+    name: str
+    k: int | str | None
+    draft: str = ""
+    chain: bool = False
+    prompts: int = 0
+    tokens: int = 0
+    acceptance: float = 0.0
+    tokens_per_round: float = 0.0
+    draft_passes_per_round: float = 0.0
+    tokens_per_second: float = 0.0
+    host_ms: float = 0.0
+    speedup: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    ids_that_differ: int = 0
+    timed: int = 0
     fewest: float = 0.0
     most: float = 0.0
     waterfall: tuple[float, ...] = ()
     against_plain: str = ""
+
+    @property
+    def condition(self) -> Condition:
+        return Condition(self.name, self.k, self.draft, self.chain)
+
+    def figures(self) -> dict[str, Any]:
+        """All fields, to six digits after the point."""
+        fields = structs.asdict(self) | {
+            "waterfall": tuple(round(speed, 6) for speed in self.waterfall)
+        }
+        return {n: round(v, 6) if isinstance(v, float) else v for n, v in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +200,8 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
 
     def rows(chosen: Sequence[Measurement]) -> list[Row]:
         rows = [_row(c, [m for m in chosen if m.condition == c], plain) for c in conditions]
-        control = next((row for row in rows if row.condition.name == CONTROL), None)
-        return [replace(row, against_plain=_against(row, control)) for row in rows]
+        control = next((row for row in rows if row.name == CONTROL), None)
+        return [structs.replace(row, against_plain=_against(row, control)) for row in rows]
 
     names = dict.fromkeys(m.block.prompt_set for m in compared)
     sets = {n: rows([m for m in compared if m.block.prompt_set == n]) for n in names}
@@ -220,7 +235,7 @@ def _row(
     per_pass = [ratio(len(m.token_ids), m.rounds) for m in measured]
     fewest, most = np.quantile(per_pass or [0.0], [0.25, 0.75]).tolist()
     return Row(
-        condition=condition,
+        **asdict(condition),
         prompts=len(measured),
         tokens=tokens,
         acceptance=ratio(sum(m.accepted for m in measured), proposed),

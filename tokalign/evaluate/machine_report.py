@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -52,20 +52,6 @@ class MeasuredPasses(_Part, frozen=True, kw_only=True):
     draft_pass: float | None
 
 
-class Result(_Part, frozen=True, kw_only=True):
-    """A way to draft on prompts of one kind. speedup: median; low, high: of the middle half."""
-
-    prompts: str
-    count: int
-    method: str
-    k: int | str
-    tokens_per_pass: float
-    speedup: float
-    low: float
-    high: float
-    against_plain: str
-
-
 class Equality(_Part, frozen=True, kw_only=True):
     """How many ids of outputs are plain decoding's, after contexts of at most `context` ids (null:
     longer). equal: how many of the ids that were compared stood before the first that differs."""
@@ -76,7 +62,8 @@ class Equality(_Part, frozen=True, kw_only=True):
 
 
 class MachineReport(_Part, frozen=True, kw_only=True, tag_field="report", tag="tokalign bench"):
-    """A report. form: counted up when its fields change. memory: of the machine, bytes."""
+    """A report. form: counted up when its fields change. memory: of the machine, bytes. results:
+    of ways to draft, by kind of prompts, with what is 0 left out."""
 
     date: str
     device: str
@@ -87,9 +74,9 @@ class MachineReport(_Part, frozen=True, kw_only=True, tag_field="report", tag="t
     temperature: float
     max_tokens: int
     passes: list[MeasuredPasses]
-    results: list[Result]
+    results: dict[str, list[Row]]
     equality: list[Equality]
-    form: Literal[1] = 1
+    form: Literal[2] = 2
 
 
 def system_name() -> str:
@@ -119,30 +106,13 @@ def report_of(
     return MachineReport(
         date=datetime.now(UTC).date().isoformat(),
         passes=passes,
-        results=_results(comparison),
+        results={
+            name: [Row(**row.figures()) for row in rows if row.condition.drafts and row.timed]
+            for name, rows in {"all": comparison.overall, **comparison.sets}.items()
+        },
         equality=equality_of(measurements),
         **about,
     )
-
-
-def _results(comparison: Comparison) -> list[Result]:
-    named: Mapping[str, Sequence[Row]] = {"all": comparison.overall, **comparison.sets}
-    return [
-        Result(
-            prompts=name,
-            count=row.timed,
-            method=row.condition.label,
-            k=row.condition.k,
-            tokens_per_pass=round(row.tokens_per_round, 4),
-            speedup=round(row.speedup, 4),
-            low=round(row.low, 4),
-            high=round(row.high, 4),
-            against_plain=row.against_plain,
-        )
-        for name, rows in named.items()
-        for row in rows
-        if row.condition.k is not None and row.timed
-    ]
 
 
 def equality_of(measurements: Sequence[Measurement]) -> list[Equality]:
