@@ -14,7 +14,6 @@ from ticking import ticking
 from tokalign.evaluate import calibrate, timed_passes
 from tokalign.evaluate.calibrate import (
     CONTEXT,
-    SEARCHES,
     curve_of,
     measure_briefly,
     measure_curve,
@@ -63,14 +62,14 @@ def test_measuring_ends_in_time_with_what_it_has(
     assert 0 <= sum(shares) <= 1
 
 
-def test_time_may_end_amid_the_searches_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step of the usual search takes is not known then, and all else is."""
+def test_time_may_end_amid_the_passes_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a further step of its search takes is not known then, and all else is."""
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
-    clocked = Clocked(1, 2, *SEARCHES)
+    clocked = Clocked(1, 2, "draft", "tree")
     times = time_passes(clocked.passes, 4.0, lambda _: None, clocked.clock)
     curve = curve_of(None, None, 128, times)
-    assert [*curve.searches] == [1]
-    assert curve.draft_pass is None
+    assert curve.draft_pass is not None
+    assert curve.tree_pass is None
 
 
 class SlowPasses:
@@ -167,19 +166,18 @@ def test_a_drafter_goes_on_from_the_pass_before() -> None:
     """Its searches are those of decoding: without the target's hidden state they would fail."""
     model = random_model(5, vocabulary=64)
     passes = TimedPasses(model, random_drafter(model), 16)
-    timed = {shape: seconds() for shape, seconds in passes.passes([], SEARCHES).items()}
-    assert timed.keys() == {*SEARCHES, "ahead"}
-    assert min(timed.values()) > 0
-    assert TimedPasses(model, None, 16).passes([], SEARCHES).keys() == {"ahead"}
+    timed = {what: seconds() for what, seconds in passes.passes([]).items()}
+    assert timed.keys() == {"draft", "tree", "ahead"}
+    assert timed["draft"] > 0
+    assert TimedPasses(model, None, 16).passes([]).keys() == {"ahead"}
 
 
 @pytest.mark.slow
-def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
+def test_a_drafter_s_curve_has_the_first_step_of_its_search_and_a_further_one() -> None:
     model = random_model(5, vocabulary=64)
     drafter = random_drafter(model)
     with ticking():
         curve: CostCurve = measure_briefly(model, drafter)
     assert curve.machine == machine_of(model, drafter)
-    assert {*curve.searches} == {1, 4}
     assert curve.draft_pass is not None
-    assert curve.draft_pass.median == pytest.approx(curve.searches[4].median / 4)
+    assert curve.tree_pass is not None

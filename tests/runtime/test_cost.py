@@ -58,7 +58,6 @@ def test_json_keeps_everything(
         rows={1: plain, **rows},
         draft_pass=draft_pass,
         tree_pass=plain,
-        searches={1: plain, 4: plain},
     )
     saved = json.loads(json.dumps(curve.to_json()))
     again = CostCurve.from_json(saved, name="it")
@@ -67,14 +66,10 @@ def test_json_keeps_everything(
     assert again.row_times[0] == pytest.approx(plain.median, abs=1e-7)
 
 
-def test_rows_and_steps_in_between_are_interpolated() -> None:
-    curve = replace(a_curve(), searches={1: timing(0.002), 4: timing(0.005)})
+def test_rows_in_between_are_interpolated() -> None:
+    curve = a_curve()
     assert curve.row_times == pytest.approx((0.01, 0.02, 0.03, 0.04))
-    assert curve.search_times == pytest.approx((0.002, 0.003, 0.004, 0.005))
-    alone = curve.without_draft()
-    assert (alone.draft_pass, alone.search_times) == (None, ())
-    with pytest.raises(ValueError, match="one step"):
-        replace(curve, searches={4: timing(0.005)})
+    assert curve.without_draft().draft_pass is None
 
 
 def test_plain_decoding_hides_the_host_that_every_other_round_waits_for() -> None:

@@ -138,7 +138,8 @@ def test_beams_are_rows_of_one_cache_that_do_not_see_each_other() -> None:
 def test_what_its_searches_cost_is_measured() -> None:
     target = model()
     curve = measure_briefly(target, random_eagle(target, eagle_config(target)))
-    assert {*curve.searches} == {1, 4}
+    assert curve.draft_pass
+    assert curve.tree_pass
 
 
 @pytest.mark.parametrize("layout", ["midlayer.", "layers.0."])

@@ -174,11 +174,9 @@ def _summary(curve: CostCurve) -> dict[str, object]:
     shown: dict[str, object] = {"curve": curve.name, "source": curve.source}
     plain = curve.rows[1].median
     timed = {f"{count} rows": curve.rows[count] for count in _SHOWN if count in curve.rows}
-    if curve.draft_pass is not None and not curve.searches:
+    if curve.draft_pass is not None:
         timed["a draft pass"] = curve.draft_pass
     ratios = (f"{what} {timing.median / plain:.2f}" for what, timing in timed.items())
     shown[f"after {curve.context} ids"] = f"1 row {1e3 * plain:.2f} ms; {', '.join(ratios)}"
-    for steps, timing in sorted(curve.searches.items()):
-        shown[f"beam search of {steps} steps"] = f"{1e3 * timing.median:.2f} ms"
     shown["host work that running ahead hides"] = f"{curve.host * 1e3:.2f} ms a round"
     return shown

@@ -18,7 +18,6 @@ from typing import Any
 from tokalign.errors import DisturbedError
 from tokalign.evaluate.timed_passes import MOST_ROWS, Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve, Timing
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamShape
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
 
@@ -27,9 +26,6 @@ CONTEXT = 128
 
 ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
 """Counts of rows, the most telling first; no chip is known to have a step between them."""
-
-SEARCHES = tuple(BeamShape(DEFAULT_SHAPE.width, steps) for steps in (1, DEFAULT_SHAPE.length))
-"""Beam searches of a trained drafter. Every step after the first costs the same."""
 
 _UNSOUND = "unsound"
 """The note of a curve that says why `require_sound` refuses it."""
@@ -62,7 +58,7 @@ def measure_curve(
     passes = TimedPasses(target, draft, max(1, min(CONTEXT, room)))
     passes.read_context(_READING_SHARE * budget)
     remaining = budget - (perf_counter() - began)
-    times = time_passes(passes.passes(rows, SEARCHES), remaining, advance, perf_counter)
+    times = time_passes(passes.passes(rows), remaining, advance, perf_counter)
     return curve_of(target, draft, passes.length, times)
 
 
@@ -127,10 +123,6 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
     timings = {what: Timing.of(seconds) for what, seconds in times.items()}
     single, count = timings[1], len(times[1])
     spread = (single.high - single.low) / single.median
-    searches = {what.length: t for what, t in timings.items() if isinstance(what, BeamShape)}
-    draft_pass = timings.get("draft")
-    if search := times.get(DEFAULT_SHAPE):
-        draft_pass = Timing.of([seconds / DEFAULT_SHAPE.length for seconds in search])
     unsound = _why_unsound(times)
     repetitions = f"{count} repetitions, the warm-up left out" if count > 1 else "one repetition"
     return CostCurve(
@@ -140,10 +132,9 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else ""),
         context=length,
         rows={what: timing for what, timing in timings.items() if isinstance(what, int)},
-        draft_pass=draft_pass,
+        draft_pass=timings.get("draft"),
         tree_pass=timings.get("tree"),
         host=max(0.0, single.median - median(times["ahead"])) if "ahead" in times else 0.0,
         machine=machine_of(target, draft),
-        searches=searches,
         notes={} if unsound is None else {_UNSOUND: unsound},
     )

@@ -18,7 +18,7 @@ from typing import Any
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
 from tokalign.runtime.loop import TargetVerifier
-from tokalign.runtime.mlx.beam_search import BeamSession, BeamShape
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamSession, BeamShape
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -35,10 +35,10 @@ _FIRST_IDS, _DRAFT_PASSES = 8, 4
 _FIRST_ROWS = 6
 """This many counts of rows are timed before the passes of the draft model."""
 
-Pass = int | str | BeamShape
-"""A pass over this many rows, a beam search, or a pass named "draft" (of a draft model or a block
-drafter), "tree" (of the draft model where it grows one) or "ahead" (of plain decoding that runs
-ahead)."""
+Pass = int | str
+"""A pass over this many rows, or one named "draft" (of a draft model or a block drafter, or a beam
+search of one step), "tree" (of the draft model where it grows one, or a further step of a beam
+search) or "ahead" (of plain decoding that runs ahead)."""
 
 
 class TimedPasses:
@@ -71,9 +71,7 @@ class TimedPasses:
                 return
             self.length = min(2 * self.length, whole)
 
-    def passes(
-        self, rows: Sequence[int], searches: Sequence[BeamShape] = ()
-    ) -> dict[Pass, Callable[[], float]]:
+    def passes(self, rows: Sequence[int]) -> dict[Pass, Callable[[], float]]:
         """All that can be timed here, the most important first; each call gives seconds."""
         verified: dict[Pass, Callable[[], float]] = {m: partial(self.verify, m) for m in rows}
         timed = dict(islice(verified.items(), _FIRST_ROWS))
@@ -81,14 +79,12 @@ class TimedPasses:
             timed["draft"] = self.draft_pass
             if self._draft.can_branch:
                 timed["tree"] = self.tree_pass
-        in_one_pass = self._trained is not None and self._trained.in_one_pass
-        if in_one_pass:
-            timed["draft"] = partial(self.search, BeamShape(1, 1))
+        if self._trained is not None:
+            timed["draft"] = partial(self.search, 1)
+            if not self._trained.in_one_pass:
+                timed["tree"] = self.further_step
         timed["ahead"] = self.run_ahead
-        timed |= verified
-        if self._trained is not None and not in_one_pass:
-            timed |= {shape: partial(self.search, shape) for shape in searches}
-        return timed
+        return timed | verified
 
     def verify(self, rows: int) -> float:
         """A round that verifies `rows` rows, host and device in turn, after the last one's id."""
@@ -126,17 +122,23 @@ class TimedPasses:
         self._draft.branch(ids, roots, None, CHILDREN)()
         return perf_counter() - began
 
-    def search(self, shape: BeamShape) -> float:
+    def further_step(self) -> float:
+        """A step of a beam search after its first one: all of them cost the same."""
+        first, steps = self.search(1), DEFAULT_SHAPE.length
+        return max(0.0, self.search(steps) - first) / (steps - 1)
+
+    def search(self, steps: int) -> float:
         """A draft of the trained drafter, until its tree is ready. It starts after a pass that has
         just ended; a session never goes back, so each draft has its own."""
         assert self._trained is not None
         self.verify(1)
         session = self._trained.session(self._target)
         if isinstance(session, BeamSession):
+            shape = BeamShape(DEFAULT_SHAPE.width, steps)
             drafter: ModelDrafter = BeamDrafter(session, shape=shape)
         else:
             drafter = BlockDrafter(session)
         began = perf_counter()
-        drafted = drafter.draft(self._committed, steps=shape.length, limit=shape.length)
+        drafted = drafter.draft(self._committed, steps=steps, limit=steps)
         assert drafted.draft_passes, "the target has just read the context"
         return perf_counter() - began

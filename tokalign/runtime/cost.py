@@ -73,9 +73,9 @@ class CostCurve:
     unit: "seconds", or "plain passes" where only ratios are known. host: the part of C(1) that
     plain decoding hides by running ahead; C(1), C(2), ... are of rounds that do not.
     rows: C(m) by the number of rows m; some m may be missing.
-    draft_pass: of the draft model or a block drafter, or a step of a beam search; None if unknown.
-    tree_pass: of a draft model that grows a tree, where each pass goes on after several texts.
-    searches: whole beam searches of the trained drafter, by their steps.
+    draft_pass: of the draft model or a block drafter, or a beam search of one step; None where it
+    is unknown. tree_pass: of a draft model that grows a tree, where each pass goes on after several
+    texts, or a further step of a beam search.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 
@@ -88,7 +88,6 @@ class CostCurve:
     rows: Mapping[int, Timing]
     draft_pass: Timing | None = None
     tree_pass: Timing | None = None
-    searches: Mapping[int, Timing] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,18 +95,13 @@ class CostCurve:
             raise ValueError("the time of a pass over one row is missing")
         if any(timing.median <= 0 for timing in self.rows.values()):
             raise ValueError("a pass takes no time")
-        if self.searches and 1 not in self.searches:
-            raise ValueError("the time of a search of one step is missing")
 
     @property
     def row_times(self) -> tuple[float, ...]:
         """C(1), C(2), ... up to the most rows that were measured, those between interpolated."""
-        return _every_count(self.rows)
-
-    @property
-    def search_times(self) -> tuple[float, ...]:
-        """Times of beam searches of 1, 2, ... steps; empty if none were measured."""
-        return _every_count(self.searches) if self.searches else ()
+        measured = sorted(self.rows)
+        every = range(1, measured[-1] + 1)
+        return tuple(np.interp(every, measured, [self.rows[m].median for m in measured]).tolist())
 
     @property
     def plain(self) -> float:
@@ -118,8 +112,7 @@ class CostCurve:
     def without_draft(self) -> Self:
         """The same curve with the target's costs only."""
         machine = self.machine and replace(self.machine, draft="")
-        own = replace(self, draft_pass=None, tree_pass=None, searches={})
-        return replace(own, machine=machine, notes={})
+        return replace(self, draft_pass=None, tree_pass=None, machine=machine, notes={})
 
     def expectation(self, *, assumed_draft: float = 0.0) -> str:
         """Say in a sentence what the curve means for someone who wants to decode faster.
@@ -234,10 +227,3 @@ def _stored() -> Iterator[CostCurve]:
     for path in sorted((cache_folder() / "curves").glob("*.json")):
         with suppress(OSError, ValueError):
             yield CostCurve.from_json(parse_json(path.read_text("utf-8")), name=str(path))
-
-
-def _every_count(times: Mapping[int, Timing]) -> tuple[float, ...]:
-    """The times of 1, 2, ... rows or steps, the missing ones interpolated."""
-    measured = sorted(times)
-    every = range(1, measured[-1] + 1)
-    return tuple(np.interp(every, measured, [times[n].median for n in measured]).tolist())

@@ -85,8 +85,8 @@ def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
 def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> None:
     target = random_model(0)
     drafter = random_drafter(target)
-    searches = {1: timing(0.002), 4: timing(0.005)}
-    curve = replace(measured_curve(), machine=machine_of(target, drafter), searches=searches)
+    steps = {"draft_pass": timing(0.002), "tree_pass": timing(0.001)}
+    curve = replace(measured_curve(), machine=machine_of(target, drafter), **steps)
     drafts = knowledge_from([curve], target, drafter).models[DRAFTER].drafts
     assert drafts is not None
     assert drafts.is_calibrated

@@ -98,8 +98,6 @@ def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledg
 def _measured_drafts(curve: CostCurve) -> Sequence[float]:
     """Measured times of drafts of 1, 2, ... passes, the further ones of trees where these were
     measured, or by the last difference."""
-    if curve.searches:
-        return curve.search_times
     first, further = curve.draft_pass, curve.tree_pass or curve.draft_pass
     return [] if first is None or further is None else _drafts(first.median, further.median)
 
