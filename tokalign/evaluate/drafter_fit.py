@@ -45,11 +45,11 @@ class DrafterFacts:
     """
 
     kind: str
-    taps: tuple[int, ...] | None
-    layers: int | None
-    width: int | None
-    vocabulary: int | None
-    ids: frozenset[int] | None
+    taps: tuple[int, ...] | None = None
+    layers: int | None = None
+    width: int | None = None
+    vocabulary: int | None = None
+    ids: frozenset[int] | None = None
 
 
 def drafter_facts(name: str, target: str) -> DrafterFacts:
@@ -146,9 +146,7 @@ def _files(name: str) -> tuple[Path, Read]:
 
 def _facts(config: Config, read: Read) -> DrafterFacts:
     if kind := _kind_of_last_state(config):
-        return DrafterFacts(
-            kind=kind, taps=None, layers=None, width=None, vocabulary=None, ids=None
-        )
+        return DrafterFacts(kind=kind)
     inner = config.get("transformer_layer_config") or config  # `speculators` nests it
     own = config.get("dflash_config") or config
     taps = own.get("target_layer_ids") or (config.get("eagle_config") or {}).get(_EAGLE)
@@ -167,12 +165,7 @@ def _facts(config: Config, read: Read) -> DrafterFacts:
 
 
 _EAGLE = "eagle_aux_hidden_state_layer_ids"
-_KINDS = {
-    "dflash": "DFlash",
-    "dflash2": "DFlash 2",
-    "dspark": "DSpark",
-    "eagle3": "EAGLE-3",
-}
+_KINDS = {"dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark", "eagle3": "EAGLE-3"}
 
 
 def _kind_of_last_state(config: Config) -> str | None:
