@@ -8,7 +8,7 @@ import numpy as np
 from random_models import random_model
 
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, TargetEnds
-from tokalign.train.labelled_corpus import FutureIds
+from tokalign.train.labelled_corpus import Labeller
 from tokalign.train.labels import Labels
 from tokalign.train.options import Labelling
 
@@ -28,7 +28,7 @@ def random_labels(
     windows: int = 4, length: int = 24, *, layers: int = 2, **labelling: Any
 ) -> Labels:
     """What `random_model()` says of random ids."""
-    labeller = FutureIds(random_model(layers=layers), Labelling(**labelling))
+    labeller = Labeller(random_model(layers=layers), Labelling(**labelling))
     drawn = np.random.default_rng(3).integers(0, 96, (windows, length)).tolist()
     found = [labeller.label(window, number) for number, window in enumerate(drawn)]
     return Labels(

@@ -23,8 +23,8 @@ from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.estimate import ModelShape, estimate, recurrent_work, teaching_work
-from tokalign.train.labelled_corpus import FutureIds, LabelledCorpus, NextIds, label_corpus
-from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions, Loss
+from tokalign.train.labelled_corpus import LabelledCorpus, Labeller, label_corpus
+from tokalign.train.options import MOST_PROBABLE, FitOptions, Kind, Labelling, LabelOptions, Loss
 from tokalign.train.recurrent import RecurrentLearner
 from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
@@ -54,9 +54,9 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     model, _ = load_weights(DEMO / "target", dtype="float32")
     shape = ModelShape.from_folder(DEMO / "target")
     whole = replace(shape, weight_bytes=2 * shape.weight_bytes)
-    found = estimate(whole, recurrent_work(whole, CONFIG, LABELS, FIT), LABELS, FIT)
+    found = estimate(whole, [(LABELS, recurrent_work(whole, CONFIG, LABELS, FIT))], FIT)
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
-    labeller = FutureIds(model, Labelling())
+    labeller = Labeller(model, Labelling())
     with bounds(1e9 * found.labelling_memory_gb):
         labels = labeller.label(window)
     target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
@@ -78,15 +78,16 @@ def test_it_bounds_what_teaching_really_takes(
     shapes = [ModelShape.from_folder(DEMO / name) for name in ("target", "draft")]
     target, draft = (replace(one, weight_bytes=4 * one.parameters) for one in shapes)
     labels = LabelOptions(
-        positions=512, held_out=128, window=128, labelling=Labelling(kind=kind, future=0)
+        positions=512,
+        held_out=128,
+        window=128,
+        labelling=Labelling(kind=kind, future=0, probable=MOST_PROBABLE),
     )
     options = FitOptions(epochs=1, candidates=1024, evaluations=1, lora=lora, losses=(loss,))
-    found = estimate(target, teaching_work(draft, labels, options), labels, options)
+    found = estimate(target, [(labels, teaching_work(draft, labels, options))], options)
     model = LanguageModel[TargetId].from_folder(DEMO / "target", dtype="float32")
     with bounds(1e9 * found.labelling_memory_gb):
-        labelled = label_corpus(
-            model, Corpus([sentences]), tmp_path / "work", labels, labeller=NextIds
-        )
+        labelled = label_corpus(model, Corpus([sentences]), tmp_path / "work", labels)
     written = (tmp_path / "work").rglob("labels.bin")
     written_gb = sum(path.stat().st_size for path in written) / 1e9
     assert 0 <= written_gb - found.labels_on_disk_gb < 1e-6  # two heads
@@ -108,7 +109,9 @@ def test_work_is_rows_times_weights() -> None:
     assert (quantized.parameters, quantized.is_quantized) == (shape.parameters, True)
     kinds: tuple[Kind, ...] = ("greedy", "text")
     labels = [replace(LABELS, labelling=Labelling(kind=kind)) for kind in kinds]
-    found = [estimate(shape, recurrent_work(shape, CONFIG, one, FIT), one, FIT) for one in labels]
+    found = [
+        estimate(shape, [(one, recurrent_work(shape, CONFIG, one, FIT))], FIT) for one in labels
+    ]
     assert [one.rows_of_the_target for one in found] == [640, 128]
     assert found[0].labelling_tflop == pytest.approx(2e-12 * shape.parameters * 640)
     assert found[0].training_tflop == found[1].training_tflop

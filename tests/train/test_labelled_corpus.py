@@ -19,7 +19,7 @@ from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import FutureIds, draw_windows
+from tokalign.train.labelled_corpus import Labeller, draw_windows
 from tokalign.train.options import Labelling
 
 WORDS = ["rzeka", "most", "droga", "las", "dom", "pies", "kot", "chleb"]
@@ -81,7 +81,7 @@ def test_greedy_ids_are_those_of_a_generation_from_each_position(
     sliding_window: int | None,
 ) -> None:
     model = random_model(sliding_window=sliding_window)
-    labels = FutureIds(model, Labelling(future=4)).label(WINDOW)
+    labels = Labeller(model, Labelling(future=4)).label(WINDOW)
     assert labels.ids[:, 0].tolist() == WINDOW
     assert labels.ids.shape == (len(WINDOW), 1 + 4)
     for position, found in enumerate(labels.ids[:, 1:].tolist()):
@@ -93,13 +93,13 @@ def test_greedy_ids_are_those_of_a_generation_from_each_position(
 
 def test_hidden_states_are_what_the_output_head_reads() -> None:
     model = random_model()
-    labels = FutureIds(model, Labelling()).label(WINDOW)
+    labels = Labeller(model, Labelling()).label(WINDOW)
     expected = np.array(model.model(mx.array([WINDOW]))[0])
     assert np.allclose(labels.values, expected, rtol=2e-3, atol=2e-3)
 
 
 def test_ids_of_the_text_follow_where_all_of_them_are_known() -> None:
-    labels = FutureIds(random_model(), Labelling(kind="text", future=3)).label(WINDOW)
+    labels = Labeller(random_model(), Labelling(kind="text", future=3)).label(WINDOW)
     assert labels.values.shape[0] == labels.ids.shape[0] == len(WINDOW) - 3
     assert labels.ids.tolist() == [WINDOW[i : i + 4] for i in range(len(WINDOW) - 3)]
 
@@ -110,7 +110,7 @@ def test_sampled_ids_follow_their_seed_and_become_greedy_as_it_gets_cold() -> No
 
     assert ids(kind="sampled") == ids(kind="sampled") != ids(kind="sampled", seed=1)
     assert ids(kind="sampled", temperature=1e-4) == ids(kind="greedy") != ids(kind="sampled")
-    same_window = FutureIds(random_model(), Labelling(kind="sampled"))
+    same_window = Labeller(random_model(), Labelling(kind="sampled"))
     first, second = (same_window.label(WINDOW, number).ids.tolist() for number in (0, 1))
     assert first != second
 
@@ -119,12 +119,12 @@ def test_sampled_ids_follow_their_seed_and_become_greedy_as_it_gets_cold() -> No
 def test_a_model_that_takes_no_trees_learns_from_the_text(architecture: str) -> None:
     model = zoo_model(architecture)
     with pytest.raises(IncompatibleError, match="--labels text"):
-        FutureIds(model, Labelling())
-    text = FutureIds(model, Labelling(kind="text", future=2)).label(WINDOW)
+        Labeller(model, Labelling())
+    text = Labeller(model, Labelling(kind="text", future=2)).label(WINDOW)
     assert text.ids.tolist() == [WINDOW[i : i + 3] for i in range(len(WINDOW) - 2)]
 
 
 def test_a_window_that_a_layer_would_forget_is_refused() -> None:
-    labeller = FutureIds(random_model(sliding_window=40), Labelling(future=4))
+    labeller = Labeller(random_model(sliding_window=40), Labelling(future=4))
     with pytest.raises(UsageError, match="--window 10"):
         labeller.label(WINDOW)

@@ -20,14 +20,15 @@ from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import LabelledCorpus, NextIds, label_corpus
+from tokalign.train.labelled_corpus import LabelledCorpus, Labeller, label_corpus
 from tokalign.train.labels import Labels, texts_of
 from tokalign.train.lessons import MOST_FACTORS, DraftReading, Lesson, Lessons
-from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
+from tokalign.train.options import MOST_PROBABLE, FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.run import Evaluation, fit
 from tokalign.train.teaching import DraftLearner, loss_of, marginals
 
 WINDOW = 32
+TEXT = Labelling(kind="text", future=0, probable=MOST_PROBABLE)
 FIT = FitOptions(
     epochs=6, batch=64, candidates=None, learning_rate=1e-2, evaluations=6, patience=None
 )
@@ -89,9 +90,9 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     if longer == "draft":
         pair = Pair(pair.draft, pair.target)  # type: ignore[arg-type]
     window = pair.target.encode(sentence * 4)[:WINDOW]
-    labels = NextIds(None, Labelling(kind="text")).label(window)
+    labels = Labeller(None, TEXT).label(window)
     every = [text for text in SENTENCES for _ in range(9)]  # so that all draft tokens are in use
-    extra = [NextIds(None, Labelling(kind="text")).label(pair.target.encode(t)) for t in every]
+    extra = [Labeller(None, TEXT).label(pair.target.encode(t)) for t in every]
     texts = [*texts_of(labels, WINDOW), *[texts_of(one, len(one.ids))[0] for one in extra]]
     size = len(pair.draft.vocabulary)
     lessons = Lessons(pair, texts, size=1, vocabulary_size=size, candidates=None, seed=0)
@@ -122,10 +123,10 @@ def teach(folders: tuple[Path, Path], sentences: Path) -> Teach:
     ) -> list[Evaluation]:
         target: LanguageModel[TargetId] = LanguageModel.from_folder(folders[0])
         draft: LanguageModel[Any] = LanguageModel.from_folder(folders[1])
-        how = {"positions": 512, "held_out": 64, "window": WINDOW}
-        wanted = LabelOptions(**how, labelling=Labelling(kind=kind))
+        how = {"positions": 608, "held_out": 64, "window": WINDOW}
+        wanted = LabelOptions(**how, labelling=replace(TEXT, kind=kind))
         corpus = Corpus([sentences])
-        labels = label_corpus(target, corpus, place / "work", wanted, labeller=NextIds)
+        labels = label_corpus(target, corpus, place / "work", wanted)
         pair, found = Pair(target.tokenizer, draft.tokenizer), list[Evaluation]()
         fit(
             DraftLearner(draft, pair, labels, options),
@@ -167,7 +168,7 @@ def test_a_batch_has_the_loss_that_all_logits_give(pair: Pair, kind: str) -> Non
     model: Any = Model(replace(arguments, tie_word_embeddings=kind == "tied", intermediate_size=64))
     if kind == "quantized":
         nn.quantize(model, group_size=32, bits=8)
-    labels = NextIds(None, Labelling(kind="text")).label(pair.target.encode(SENTENCES[0]))
+    labels = Labeller(None, TEXT).label(pair.target.encode(SENTENCES[0]))
     how = LabelOptions(window=len(labels.ids))
     corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=how)
     draft = LanguageModel(model=model, tokenizer=pair.draft)
@@ -187,7 +188,7 @@ def test_embeddings_are_learned_only_of_tokens_that_occur(
 ) -> None:
     teach(tmp_path, replace(FIT, epochs=2, evaluations=1, candidates=candidates))
     texts = [pair.target.encode(sentence) for sentence in SENTENCES]
-    labels = [NextIds(None, Labelling(kind="text")).label(ids) for ids in texts]
+    labels = [Labeller(None, TEXT).label(ids) for ids in texts]
     read = {i for one in labels for i in DraftReading(pair, texts_of(one, len(one.ids))[0]).ids}
     own, taught = (
         mx.load(str(folder / "model.safetensors")) for folder in (folders[1], tmp_path / "draft")
@@ -200,7 +201,7 @@ def test_embeddings_are_learned_only_of_tokens_that_occur(
 
 
 def test_the_marginal_among_candidates_estimates_the_whole_one(pair: Pair) -> None:
-    labels = NextIds(None, Labelling(kind="text")).label(pair.target.encode(SENTENCES[0]))
+    labels = Labeller(None, TEXT).label(pair.target.encode(SENTENCES[0]))
     texts = texts_of(labels, len(labels.ids))
     size = len(pair.draft.vocabulary)
 

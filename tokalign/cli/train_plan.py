@@ -20,7 +20,6 @@ from tokalign.train.estimate import (
     machine_tflops,
     recurrent_work,
     teaching_work,
-    together,
 )
 from tokalign.train.options import (
     MOST_PROBABLE,
@@ -126,8 +125,10 @@ class TrainPlan:
         is learned in turn."""
         values = {**self.values, "taps": (), "kind": self.values["kind"] or Labelling().kind}
         own = min(values["tokens"] or 0, values["positions"]) * self.learns_own
-        if self.draft is None and {*self.fit.losses} - {"marginal"}:
+        if self.draft is not None or {*self.fit.losses} - {"marginal"}:
             values["probable"] = MOST_PROBABLE
+        if self.draft is not None:
+            values["future"] = 0
         if self.reads_layers:
             block = self._block(layers)
             states_gb = 2 * len(block.taps) * hidden_size * (values["positions"] + own) / 1e9
@@ -150,18 +151,15 @@ class TrainPlan:
 
         shape = ModelShape.from_folder(resolve_model(target).folder)
         labels = self.labels(shape.hidden_size, shape.layers)
-        works = [self._work(shape, one) for one in labels]
-        parts = [
-            estimate(shape, work, one, self.fit) for work, one in zip(works, labels, strict=True)
-        ]
-        taken = asdict(together(parts))
+        parts = [(one, self._work(shape, one)) for one in labels]
+        taken = asdict(estimate(shape, parts, self.fit))
         rounded = {name: round(value, 2) for name, value in taken.items()}
         speed = _UTILIZATION * machine_tflops()
         hours = {
             f"{part}_hours": round(rounded[f"{part}_tflop"] / speed / 3600, 2)
             for part in ("labelling", "training")
         }
-        return {"trained_parameters": round(works[0].parameters), **rounded, **hours}
+        return {"trained_parameters": round(parts[0][1].parameters), **rounded, **hours}
 
     def _work(self, shape: ModelShape, labels: LabelOptions) -> Work:
         if self.taught is not None:
@@ -191,14 +189,13 @@ class TrainPlan:
         corpus: Corpus,
         workspace: Path,
     ) -> LabelledCorpus:
-        from tokalign.train.labelled_corpus import FutureIds, NextIds, label_corpus
+        from tokalign.train.labelled_corpus import label_corpus
 
         labelled = label_corpus(
             model,
             corpus,
             workspace,
             options,
-            labeller=NextIds if self.kind == "model" else FutureIds,
             # The corpus is read twice, and that stage counts bytes.
             stage=lambda total, label: progress(
                 total, label, in_bytes=total == 2 * corpus.size, unit="positions"

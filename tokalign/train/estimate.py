@@ -7,7 +7,7 @@ of one pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -195,7 +195,7 @@ def teaching_work(draft: ModelShape, labels: LabelOptions, options: FitOptions) 
         step=ids * (_LOGIT_COPIES * candidates + draft.layers * of_layer),
         measured=3 * labels.window * draft.vocabulary_size,
         flop=(6.0 if options.lora is None else 4.0) * draft.parameters,  # frozen: no gradients
-        rows=0 if is_text else 1,
+        rows=labels.labelling.rows_per_position,
         size=6 * (1 if is_text else MOST_PROBABLE) + 8,
     )
 
@@ -212,36 +212,38 @@ class Estimate:
     training_tflop: float
 
 
-def together(parts: Sequence[Estimate]) -> Estimate:
-    """Sets of labels that one run learns: they are made one after another in the same memory."""
-    names = (field.name for field in fields(Estimate))
-    found = {name: [getattr(part, name) for part in parts] for name in names}
+def estimate(
+    target: ModelShape, parts: Sequence[tuple[LabelOptions, Work]], options: FitOptions
+) -> Estimate:
+    """Estimate a run. parts: sets of labels that it learns, made one after another in the same
+    memory, and what each takes."""
+    rows = again = 0
+    disk = flop = 0.0
+    for labels, work in parts:
+        positions, learned = labels.positions + labels.held_out, labels.positions * options.epochs
+        rows += positions * work.rows
+        again += round(work.again * learned)
+        disk += positions * work.size
+        flop += learned * work.flop
+    labelling = [_pass_memory(target, labels.window, work.rows) for labels, work in parts]
+    training = [
+        work.held + _FLOAT * (_WEIGHT_COPIES * work.parameters + max(work.step, work.measured))
+        for _, work in parts
+    ]
     return Estimate(
-        **{name: (max if "memory" in name else sum)(each) for name, each in found.items()}
-    )
-
-
-def estimate(target: ModelShape, work: Work, labels: LabelOptions, options: FitOptions) -> Estimate:
-    """Estimate a run."""
-    positions, learned = labels.positions + labels.held_out, labels.positions * options.epochs
-    rows, again = positions * work.rows, round(work.again * learned)
-    memory = _FLOAT * (_WEIGHT_COPIES * work.parameters + max(work.step, work.measured))
-    of_pass = _pass_memory(target, labels.window, labels.window * max(1, work.rows))
-    return Estimate(
-        labelling_memory_gb=of_pass / 1e9,
-        training_memory_gb=(work.held + memory) / 1e9,
-        labels_on_disk_gb=positions * work.size / 1e9,
+        labelling_memory_gb=max(labelling) / 1e9,
+        training_memory_gb=max(training) / 1e9,
+        labels_on_disk_gb=disk / 1e9,
         rows_of_the_target=rows + again,
         labelling_tflop=2.0 * target.parameters * rows / 1e12,
-        training_tflop=(learned * work.flop + 2.0 * target.parameters * again) / 1e12,
+        training_tflop=(flop + 2.0 * target.parameters * again) / 1e12,
     )
 
 
-def _pass_memory(target: ModelShape, window: int, columns: int) -> float:
+def _pass_memory(target: ModelShape, window: int, rows: int) -> float:
     """Bytes of the last pass over a window: weights, cache, logits, scores of a layer, activations.
-
-    columns: of the attention's scores.
-    """
+    rows: for each position of the window."""
+    columns = window * max(1, rows)  # of the attention's scores
     cache = columns * target.layers * 2 * target.kv_width * _FLOAT
     logits = 2 * window * target.vocabulary_size * _FLOAT
     scores = 2 * target.heads * window * columns * _FLOAT

@@ -1,7 +1,7 @@
 """From a target and a corpus to labels: positions to train on, and positions held out.
 
 Texts in a random order are joined and cut into windows of one length, and the frozen target
-says what follows each position: `FutureIds` for a drafter, `NextIds` for a draft model.
+says what follows each position (`Labeller`).
 Another run of the same target, corpus and options finds the labels in the workspace.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -37,22 +37,27 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import NO_LABEL, Labels, open_labels, write_labels
-from tokalign.train.options import MOST_PROBABLE, Labelling, LabelOptions
+from tokalign.train.options import Labelling, LabelOptions
 
 
-class FutureIds:
-    """A target that labels windows for a drafter: hidden states, and the ids that follow.
+class Labeller:
+    """A target that labels windows: for a drafter hidden states, and the ids that follow.
 
     The ids are the text's own, or those with which the target would go on from each position
     (distillation as in ReDrafter, section 3.5). All positions of a window go on at once: each
     further id is one pass over a tree that has the window as its trunk and a branch at every
     position. So n positions with five ids cost 5 n rows, at the price of reading a prompt.
+    For a draft model, with a future of 0, there are no states: labels have the id, the id to learn
+    after it, and the most probable ones, with the probabilities of these. NO_LABEL stands where
+    nothing is known to follow. Of the kind "text" no pass is made, and no probability is known.
     Raises: IncompatibleError if the target cannot do that and the labelling needs it, or if its
     hidden states cannot be read.
     """
 
     def __init__(self, model: Any, labelling: Labelling) -> None:
-        self._labelling = labelling
+        self._model, self._labelling = model, labelling
+        if not labelling.future:
+            return
         self._states = (
             LayerOutputs(model, labelling.taps) if labelling.taps else HiddenStates(model)
         )
@@ -69,6 +74,8 @@ class FutureIds:
         Raises: UsageError for a window that is too long for layers with a sliding window.
         """
         future = self._labelling.future
+        if not future:
+            return self._next_ids(np.array(window, np.int32), number)
         if self._labelling.kind == "text":
             logits = self._states.model(mx.array([window], mx.uint32))[0]
             following = np.lib.stride_tricks.sliding_window_view(np.array(window[1:]), future)
@@ -101,6 +108,17 @@ class FutureIds:
             return None
         ids, logprobs = most_probable(logits, self._labelling.probable)
         return np.array(ids), np.array(mx.exp(logprobs).astype(mx.float16))
+
+    def _next_ids(self, text: NDArray[np.int32], number: int) -> Labels:
+        if self._labelling.kind == "text":
+            follows = np.append(text[1:], np.int32(NO_LABEL))
+            ids = np.stack([text, follows, follows], axis=1)
+            return Labels(np.zeros((len(text), 1), np.float16), ids)
+        logits = self._model(mx.array(text)[None])[0]
+        chosen = choose(logits, _key(self._labelling, number), self._labelling)
+        found = self._probable(logits)
+        assert found is not None, "a draft model learns probabilities"
+        return Labels(found[1], np.column_stack([text, np.array(chosen), found[0]]))
 
     def _labels(
         self,
@@ -152,31 +170,6 @@ def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:
     return TokenTree((*window[1:], *own), parents, ("",) * len(parents))
 
 
-class NextIds:
-    """A target that labels windows for a draft model: after each id, its most probable next ids.
-
-    Labels have one row for each id of a window: `ids` are the id, the id to learn after it, and the
-    k most probable ones; `values` are the probabilities of these. NO_LABEL stands where nothing is
-    known to follow. For the kind "text" no pass is made, and one id is kept with no probability.
-    """
-
-    def __init__(self, model: Any, labelling: Labelling) -> None:
-        self._model, self._labelling = model, labelling
-
-    def label(self, window: list[TargetId], number: int = 0) -> Labels:
-        """Label a window. number: as of `FutureIds.label`."""
-        text = np.array(window, np.int32)
-        if self._labelling.kind == "text":
-            follows = np.append(text[1:], np.int32(NO_LABEL))
-            ids = np.stack([text, follows, follows], axis=1)
-            return Labels(np.zeros((len(text), 1), np.float16), ids)
-        logits = self._model(mx.array(text)[None])[0]
-        chosen = choose(logits, _key(self._labelling, number), self._labelling)
-        ids, logprobs = most_probable(logits, MOST_PROBABLE)
-        probabilities = np.array(mx.exp(logprobs).astype(mx.float16))
-        return Labels(probabilities, np.column_stack([text, np.array(chosen), np.array(ids)]))
-
-
 def most_probable(logits: Array, count: int) -> tuple[Array, Array]:
     """The `count` most probable ids after rows f[rows, vocabulary], and log-probabilities, lazy."""
     logits = logits.astype(mx.float32)
@@ -187,10 +180,8 @@ def most_probable(logits: Array, count: int) -> tuple[Array, Array]:
 _LARGEST = 65504.0
 """The largest number of float16. Gemma's states after BOS are larger."""
 
-_LAYOUT = 3
+_LAYOUT = 4
 """Version of the labels' columns and windows; labels of an earlier one are made again."""
-
-Makes: TypeAlias = type[FutureIds] | type[NextIds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,31 +216,30 @@ def label_corpus(
     workspace: Path,
     options: LabelOptions,
     *,
-    labeller: Makes = FutureIds,
     stage: Stage = silent,
 ) -> LabelledCorpus:
     """Label a corpus; what is in the workspace already is not made again.
 
-    Raises: as `Corpus.lines`, `FutureIds` and `write_labels`; CorpusError for a corpus that is too
+    Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for a corpus that is too
         short; UsageError while another process labels into the workspace.
     """
     places = workspace / "held-out", workspace / "labels"
     parts = {
-        "labeller": f"{labeller.__name__} {_LAYOUT}",
+        "layout": _LAYOUT,
         "target": target_fingerprints(target),
         "corpus": corpus.listing,
         **asdict(options),
     }
     recipe = json.loads(json.dumps(parts))  # as it is read again
     labels = [open_labels(place, recipe) for place in places]
-    of_held_out = _held_out(target, options, labeller)
+    of_held_out = _held_out(target, options)
     if None in labels:
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"
         with locked(workspace / "labels.lock", doing, remedy):
             held_out, training = _windows(target, corpus, options, stage)
             how = of_held_out, options.labelling
             for place, windows, labelling in zip(places, (held_out, training), how, strict=True):
-                label = labeller(target.model, labelling).label
+                label = Labeller(target.model, labelling).label
                 positions = labelling.positions_of(options.window) * len(windows)
                 with stage(positions, f"labelling {place.name}") as advance:
                     for count in write_labels(place, recipe, windows, label):
@@ -289,10 +279,10 @@ def _windows(
     return windows[:count], windows[count:]
 
 
-def _held_out(target: LanguageModel[TargetId], options: LabelOptions, labeller: Makes) -> Labelling:
+def _held_out(target: LanguageModel[TargetId], options: LabelOptions) -> Labelling:
     """The labelling of the positions held out; see `LabelOptions`."""
     own = options.labelling
-    if labeller is not FutureIds:
+    if not own.future:
         return own if own.kind == "text" else replace(own, kind="greedy")
     branches = can_branch(target.model, make_prompt_cache(target.model))
     return replace(own, kind="greedy" if branches else "text")

@@ -31,9 +31,9 @@ NO_LABEL = -1
 class Labels:
     """What the target says at n positions.
 
-    As `FutureIds` writes them. values: f16[n, width], its states, and probabilities of ids.
+    For a drafter: values: f16[n, width], its states, and probabilities of ids.
     ids: i32[n, 1 + future ...], the text's own id, what follows it, and the ids that have
-    probabilities. For a draft model see `NextIds`.
+    probabilities. For a draft model see `Labeller`.
     """
 
     values: NDArray[np.float16]
@@ -150,7 +150,7 @@ class LabelledText:
 
 
 def texts_of(labels: Labels, length: int) -> list[LabelledText]:
-    """The texts in `labels` as `NextIds` writes them, `length` rows for each."""
+    """The texts in `labels` for a draft model, `length` rows for each."""
     parts = [slice(i, i + length) for i in range(0, len(labels.ids) - length + 1, length)]
     return [
         LabelledText(labels.ids[part, 0], labels.ids[part, 1:], labels.values[part])

@@ -31,7 +31,8 @@ class Labelling:
 
     kind: the target's own ids, "greedy" or "sampled", or those of the "text".
     future: how many ids. The target has committed the first one when a drafter starts, which learns
-        to guess the others. temperature, seed (at most MOST_SEED): of sampled ids.
+        to guess the others; 0 for a draft model.
+    temperature, seed (at most MOST_SEED): of sampled ids.
     taps: the layers whose outputs a drafter reads; none for the last hidden state. probable: how
         many of the target's most probable ids are kept, with probabilities, at each guess.
     keeps_states: whether the states are kept, too; otherwise the ids of the text are, and the
@@ -49,6 +50,8 @@ class Labelling:
     @property
     def rows_per_position(self) -> int:
         """Rows of the target for each position."""
+        if not self.future:
+            return int(self.kind != "text")
         return 1 if self.kind == "text" else self.future
 
     def positions_of(self, window: int) -> int:

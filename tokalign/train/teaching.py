@@ -80,7 +80,7 @@ def loss_of(logits: Array, lesson: Lesson, kinds: tuple[Loss, ...]) -> Array:
 class DraftLearner:
     """A draft model and its labels (`Learner`); it is written in the number format of its files.
 
-    labels: as `NextIds` makes them. The model is changed in place.
+    labels: with a future of 0. The model is changed in place.
     Raises: CorpusError where the draft model's tokenizer cannot read the texts.
     """
 

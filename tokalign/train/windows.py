@@ -39,7 +39,7 @@ class WindowBatch:
 
 
 class WindowBatches(Shuffled):
-    """Batches of windows, as `FutureIds` labels them, `length` positions of each.
+    """Batches of windows, as `Labeller` labels them, `length` positions of each.
 
     A drafter that reads one state has windows of one position. size: drafts of a batch, about.
     candidates: as of `Candidates`. losses: of each batch. read: the target's states f[W, L, width]
